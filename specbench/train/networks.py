@@ -1,0 +1,90 @@
+"""Building the network of a recipe: a T5 or a GPT-2 of the given shape, or a trained one to go on from.
+
+It does not know data or optimisers.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from specbench.errors import UserError
+from specbench.train.schema import ModelShape
+
+
+def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A network whose vocabulary is the tokenizer's, with weights in `dtype` (fp32 while training)."""
+    if shape.start_from:
+        model = load(shape.start_from, shape.family, dtype)
+        if model.config.vocab_size < len(tokenizer):
+            raise UserError(
+                f"model.start_from={shape.start_from} has {model.config.vocab_size} logits but the tokenizer has "
+                f"{len(tokenizer)} tokens: give the model's own with tokenizer.start_from={shape.start_from}"
+            )
+        return model
+    return (_t5(shape, tokenizer) if shape.family == "t5" else _gpt2(shape, tokenizer)).to(dtype)
+
+
+def load(where: str, family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A trained model from a folder or the hub."""
+    auto = AutoModelForSeq2SeqLM if family == "t5" else AutoModelForCausalLM
+    try:
+        return auto.from_pretrained(where, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no {family} model can be loaded from '{where}': {str(error).splitlines()[0]}") from error
+
+
+def _t5(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=shape.d_model,
+        d_ff=shape.d_ff,
+        d_kv=shape.d_kv,
+        num_heads=shape.heads,
+        num_layers=shape.encoder_layers,
+        num_decoder_layers=shape.decoder_layers,
+        dropout_rate=shape.dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=shape.tied,
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def _gpt2(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=shape.positions,
+        n_embd=shape.d_model,
+        n_inner=shape.d_ff,
+        n_layer=shape.decoder_layers,
+        n_head=shape.heads,
+        activation_function="gelu",
+        resid_pdrop=shape.dropout,
+        embd_pdrop=shape.dropout,
+        attn_pdrop=shape.dropout,
+        bos_token_id=tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=shape.tied,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def parameter_count(model: PreTrainedModel, without_positions: bool = False) -> int:
+    """Trainable numbers, tied ones once; the paper's 97M and 6M leave learned positions out."""
+    return sum(
+        weight.numel()
+        for name, weight in model.named_parameters()
+        if not (without_positions and "wpe" in name)
+    )

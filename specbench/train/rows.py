@@ -1,0 +1,155 @@
+"""Rows of training text: read from JSONL or the hub, filtered, and kept apart from what is held out.
+
+It does not know tokenizers or models: rows are plain dictionaries of strings.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import MachineError, UserError
+from specbench.train.schema import DataPlan
+
+Row = dict[str, Any]
+
+# Two sentences that share this much of their words are near copies: one may not be tested on, the other trained on.
+NEAR_COPY = 0.8
+
+
+def read_jsonl(path: str | Path) -> Iterator[Row]:
+    """The objects of a .jsonl or .jsonl.gz file, one a line; anything else is a one-line error with the line number."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise UserError(f"data file {path} does not exist: check data.path")
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise UserError(f"data file {path}, line {number}: a JSON object was expected")
+                yield row
+    except json.JSONDecodeError as error:
+        raise UserError(f"data file {path}, line {number}: not JSON ({error.msg})") from error
+    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
+        raise UserError(f"data file {path} cannot be read as (gzip) UTF-8 JSON lines: {error}") from error
+
+
+def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | None = None) -> list[Row]:
+    """All rows that `plan` keeps, each with every one of `fields` as a non-empty string."""
+    if paths is None and plan.hub:
+        rows: Iterable[Row] = _hub_rows(plan)
+        where = plan.hub
+    else:
+        files = list(plan.path if paths is None else paths)
+        rows = (row for file in files for row in read_jsonl(file))
+        where = ", ".join(files)
+    kept: list[Row] = []
+    seen = 0
+    for row in rows:
+        seen += 1
+        if not _kept(row, plan.keep):
+            continue
+        for name in fields:
+            if not isinstance(row.get(name), str):
+                raise UserError(f"{where}, row {seen}: no text field '{name}' (it has {', '.join(sorted(row))})")
+        if plan.max_words and len(row[fields[0]].split()) > plan.max_words:
+            continue
+        if all(row[name].strip() for name in fields):
+            kept.append(row)
+        if plan.max_rows and len(kept) >= plan.max_rows:
+            break
+    if not kept:
+        raise UserError(f"{where}: no row is left of {seen} after data.keep={dict(plan.keep)}")
+    return kept
+
+
+def _hub_rows(plan: DataPlan) -> Iterator[Row]:
+    try:
+        from datasets import load_dataset
+
+        dataset = load_dataset(plan.hub, plan.hub_config, split=plan.split)
+    except (OSError, ValueError) as error:
+        raise MachineError(f"data.hub={plan.hub} could not be loaded ({error}): check the name or use data.path") from error
+    for row in dataset:
+        # WMT rows keep both languages in one 'translation' field.
+        yield dict(row["translation"]) if isinstance(row.get("translation"), dict) else dict(row)
+
+
+def _kept(row: Row, keep: dict[str, Any]) -> bool:
+    for name, allowed in keep.items():
+        values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
+        if row.get(name) not in values:
+            return False
+    return True
+
+
+def words(text: str) -> frozenset[str]:
+    """The set of a sentence's words, without case and punctuation."""
+    return frozenset(re.findall(r"\w+", text.lower()))
+
+
+class HeldOut:
+    """Sentences that must not be trained on, and their near copies (Jaccard overlap of words >= NEAR_COPY)."""
+
+    def __init__(self, rows: Iterable[Row], fields: tuple[str, ...]) -> None:
+        self.fields = fields
+        self._sets: dict[str, list[frozenset[str]]] = {name: [] for name in fields}
+        self._by_word: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
+        for row in rows:
+            for name in fields:
+                self._add(name, words(row[name]))
+
+    def _add(self, name: str, sentence: frozenset[str]) -> None:
+        number = len(self._sets[name])
+        self._sets[name].append(sentence)
+        for word in sentence:
+            self._by_word[name].setdefault(word, []).append(number)
+
+    def covers(self, row: Row) -> bool:
+        """Is either side of this row a held-out sentence or a near copy of one?"""
+        return any(self._near(name, words(row[name])) for name in self.fields)
+
+    def _near(self, name: str, sentence: frozenset[str]) -> bool:
+        shared: dict[int, int] = {}
+        for word in sentence:
+            for number in self._by_word[name].get(word, ()):
+                shared[number] = shared.get(number, 0) + 1
+        return any(
+            count / len(sentence | self._sets[name][number]) >= NEAR_COPY for number, count in shared.items()
+        )
+
+
+def without_held_out(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -> list[Row]:
+    """`rows` minus the sentences of `plan.exclude` and their near copies."""
+    if not plan.exclude:
+        return rows
+    held_out = HeldOut((row for file in plan.exclude for row in read_jsonl(file)), fields)
+    return [row for row in rows if not held_out.covers(row)]
+
+
+def joined(rows: list[Row], plan: DataPlan, seed: int) -> list[Row]:
+    """Extra rows: sentences that `plan.join` picks, shuffled and joined in twos to fours.
+
+    Very short sentences alone teach a model to stop early; joined, they also make passages.
+    """
+    if not plan.join:
+        return []
+    draw = random.Random(seed)
+    short = [row for row in rows if _kept(row, plan.join)]
+    draw.shuffle(short)
+    made: list[Row] = []
+    start = 0
+    while start < len(short):
+        group = short[start : start + draw.choice((2, 3, 4))]
+        start += len(group)
+        made.append({name: " ".join(row[name] for row in group) for name in (plan.source, plan.target)})
+    return made

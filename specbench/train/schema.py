@@ -1,0 +1,147 @@
+"""The typed recipe: what `specbench train recipe=...` may say, with the ranges checked and the key named.
+
+It does not know where values come from (YAML, command line, a test) nor what is done with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.errors import UserError
+
+
+@dataclass
+class ModelShape:
+    """The network. `start_from` (a folder or hub name) replaces the shape by a trained model's own."""
+
+    family: str = "t5"  # t5 | gpt2
+    start_from: str | None = None
+    d_model: int = 256
+    d_ff: int = 512
+    d_kv: int = 64
+    heads: int = 4
+    encoder_layers: int = 8
+    decoder_layers: int = 8
+    positions: int = 512  # gpt2 only
+    dropout: float = 0.1
+    tied: bool = True
+
+
+@dataclass
+class TokenizerPlan:
+    """`start_from` takes a trained model's tokenizer; else one is fitted on the data and on `extra` text files."""
+
+    start_from: str | None = None
+    kind: str = "unigram"  # unigram (T5) | wordpiece (Bert)
+    size: int = 8000
+    extra: list[str] = field(default_factory=list)
+    extra_rows: int = 20000
+
+
+@dataclass
+class DataPlan:
+    """Rows from JSONL files (`path`) or from the hub (`hub`), filtered, minus what is held out (`exclude`)."""
+
+    path: list[str] = field(default_factory=list)
+    hub: str | None = None
+    hub_config: str | None = None
+    split: str = "train"
+    keep: dict[str, Any] = field(default_factory=dict)  # field -> values allowed
+    exclude: list[str] = field(default_factory=list)  # files whose sentences, and near copies, must not be seen
+    source: str = "en"
+    target: str = "de"
+    text: str = "text"  # the field of a decoder-only model's rows
+    prefix: str = "translate English to German: "
+    max_rows: int | None = None
+    max_words: int | None = None  # rows with a longer source are left out
+    join: dict[str, Any] = field(default_factory=dict)  # rows that are also joined in twos to fours: field -> values
+    max_source: int = 128
+    max_target: int = 128
+    eval_path: list[str] = field(default_factory=list)
+    eval_rows: int = 200
+
+
+@dataclass
+class OptimPlan:
+    """AdamW. With `lr_scale: rms` the rate of each tensor is `lr` times its RMS at the start, as in T5's Adafactor."""
+
+    lr: float = 0.01
+    lr_scale: str = "rms"  # rms | flat
+    max_steps: int = 1000
+    warmup_steps: int = 300
+    schedule: str = "cosine"
+    batch_size: int = 128
+    accumulate: int = 1
+    weight_decay: float = 0.0
+    beta2: float = 0.98
+    clip: float = 1.0
+
+
+@dataclass
+class DistillPlan:
+    """Train a draft against `target`: on text the target wrote (`sources`), towards its distribution (`kl_weight`)."""
+
+    target: str | None = None
+    # the target's own outputs: greedy, sampled at T=1, and the references as they are; shares of the training rows
+    greedy: bool = True
+    sampled: bool = True
+    references: bool = False
+    kl_weight: float = 1.0  # forward KL(p || q); 1 - kl_weight is left for the cross-entropy on the tokens
+    generate_batch: int = 128
+    max_new_tokens: int = 96
+
+
+@dataclass
+class Recipe:
+    """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
+
+    name: str = "t5-mini"
+    task: str = "seq2seq"  # seq2seq | lm
+    model: ModelShape = field(default_factory=ModelShape)
+    tokenizer: TokenizerPlan = field(default_factory=TokenizerPlan)
+    data: DataPlan = field(default_factory=DataPlan)
+    optim: OptimPlan = field(default_factory=OptimPlan)
+    distill: DistillPlan = field(default_factory=DistillPlan)
+    output: str = "trained/${name}"
+    seed: int = 1
+    bf16: bool = True
+    threads: int | None = None
+    log_steps: int = 50
+    save_steps: int = 300
+    eval_steps: int = 600
+    progress: bool = True
+
+
+def check(recipe: Recipe) -> Recipe:
+    """Refuse what cannot work before any data is read; the message names the key."""
+    at_least_one = {
+        "optim.max_steps": recipe.optim.max_steps,
+        "optim.batch_size": recipe.optim.batch_size,
+        "optim.accumulate": recipe.optim.accumulate,
+        "save_steps": recipe.save_steps,
+        "eval_steps": recipe.eval_steps,
+        "log_steps": recipe.log_steps,
+    }
+    for key, value in at_least_one.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}: it must be at least 1")
+    choices = {
+        "task": (recipe.task, ("seq2seq", "lm")),
+        "model.family": (recipe.model.family, ("t5", "gpt2")),
+        "tokenizer.kind": (recipe.tokenizer.kind, ("unigram", "wordpiece")),
+        "optim.lr_scale": (recipe.optim.lr_scale, ("rms", "flat")),
+    }
+    for key, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise UserError(f"{key} is '{value}': choose one of {', '.join(allowed)}")
+    if not 0.0 <= recipe.distill.kl_weight <= 1.0:
+        raise UserError(f"distill.kl_weight is {recipe.distill.kl_weight}: it must be from 0 to 1")
+    if recipe.task == "seq2seq" and recipe.model.decoder_layers > recipe.model.encoder_layers:
+        raise UserError(
+            f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
+            f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
+        )
+    if not recipe.data.path and not recipe.data.hub:
+        raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
+    return recipe

@@ -1,0 +1,78 @@
+"""Fitting a tokenizer: a Unigram in T5's manner, or a WordPiece in Bert's.
+
+It does not know what the text is for, nor any model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from specbench.errors import UserError
+
+PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
+BYTES = [f"<0x{value:02X}>" for value in range(256)]
+
+
+def fit_unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and a byte piece for what no piece covers."""
+    room = size - len(BYTES)
+    if room < 300:
+        raise UserError(f"tokenizer.size is {size}: a Unigram needs at least {300 + len(BYTES)} pieces")
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=room, special_tokens=[PAD, EOS, UNK], unk_token=UNK, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    pieces = [tuple(piece) for piece in _pieces(tokenizer)]
+    if len(pieces) != room:
+        raise UserError(
+            f"tokenizer.size={size} is too large for this text: only {len(pieces) + len(BYTES)} pieces can be made"
+        )
+    # Bytes come last and score below every real piece, so that they are a fallback only.
+    floor = min(score for _, score in pieces) - 10.0
+    whole = pieces + [(byte, floor) for byte in BYTES]
+    tokenizer.model = models.Unigram(whole, unk_id=2, byte_fallback=True)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace()]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
+
+
+def _pieces(tokenizer: Tokenizer) -> list[list]:
+    import json
+
+    return json.loads(tokenizer.to_str())["model"]["vocab"]
+
+
+def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), each text closed by `[SEP]`."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != size:
+        raise UserError(
+            f"tokenizer.size={size} does not fit this text: {tokenizer.get_vocab_size()} pieces were made"
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        bos_token="[CLS]",
+        eos_token="[SEP]",
+        mask_token="[MASK]",
+    )
