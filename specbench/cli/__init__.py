@@ -1,0 +1,58 @@
+"""The command line: verbs to functions. The only owner of argv, of Hydra and of what is printed.
+
+This module imports nothing heavy: `specbench --help` must not wait for torch.
+"""
+
+import importlib
+import sys
+
+# verb -> (module that holds `main(argv) -> int`, one line of help)
+VERBS = {
+    "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
+    "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
+    "results": ("specbench.cli.results", "all records as one table"),
+    "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
+    "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
+}
+
+HELP = """specbench: measure speculative decoding on your models and your text
+
+usage: specbench VERB [key=value ...]
+
+{verbs}
+
+`specbench VERB --help` tells more. With no key, `specbench run` measures a small pair that ships with the project.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code: 0 done, 1 the machine failed, 2 the user can mend it."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())))
+        return 0
+    if argv[0] == "--version":
+        from specbench import __version__
+
+        print(__version__)
+        return 0
+    verb, *rest = argv
+    if verb not in VERBS:
+        return fail(f"{verb}: no such verb; choose from {', '.join(VERBS)}", 2)
+    from specbench.errors import MachineError, UserError
+
+    try:
+        module = importlib.import_module(VERBS[verb][0])
+        return int(module.main(rest, verb) if VERBS[verb][0] == "specbench.cli.run" else module.main(rest))
+    except (UserError, MachineError) as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("interrupted; what was finished is kept", 130)
+    except BrokenPipeError:
+        return 0
+
+
+def fail(message: str, code: int) -> int:
+    """Say on one line of stderr what is wrong; returns `code`."""
+    print(f"specbench: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,74 @@
+"""Hydra at the command line: compose a config from `conf/` and argv, check it, hand it to a function.
+
+Hydra's own switches (`--cfg job`, `--config-dir`, `--multirun`, `hydra/launcher=`) go to Hydra untouched. Its errors,
+which run over many lines and end in exit code 1, become one line that names the key, the value and the choices.
+"""
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.config import conf_dir
+from specbench.errors import UserError
+
+
+def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
+    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, under the overrides in `argv`, and call
+    `task` with it (once a job in a sweep). Raises UserError where it cannot be composed."""
+    ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
+    saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(one_line(error, schema)) from error
+    finally:
+        sys.argv = saved
+
+
+def one_line(error: BaseException, schema: Any) -> str:
+    """What a Hydra or OmegaConf error comes to, for a user."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    if found := re.search(r"Could not find '([\w-]+)/([^']*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
+        group, value, rest = found.groups()
+        choices = [line.strip() for line in rest.splitlines() if line.startswith("\t")]
+        return f"{group}={value}: no such {group}; choose from {', '.join(choices)}"
+    if found := re.search(r"Could not override '([^']*)'", text):
+        return _unknown_key(found.group(1), schema)
+    if found := re.search(r"Key '([^']*)' (?:is )?not in .*?full_key: (\S+)", text, re.S):
+        return _unknown_key(found.group(2), schema)
+    if found := re.search(r"(.*?)\n\s*full_key: (\S+)", str(error), re.S):
+        reason, key = found.groups()
+        value = re.search(r"Value '(.*?)'", reason)
+        return f"{key}={value.group(1) if value else ''}: {reason.strip().splitlines()[0]}"
+    if found := re.search(r"Error parsing override '([^']*)'", text):
+        return f"{found.group(1)}: cannot be read; write key=value"
+    return str(error).strip().splitlines()[0]
+
+
+def _unknown_key(key: str, schema: Any) -> str:
+    known = _keys(OmegaConf.structured(schema))
+    close = difflib.get_close_matches(key, known, n=3)
+    if close:
+        return f"{key}: no such key; did you mean {' or '.join(close)}?"
+    top = sorted({name.partition(".")[0] for name in known})
+    return f"{key}: no such key; the keys are {', '.join(top)} ('specbench run --cfg job' shows all)"
+
+
+def _keys(config: DictConfig, before: str = "") -> list[str]:
+    names = []
+    for name in config:
+        child = config._get_node(name)
+        names.append(f"{before}{name}")
+        if isinstance(child, DictConfig) and not child._is_none():
+            names += _keys(child, f"{before}{name}.")
+    return names

@@ -1,0 +1,116 @@
+"""What a run looks like on a terminal: progress while it works, a table when it is done."""
+
+from types import TracebackType
+from typing import IO, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from specbench.measure.intervals import FEW_PROMPTS
+
+
+class Screen:
+    """A progress bar on `stream`, and the final table on stdout."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        console = Console(file=stream)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+
+    def advance(self, done: int, total: int) -> None:
+        self._progress.update(self._task, description="decoding", completed=done, total=total)
+
+    def show(self, result: Any) -> None:
+        """The table of a finished run."""
+        console = Console(highlight=False, soft_wrap=True)
+        summary = result.record["summary"]
+        config = result.record["config"]
+        threads = result.record["environment"]["threads"]
+        console.print(
+            f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
+            f"T={summary['temperature']:g}, γ={summary['gamma']}, {summary['prompts']} prompts, "
+            f"{summary['tokens']} tokens, {summary['dtype']} on {summary['device']}"
+            + (f" ({threads} threads)" if summary["device"] == "cpu" else "")
+        )
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        table.add_column(style="dim")
+        for row in _rows(summary):
+            table.add_row(*row)
+        console.print(table)
+        for line in remarks(summary):
+            console.print(line)
+        state = "already there; force=true runs it again" if result.reused else "written"
+        console.print(f"record: {result.file} ({state})")
+        del config
+
+
+def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = [
+        ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
+        ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
+        ("tokens per pass", _number(s["tokens_per_pass"], 2), f"Eq. 1 predicts {s['tokens_per_pass_predicted']:.2f}"),
+        ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
+        ("verify cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
+        ("speedup predicted", _number(s["speedup_predicted"], 2), "Theorem 3.8"),
+        ("speedup calibrated", _number(s["speedup_calibrated"], 2), "Theorem 3.8 with v for its 1"),
+        ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
+        (
+            "  end to end",
+            _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
+            "with encoder and prefill",
+        ),
+        ("operations", _number(s["operations_predicted"], 2) + "×", "Theorem 3.11"),
+    ]
+    if s["quality_metric"]:
+        name = {"bleu": "BLEU", "rouge": "ROUGE-L"}[s["quality_metric"]]
+        both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
+        rows.append((name, both, "target alone / speculative"))
+    if s["identical"] is not None:
+        rows.append(("identical texts", f"{100 * s['identical']:.1f}%", "greedy: the target's own text, token for token"))
+    return rows
+
+
+def remarks(s: dict[str, Any]) -> list[str]:
+    """What the numbers mean, in words, where a reader could be misled."""
+    lines = []
+    if not s["lossless"]:
+        lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
+    elif s["identical"] is not None and s["identical"] < 1:
+        lines.append(
+            f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best tokens that "
+            f"{s['dtype']} rounding decides; dtype=float32 gives identical texts"
+        )
+    if s["speedup_calibrated"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
+        drafting, checking = s["gamma"] * s["c"], s["verify_cost"]
+        eaten = "drafting" if drafting > checking - 1 else "checking γ+1 tokens at once"
+        lines.append(
+            f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
+            f"{checking:.2f} (checking) + {s['overhead']:.2f} (accepting) target steps; most of it is {eaten}"
+        )
+    if s["prompts"] < FEW_PROMPTS:
+        lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
+    return lines
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
+    if value is None or low is None or high is None:
+        return _number(value, digits)
+    return f"{value:.{digits}f} \\[{low:.{digits}f}, {high:.{digits}f}]"

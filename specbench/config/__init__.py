@@ -1,0 +1,10 @@
+"""What a run may be told: typed schemas, range checks, and where `conf/` lies.
+
+Knows names, types and ranges. Does not know models, data or Hydra.
+"""
+
+from specbench.config.checks import check
+from specbench.config.paths import conf_dir
+from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
+
+__all__ = ["DraftConfig", "ModelConfig", "RunConfig", "SamplingConfig", "TaskConfig", "check", "conf_dir"]

@@ -1,0 +1,78 @@
+"""Range checks that types cannot express. Each error names the key, the value and what is allowed."""
+
+import re
+from pathlib import Path
+
+from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskConfig
+from specbench.errors import UserError
+
+MAX_GAMMA = 64
+DTYPES = ("auto", "bfloat16", "float32", "float16")
+DRAFT_KINDS = ("model", "unigram", "bigram", "random")
+METRICS = ("bleu", "rouge")
+
+
+def require(holds: bool, key: str, value: object, allowed: str) -> None:
+    """Raise a UserError that names `key`, its value and what is allowed, unless `holds`."""
+    if not holds:
+        raise UserError(f"{key}={value}: must be {allowed}")
+
+
+def check(config: RunConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    require(1 <= config.gamma <= MAX_GAMMA, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}")
+    require(config.max_new_tokens >= 1, "max_new_tokens", config.max_new_tokens, "at least 1")
+    require(config.limit is None or config.limit >= 1, "limit", config.limit, "at least 1, or null for all")
+    require(config.warmup >= 0, "warmup", config.warmup, "at least 0")
+    require(config.resamples >= 100, "resamples", config.resamples, "at least 100")
+    require(config.seed >= 0, "seed", config.seed, "at least 0")
+    require(config.dtype in DTYPES, "dtype", config.dtype, " | ".join(DTYPES))
+    device = re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.device)
+    require(device is not None, "device", config.device, "auto | cpu | cuda | cuda:N | mps")
+    require(config.threads is None or config.threads >= 1, "threads", config.threads, "at least 1, or null")
+    sampling = config.sampling
+    require(0 <= sampling.temperature <= 100, "sampling.temperature", sampling.temperature, "from 0 to 100")
+    require(
+        sampling.top_k is None or sampling.top_k >= 1,
+        "sampling.top_k", sampling.top_k, "at least 1, or null for off",
+    )  # fmt: skip
+    require(
+        sampling.top_p is None or 0 < sampling.top_p <= 1,
+        "sampling.top_p", sampling.top_p, "above 0 and at most 1, or null for off",
+    )  # fmt: skip
+    _check_model("target", config.target)
+    _check_draft(config.draft)
+    _check_task(config.task)
+
+
+def _check_model(key: str, model: ModelConfig) -> None:
+    if model.path is not None:
+        require(Path(model.path).is_dir(), f"{key}.path", model.path, "a folder; there is none of that name")
+    elif model.hub is not None:
+        if not model.revision:
+            raise UserError(
+                f"{key}.revision is not set: give the commit of {model.hub} to use, so that the run can be repeated"
+            )
+    elif model.shipped is None:
+        raise UserError(f"{key}: set {key}.path=FOLDER, or {key}.hub=ID and {key}.revision=COMMIT")
+
+
+def _check_draft(draft: DraftConfig) -> None:
+    require(draft.kind in DRAFT_KINDS, "draft.kind", draft.kind, " | ".join(DRAFT_KINDS))
+    require(0 < draft.discount < 1, "draft.discount", draft.discount, "between 0 and 1")
+    if draft.kind == "model":
+        _check_model("draft", draft)
+
+
+def _check_task(task: TaskConfig) -> None:
+    for key, path in (("task.path", task.path), ("task.train_path", task.train_path)):
+        require(path is None or Path(path).exists(), key, path, "a file or folder; there is none of that name")
+    if task.path is None and task.hub is None and task.shipped is None:
+        raise UserError("task: set task.path=FILE.jsonl[.gz]")
+    require(task.max_source_tokens >= 1, "task.max_source_tokens", task.max_source_tokens, "at least 1")
+    require(task.train_limit >= 1, "task.train_limit", task.train_limit, "at least 1")
+    require(
+        task.prompt_words is None or task.prompt_words >= 0,
+        "task.prompt_words", task.prompt_words, "at least 0, or null",
+    )  # fmt: skip
+    require(task.metric is None or task.metric in METRICS, "task.metric", task.metric, " | ".join(METRICS))

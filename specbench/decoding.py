@@ -1,0 +1,116 @@
+"""Decoding one prompt: `autoregressive`, and `speculative`, which is Algorithm 1 and nothing else.
+
+Both return a `Trace`: the tokens and where the time went. Neither knows tasks, text or statistics.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from specbench.acceptance import AcceptanceRule, accept_exact
+from specbench.drafts import Draft
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling, draw, standardise
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target pass of speculative decoding; times in seconds.
+
+    `emitted` is `accepted` + 1, less what an end of sequence inside the block cut off.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    draft_s: float
+    verify_s: float
+    accept_s: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What decoding one prompt gave, and how long it took. Times in seconds."""
+
+    tokens: list[int]
+    start_s: float  # encoder and prefill, of the draft too
+    decode_s: float  # everything after that
+    steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
+    passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
+
+
+def autoregressive(
+    target: Model, prompt: Prompt, *, sampling: Sampling, max_new_tokens: int, generator: torch.Generator
+) -> Trace:
+    """Standard decoding: one target run a token."""
+    began = target.now()
+    session = target.start(prompt)
+    tokens = list(prompt.prefix)
+    steps_s = []
+    started = before = target.now()
+    for _ in range(max_new_tokens):
+        logits_LV = session.extend(tokens[session.length :])
+        token = draw(standardise(logits_LV[-1:], sampling, target.vocabulary_size)[0], generator)
+        tokens.append(token)
+        now = target.now()
+        steps_s.append(now - before)
+        before = now
+        if token in target.eos_ids:
+            break
+    return Trace(tokens[len(prompt.prefix) :], started - began, before - started, steps_s=steps_s)
+
+
+def speculative(
+    target: Model,
+    draft: Draft,
+    prompt: Prompt,
+    *,
+    gamma: int,
+    sampling: Sampling,
+    max_new_tokens: int,
+    generator: torch.Generator,
+    accept: AcceptanceRule = accept_exact,
+) -> Trace:
+    """Speculative decoding: `gamma` drafted tokens are checked by one target run (Algorithm 1).
+
+    A pass never drafts past `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an
+    accepted block.
+    """
+    began = target.now()
+    session = target.start(prompt)
+    drafting = draft.start(prompt, sampling)
+    tokens = list(prompt.prefix)
+    end = len(tokens) + max_new_tokens
+    passes: list[Pass] = []
+    started = before = target.now()
+    while len(tokens) < end:
+        proposal = drafting.propose(tokens, min(gamma, end - len(tokens) - 1), generator)
+        drafted_at = target.now()
+
+        count = len(proposal.tokens)
+        logits_LV = session.extend(tokens[session.length :] + proposal.tokens)
+        p_GV = standardise(logits_LV[-(count + 1) :], sampling, target.vocabulary_size)
+        verified_at = target.now()
+
+        accepted, token = accept(p_GV, proposal.q_GV, proposal.tokens, generator)
+        emitted = _cut_at_end([*proposal.tokens[:accepted], token], target.eos_ids)
+        tokens += emitted
+        # The newest token has not been read yet; all behind it was rejected.
+        session.rollback(len(tokens) - 1)
+        drafting.rollback(len(tokens) - 1)
+        now = target.now()
+        passes.append(
+            Pass(count, accepted, len(emitted), drafted_at - before, verified_at - drafted_at, now - verified_at)
+        )
+        before = now
+        if tokens[-1] in target.eos_ids:
+            break
+    return Trace(tokens[len(prompt.prefix) :], started - began, before - started, passes=passes)
+
+
+def _cut_at_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
+    """`tokens` up to and with the first end of sequence."""
+    for index, token in enumerate(tokens):
+        if token in eos_ids:
+            return tokens[: index + 1]
+    return tokens

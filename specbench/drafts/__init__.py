@@ -1,0 +1,12 @@
+"""Things that propose tokens. A `Draft` starts a `DraftSession` on a prompt.
+
+A draft returns the token it drew together with the very distribution that it was drawn from, so that q in the
+acceptance test is the q that was sampled. Deterministic drafts return one-hot rows.
+"""
+
+from specbench.drafts.base import Draft, DraftSession, Proposal
+from specbench.drafts.model import ModelDraft
+from specbench.drafts.ngram import NgramDraft
+from specbench.drafts.uniform import UniformDraft
+
+__all__ = ["Draft", "DraftSession", "ModelDraft", "NgramDraft", "Proposal", "UniformDraft"]

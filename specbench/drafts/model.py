@@ -1,0 +1,53 @@
+"""A model as a draft: gamma steps of M_q, each drawn from its standardised distribution."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.base import Proposal
+from specbench.models import Model, Prompt, Session
+from specbench.sampling import Sampling, draw, standardise
+
+
+class ModelDraft:
+    """Any `Model` that shares the target's vocabulary. `vocabulary_size` is the target's: q must have p's width."""
+
+    def __init__(self, model: Model, vocabulary_size: int) -> None:
+        self.model = model
+        self.vocabulary_size = vocabulary_size
+        self.operations = model.operations
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "ModelDraftSession":
+        return ModelDraftSession(self, self.model.start(prompt), sampling)
+
+
+class ModelDraftSession:
+    """The draft model's session. It reads what it has not read yet at its next step, so after a fully accepted
+    block, whose last token it never read, that step takes two tokens."""
+
+    def __init__(self, draft: ModelDraft, session: Session, sampling: Sampling) -> None:
+        self.draft = draft
+        self.session = session
+        self.sampling = sampling
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        sequence = list(tokens)
+        rows: list[Tensor] = []
+        for _ in range(gamma):
+            logits_LV = self.session.extend(sequence[self.session.length :])
+            q_1V = standardise(logits_LV[-1:], self.sampling, self.draft.vocabulary_size)
+            token = draw(q_1V[0], generator)
+            sequence.append(token)
+            rows.append(q_1V)
+            if token in self.draft.model.eos_ids:
+                break  # nothing can follow
+        return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else torch.empty(0))
+
+    def rollback(self, length: int) -> None:
+        self.session.rollback(length)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        logits_LV = self.session.extend(tokens[self.session.length : -1])
+        rows = len(tokens) - prefix_length
+        return standardise(logits_LV[-rows:], self.sampling, self.draft.vocabulary_size)

@@ -1,0 +1,62 @@
+"""What a record says of where it was made: versions, commit, hardware."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "hydra-core", "numpy", "sacrebleu", "rouge_score")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, the commit of this code (None outside a checkout), and the hardware that torch computes on."""
+    import torch
+
+    from specbench import __version__
+
+    return {
+        "specbench": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit, with '+changes' where tracked files differ from it."""
+    here = Path(__file__).resolve().parent
+    if not (here.parent / ".git").exists():
+        return None
+    git = ["git", "-C", str(here.parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, timeout=10).returncode
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+changes" if changed else "")
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

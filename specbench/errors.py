@@ -1,0 +1,16 @@
+"""What a user is told when something is wrong: one line, and an exit code.
+
+`cli` prints the message and ends with the code; no other room prints errors or exits.
+"""
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend: the message names the key or file and the way out. Exit code 2."""
+
+    exit_code = 2
+
+
+class MachineError(RuntimeError):
+    """The machine failed (no memory, no disk, no hub): the message says what and what to try. Exit code 1."""
+
+    exit_code = 1

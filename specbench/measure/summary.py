@@ -1,0 +1,112 @@
+"""From raw prompts to one row of numbers. Pure arithmetic over what a record holds; no torch.
+
+Every quantity that others call 'acceptance rate' has its own name here: `alpha` (Corollary 3.6),
+`accepted_per_drafted`, acceptance by position, and tokens per pass.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from specbench import theory
+from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
+
+RawPrompt = dict[str, Any]
+
+
+def summarise(
+    prompts: Sequence[RawPrompt], *, gamma: int, greedy: bool, c_hat: float, resamples: int, seed: int
+) -> dict[str, Any]:
+    """The measured and predicted columns of a run, without what the config and the texts say.
+
+    Speedups are None where the texts differ by more than rounding: a faster wrong answer has no speed.
+    """
+    steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
+    step_s = median(steps_s)
+    full = [a_pass for a_pass in passes if a_pass["drafted"] == gamma]
+    drafting = [a_pass["draft_s"] / a_pass["drafted"] for a_pass in passes if a_pass["drafted"]]
+    c = median(drafting) / step_s if drafting else None
+    verify_cost = median(a_pass["verify_s"] for a_pass in full) / step_s if full else None
+    overhead = median(a_pass["accept_s"] for a_pass in passes) / step_s
+    drafted = sum(a_pass["drafted"] for a_pass in passes)
+    emitted = sum(a_pass["emitted"] for a_pass in passes)
+    differing = [p["difference"] for p in prompts if p.get("difference")]
+    wrong = [difference for difference in differing if not difference["is_rounding"]]
+    summary: dict[str, Any] = {
+        "prompts": len(prompts),
+        "tokens": sum(len(p["baseline"]["tokens"]) for p in prompts),
+        "passes": len(passes),
+        "alpha": alpha.value,
+        "alpha_low": alpha.low,
+        "alpha_high": alpha.high,
+        "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
+        "tokens_per_pass": emitted / len(passes),
+        "tokens_per_pass_predicted": theory.expected_tokens(alpha.value, gamma),
+        "c": c,
+        "verify_cost": verify_cost,
+        "overhead": overhead,
+        "target_step_s": step_s,
+        "c_hat": c_hat,
+        "operations_predicted": theory.operations_increase(alpha.value, gamma, c_hat),
+        "identical": 1 - len(differing) / len(prompts) if greedy else None,
+        "lossless": not wrong,
+        "acceptance_by_position": acceptance_by_position(passes),
+        "tokens_per_pass_histogram": dict(sorted(Counter(a_pass["emitted"] for a_pass in passes).items())),
+    }
+    return summary | speedups(prompts, summary, gamma=gamma, resamples=resamples, seed=seed)
+
+
+def speedups(
+    prompts: Sequence[RawPrompt], summary: dict[str, Any], *, gamma: int, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Predicted, calibrated and measured speedups.
+
+    Measured is time per token of the baseline over that of speculative decoding, totals over all prompts: at T = 0,
+    where the texts are the same, the ratio of the times; at T > 0, where they have other lengths, still fair.
+    """
+    alpha, c, verify_cost = summary["alpha"], summary["c"], summary["verify_cost"]
+    decode = bootstrap([_times(p, ("decode_s",)) for p in prompts], ratio_of_ratios, resamples, seed)
+    whole = bootstrap([_times(p, ("decode_s", "start_s")) for p in prompts], ratio_of_ratios, resamples, seed)
+    known = c is not None and verify_cost is not None
+    columns = {
+        "speedup_predicted": theory.walltime_improvement(alpha, gamma, c) if c is not None else None,
+        "speedup_calibrated": theory.walltime_improvement(alpha, gamma, c, verify_cost) if known else None,
+        "speedup_explained": (
+            summary["tokens_per_pass"] / (gamma * c + verify_cost + summary["overhead"]) if known else None
+        ),
+        "speedup_measured": decode.value,
+        "speedup_low": decode.low,
+        "speedup_high": decode.high,
+        "speedup_end_to_end": whole.value,
+        "speedup_end_to_end_low": whole.low,
+        "speedup_end_to_end_high": whole.high,
+    }
+    if not summary["lossless"]:
+        columns |= {key: None for key in columns if key.startswith(("speedup_measured", "speedup_low", "speedup_high"))}
+        columns |= {key: None for key in columns if key.startswith("speedup_end_to_end")}
+    return columns
+
+
+def _times(prompt: RawPrompt, parts: Sequence[str]) -> tuple[float, int, float, int]:
+    """Seconds and tokens of the baseline, then of speculative decoding."""
+    baseline, speculative = prompt["baseline"], prompt["speculative"]
+    return (
+        sum(baseline[part] for part in parts),
+        len(baseline["tokens"]),
+        sum(speculative[part] for part in parts),
+        len(speculative["tokens"]),
+    )
+
+
+def acceptance_by_position(passes: Sequence[dict[str, Any]]) -> list[dict[str, int]]:
+    """For each draft position: how often it was reached (all before it accepted), and accepted when reached."""
+    longest = max((a_pass["drafted"] for a_pass in passes), default=0)
+    rows = []
+    for position in range(longest):
+        reached = [p for p in passes if p["drafted"] > position and p["accepted"] >= position]
+        accepted = sum(1 for p in reached if p["accepted"] > position)
+        rows.append({"position": position + 1, "reached": len(reached), "accepted": accepted})
+    return rows

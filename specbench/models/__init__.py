@@ -1,0 +1,18 @@
+"""Models behind one door: a `Model` starts a `Session` on a prompt; a session extends and rolls back.
+
+Caches, devices and `transformers` live in this room and nowhere else.
+"""
+
+from specbench.models.base import Model, Prompt, Session
+from specbench.models.load import load_model, load_tokenizer
+from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
+
+__all__ = [
+    "Model",
+    "Prompt",
+    "Session",
+    "Vocabulary",
+    "load_model",
+    "load_tokenizer",
+    "require_same_vocabulary",
+]

@@ -1,0 +1,55 @@
+"""What the rest of the project knows of a model: prompts, models and sessions.
+
+Tokens are counted in one sequence per prompt: `prompt.prefix` followed by what is generated. A session has read the
+first `length` tokens of it. So "what must still be read" is always `tokens[session.length:]`, and a cache that is off
+by one cannot be written down.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt as token ids.
+
+    `source` is what an encoder reads; empty for decoder-only models. `prefix` is what the decoder reads before the
+    first generated token: the start token, or the whole prompt of a decoder-only model. Never empty.
+    """
+
+    source: tuple[int, ...]
+    prefix: tuple[int, ...]
+
+
+class Session(Protocol):
+    """One model's memory of one sequence."""
+
+    length: int
+
+    def extend(self, tokens: Sequence[int]) -> Tensor:
+        """Read `tokens` behind the first `length`; returns logits [len(tokens), V], row i for what follows token i."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first `length` tokens. A session that has read fewer is left as it is."""
+        ...
+
+
+class Model(Protocol):
+    """Weights and their vocabulary."""
+
+    vocabulary_size: int  # tokens of the tokenizer; logits beyond it are padding
+    eos_ids: frozenset[int]
+    longest: int | None  # tokens that the decoder has positions for; None is no limit
+    operations: float  # arithmetic operations of one decoding step, for c_hat (Def 3.10)
+
+    def start(self, prompt: Prompt) -> Session:
+        """A session that has read all of the prompt but the prefix's last token."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on one clock, after all work given to the device is done."""
+        ...

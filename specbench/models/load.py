@@ -1,0 +1,125 @@
+"""From a name in the config to weights in memory: a local folder, a hub repository, or a model that ships.
+
+Safe by default: safetensors first, an old `.bin` only through torch's weights-only loader, no remote code.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from specbench.config.paths import shipped
+from specbench.config.schema import ModelConfig
+from specbench.errors import MachineError, UserError
+from specbench.models.eager import EagerModel
+from specbench.models.vocabulary import Vocabulary
+
+OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def name_of(model: ModelConfig) -> str:
+    """What tables call this model: a folder's own name, the choice's name, or the repository's."""
+    if model.path is not None:
+        return Path(model.path).resolve().name
+    return model.name or (model.hub or "").rpartition("/")[2]
+
+
+def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, Any]]:
+    """What `from_pretrained` is given: a folder or id, and its keywords."""
+    if model.path is not None:
+        folder = Path(model.path)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{key}.path={model.path}: there is no config.json in this folder")
+        return str(folder), {}
+    if model.hub is not None:
+        return model.hub, {"revision": model.revision}
+    return str(shipped("models", model.shipped or "")), {}
+
+
+def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -> Any:
+    """`auto.from_pretrained`, with its many errors told as one line that names the key."""
+    source, pinned = _source(model, key)
+    try:
+        return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
+    except torch.OutOfMemoryError as error:
+        raise MachineError(f"{key}: {source} does not fit in the device's memory: {_first_line(error)}") from error
+    except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
+        if model.path is None and model.hub is not None and _hub_is_out_of_reach(error):
+            raise MachineError(
+                f"{key}: {model.hub} is not in the local cache and the model hub cannot be reached "
+                f"({type(error).__name__}); {OFFLINE_CHOICES}"
+            ) from error
+        where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
+        raise UserError(f"{where}: cannot be loaded: {_first_line(error)}") from error
+
+
+def _hub_is_out_of_reach(error: BaseException | None) -> bool:
+    """Whether a failed download is at the bottom of this, and not the repository's content."""
+    while error is not None:
+        text = str(error)
+        if "connect" in text or "offline mode" in text or "couldn't find them in the cached files" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
+    """The tokenizer of `model`, with what its config says of how a text begins. `key` is 'target' or 'draft'."""
+    config = _from_pretrained(AutoConfig, model, key)
+    tokenizer = _from_pretrained(AutoTokenizer, model, key)
+    if not tokenizer.get_vocab():
+        raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
+    tokenizer.model_max_length = int(1e9)  # lengths are the task's to set
+    if config.is_encoder_decoder:
+        # T5 configs of old leave it out; transformers' own default for T5 is the padding token.
+        start = getattr(config, "decoder_start_token_id", None)
+        start = config.pad_token_id if start is None else start
+    else:
+        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if start is None:
+        raise UserError(f"{key}: {name_of(model)} names no token to begin a text with (bos_token or eos_token)")
+    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder))
+
+
+def load_model(
+    model: ModelConfig, key: str, vocabulary: Vocabulary, dtype: torch.dtype, device: torch.device
+) -> EagerModel:
+    """The weights of `model` on `device`. `key` is 'target' or 'draft'."""
+    auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
+    network = _from_pretrained(auto, model, key, dtype=dtype)
+    if network.config.model_type == "t5" and dtype == torch.float16:
+        raise UserError(f"dtype=float16: {name_of(model)} is a T5, which overflows in fp16; use bfloat16 or float32")
+    try:
+        network.to(device)
+    except torch.OutOfMemoryError as error:
+        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
+    return EagerModel(network, vocabulary.size, _ends(network, vocabulary))
+
+
+def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
+    """The end-of-sequence tokens, as `generate` reads them."""
+    for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
+        if ends is not None:
+            return frozenset([ends] if isinstance(ends, int) else ends)
+    return frozenset()
+
+
+def is_cached(model: ModelConfig) -> bool:
+    """Whether `model` can be used without the hub, without loading anything."""
+    if model.path is not None:
+        return (Path(model.path) / "config.json").is_file()
+    if model.hub is None:
+        return shipped("models", model.shipped or "", "config.json").is_file()
+    from huggingface_hub import try_to_load_from_cache
+
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    return any(isinstance(try_to_load_from_cache(model.hub, n, revision=model.revision), str) for n in names)

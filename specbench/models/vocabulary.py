@@ -1,0 +1,67 @@
+"""Tokens: text to prompts and back, and whether two models speak of the same tokens."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.errors import UserError
+from specbench.models.base import Prompt
+
+
+class Vocabulary:
+    """A tokenizer and what a decoder needs to know to begin a text.
+
+    `start` is the token before the first generated one: the decoder's start token of an encoder-decoder model, the
+    beginning (or, failing that, end) of text of a decoder-only one.
+    """
+
+    def __init__(self, tokenizer: Any, start: int, is_encoder_decoder: bool) -> None:
+        self.tokenizer = tokenizer
+        self.start = start
+        self.is_encoder_decoder = is_encoder_decoder
+        self.tokens: dict[str, int] = tokenizer.get_vocab()
+        self.size = max(self.tokens.values()) + 1
+
+    def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
+        """`text` as a prompt, cut to `max_source_tokens`. `suffix` goes behind the cut, for decoder-only models."""
+        if self.is_encoder_decoder:
+            source = self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids
+            return Prompt(tuple(source), (self.start,))
+        if not text:
+            return Prompt((), (self.start,))
+        behind = self.tokenizer(suffix, add_special_tokens=False).input_ids if suffix else []
+        room = max(1, max_source_tokens - len(behind))
+        before = self.tokenizer(text, truncation=True, max_length=room).input_ids
+        return Prompt((), (*before, *behind))
+
+    def ids(self, text: str) -> list[int]:
+        """`text` as a model would write it: its tokens and the end of sequence."""
+        ids: list[int] = self.tokenizer(text, truncation=False, verbose=False).input_ids
+        if self.is_encoder_decoder:
+            return ids
+        ids = ids[1:] if ids and ids[0] == self.start else ids
+        end = self.tokenizer.eos_token_id
+        return ids if end is None else [*ids, end]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        decoded: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return decoded
+
+    def fingerprint(self) -> str:
+        """A name for the token map, equal for equal maps."""
+        return hashlib.sha256(json.dumps(sorted(self.tokens.items())).encode()).hexdigest()[:16]
+
+
+def require_same_vocabulary(target: Vocabulary, draft: Vocabulary, target_name: str, draft_name: str) -> None:
+    """Raise UserError unless both map the same tokens to the same ids: p and q must be over one vocabulary."""
+    if target.tokens == draft.tokens:
+        return
+    pairs = target.tokens.items() ^ draft.tokens.items()
+    token, _ = min(pairs, key=lambda pair: (pair[1], pair[0]))
+    raise UserError(
+        f"draft={draft_name}: its vocabulary is not that of target={target_name} "
+        f"({len(draft.tokens)} and {len(target.tokens)} tokens; the first difference is {token!r}, "
+        f"{draft.tokens.get(token, 'absent')} and {target.tokens.get(token, 'absent')}): "
+        "pick a draft of the target's family, or draft=unigram | bigram | random"
+    )

@@ -1,0 +1,16 @@
+"""How good the texts are: `evaluate` metrics that work with no network.
+
+`evaluate.load('sacrebleu')` fetches a script from the hub; these are the same metrics as modules of this package.
+"""
+
+from collections.abc import Sequence
+
+
+def quality(metric: str | None, predictions: Sequence[str], references: Sequence[str]) -> float | None:
+    """The score of `predictions` from 0 to 100: 'bleu' is sacreBLEU, 'rouge' is ROUGE-L. None without a metric."""
+    if metric is None or not predictions:
+        return None
+    from specbench.quality.metrics import METRICS  # `evaluate` takes seconds to import
+
+    scores = METRICS[metric]().compute(predictions=list(predictions), references=list(references))
+    return float(scores["score"])

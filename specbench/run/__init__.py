@@ -1,0 +1,8 @@
+"""One run: from a checked config to a record on disk.
+
+`build` makes the task, target and draft; `execute` decodes every prompt both ways and writes the record.
+"""
+
+from specbench.run.execute import Progress, execute
+
+__all__ = ["Progress", "execute"]

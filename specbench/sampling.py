@@ -1,0 +1,67 @@
+"""Logits to standardised probabilities, and draws from them (section 2.2 of the paper).
+
+Argmax, temperature, top-k and nucleus are all plain sampling from an adjusted distribution. A distribution is
+adjusted once, here; drawing, accepting and the residual all use that one result.
+
+Shapes: L positions, V tokens of the vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a distribution is adjusted. Temperature 0 is argmax; None is off."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> Tensor:
+    """Adjusted probabilities, fp32 [L, vocabulary_size].
+
+    Logits past the tokenizer's last token are padding of the weight matrix (T5: 32,128 logits, 32,100 tokens) and
+    are cut off. At T = 0 the highest entry takes all; of equals the first one, as `argmax` does.
+
+    Raises FloatingPointError where a row has no finite maximum.
+    """
+    logits_LV = logits_LV[..., :vocabulary_size].float()
+    if sampling.temperature == 0:
+        probabilities_LV = torch.zeros_like(logits_LV)
+        return probabilities_LV.scatter_(-1, logits_LV.argmax(-1, keepdim=True), 1.0)
+    logits_LV = logits_LV / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < logits_LV.shape[-1]:
+        kept_Lk, index_Lk = logits_LV.topk(sampling.top_k, dim=-1)
+        logits_LV = torch.full_like(logits_LV, -torch.inf).scatter_(-1, index_Lk, kept_Lk)
+    probabilities_LV = logits_LV.softmax(-1)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        probabilities_LV = _nucleus(probabilities_LV, sampling.top_p)
+    return probabilities_LV
+
+
+def _nucleus(probabilities_LV: Tensor, top_p: float) -> Tensor:
+    """The fewest most likely tokens whose mass reaches `top_p`, renormalised."""
+    sorted_LV, index_LV = probabilities_LV.sort(dim=-1, descending=True, stable=True)
+    mass_before_LV = sorted_LV.cumsum(-1) - sorted_LV
+    sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p, 0.0)
+    kept_LV = torch.zeros_like(probabilities_LV).scatter_(-1, index_LV, sorted_LV)
+    return kept_LV / kept_LV.sum(-1, keepdim=True)
+
+
+def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
+    """One token from [V] by inverting the distribution function; never a token of probability 0.
+
+    The sum runs in fp64: in fp32 its rounding would shift mass between the tokens of a large vocabulary.
+
+    Raises FloatingPointError where the distribution is not finite.
+    """
+    cumulative_V = probabilities_V.cumsum(-1, dtype=torch.float64)
+    uniform = torch.rand(1, generator=generator, device=probabilities_V.device, dtype=torch.float64)
+    token = int(torch.searchsorted(cumulative_V, uniform * cumulative_V[-1], right=True))
+    if token >= len(probabilities_V):  # what the search gives for NaN
+        raise FloatingPointError("the model's logits are not finite")
+    return token

@@ -1,0 +1,83 @@
+"""One record per run: a JSON file written atomically, and all of them as a table.
+
+The file's first line holds the run's id and its summary and nothing else, so that a table of thousands of runs reads
+one line of each; the file as a whole is plain JSON. Raw times stay in the record; means are made from them later.
+"""
+
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import MachineError
+
+SCHEMA = 1
+
+
+def runs_folder(results: str | Path) -> Path:
+    """Where the records of a results folder lie."""
+    return Path(results) / "runs"
+
+
+def record_file(results: str | Path, run_id: str) -> Path:
+    return runs_folder(results) / f"{run_id}.json"
+
+
+def write(results: str | Path, record: dict[str, Any]) -> Path:
+    """Write `record` (keys run_id, summary and more) so that a reader sees all of it or nothing."""
+    file = record_file(results, record["run_id"])
+    head = {"schema": SCHEMA, "run_id": record["run_id"], "summary": record["summary"]}
+    body = {key: value for key, value in record.items() if key not in head}
+    # Two objects laid into one: the head closes on its own line only for the quick reader below.
+    text = f"{json.dumps(head, ensure_ascii=False)[:-1]},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n"
+    write_atomically(file, text)
+    return file
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write beside `file`, then rename over it."""
+    part = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=file.parent, prefix=f".{file.name}.", suffix=".part", delete=False, encoding="utf-8"
+        ) as opened:
+            part = opened.name
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(part, file)
+    except OSError as error:
+        if part is not None and os.path.exists(part):
+            os.unlink(part)
+        raise MachineError(f"{file}: cannot be written ({error.strerror}); set results=FOLDER to another place") from error
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A whole record. Raises ValueError where it is damaged."""
+    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return record
+
+
+def read_summary(file: Path) -> dict[str, Any]:
+    """The summary alone, from the first line. Raises ValueError where the file is damaged or cut short."""
+    with open(file, "rb") as opened:
+        head = opened.readline()
+        opened.seek(-2, os.SEEK_END)
+        if opened.read() != b"}\n":
+            raise ValueError("the file is cut short")
+    record = json.loads(head.rstrip().removesuffix(b",") + b"}")
+    return {"run_id": record["run_id"], **record["summary"]}
+
+
+def summaries(results: str | Path) -> list[dict[str, Any]]:
+    """The summaries of all records, by the time of writing; a damaged one is skipped with a warning that names it."""
+    rows = []
+    for file in sorted(runs_folder(results).glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name)):
+        try:
+            rows.append(read_summary(file))
+        except (ValueError, KeyError, OSError) as error:
+            warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
+    return rows

@@ -1,0 +1,8 @@
+"""Where prompts and references come from: the hub, your own rows, or the small sets that ship.
+
+A `Task` streams `Example`s and training text. It knows fields and files; it does not know tokens or models.
+"""
+
+from specbench.tasks.task import Example, Task
+
+__all__ = ["Example", "Task"]

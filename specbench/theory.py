@@ -1,0 +1,46 @@
+"""The paper's equations on plain numbers (arXiv 2211.17192v2). No torch, no data.
+
+Symbols: alpha, the acceptance rate (Cor 3.6); gamma, tokens drafted in a pass; c, the time of one M_q run over one
+M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
+
+>>> round(walltime_improvement(alpha=0.75, gamma=7, c=0.02), 3)
+3.157
+"""
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Expected tokens of one target pass, (1 - alpha^(gamma+1)) / (1 - alpha): Eq. 1.
+
+    Summed as 1 + alpha + ... + alpha^gamma, which is the same and holds at alpha = 1.
+    """
+    return sum(alpha**i for i in range(gamma + 1))
+
+
+def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float = 1.0) -> float:
+    """Expected speedup, (1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1)): Theorem 3.8.
+
+    The theorem takes a pass over gamma+1 positions to cost one target step. `verify_cost`, the measured
+    T_p(gamma+1) / T_p(1), stands in the place of that 1 for a calibrated figure.
+    """
+    return expected_tokens(alpha, gamma) / (gamma * c + verify_cost)
+
+
+def operations_increase(alpha: float, gamma: int, c_hat: float) -> float:
+    """Expected factor of arithmetic operations, (1 - alpha)(gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)):
+    Theorem 3.11."""
+    return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def guaranteed_improvement(alpha: float, c: float) -> float:
+    """The least speedup that some gamma gives where alpha > c, (1 + alpha) / (1 + c): Corollary 3.9."""
+    return (1 + alpha) / (1 + c)
+
+
+def optimal_gamma(alpha: float, c: float, limit: int = 100) -> int:
+    """The gamma from 1 to `limit` that maximises Theorem 3.8; the smallest of equals."""
+    return max(range(1, limit + 1), key=lambda gamma: walltime_improvement(alpha, gamma, c))
+
+
+def accepted_per_drafted(alpha: float, gamma: int) -> float:
+    """Expected accepted over drafted tokens, alpha (1 - alpha^gamma) / (gamma (1 - alpha)). Not alpha itself."""
+    return (expected_tokens(alpha, gamma) - 1) / gamma
