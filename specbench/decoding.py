@@ -26,6 +26,7 @@ class Pass:
     draft_s: float
     verify_s: float
     accept_s: float
+    tokens: list[int] = field(default_factory=list)  # as drafted, the rejected ones too
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Trace:
     decode_s: float  # everything after that
     steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
     passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
+    draft_start_s: float = 0.0  # the draft's part of `start_s`
 
 
 def autoregressive(
@@ -78,6 +80,7 @@ def speculative(
     """
     began = target.now()
     session = target.start(prompt)
+    target_started = target.now()
     drafting = draft.start(prompt, sampling)
     tokens = list(prompt.prefix)
     end = len(tokens) + max_new_tokens
@@ -99,13 +102,18 @@ def speculative(
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = target.now()
-        passes.append(
-            Pass(count, accepted, len(emitted), drafted_at - before, verified_at - drafted_at, now - verified_at)
-        )
+        times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
+        passes.append(Pass(count, accepted, len(emitted), *times, tokens=proposal.tokens))
         before = now
         if tokens[-1] in target.eos_ids:
             break
-    return Trace(tokens[len(prompt.prefix) :], started - began, before - started, passes=passes)
+    return Trace(
+        tokens[len(prompt.prefix) :],
+        start_s=started - began,
+        decode_s=before - started,
+        passes=passes,
+        draft_start_s=started - target_started,
+    )
 
 
 def _cut_at_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from specbench.errors import UserError
@@ -47,6 +47,17 @@ class Vocabulary:
     def text(self, tokens: Sequence[int]) -> str:
         decoded: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return decoded
+
+    def pieces(self, tokens: Iterable[int]) -> dict[int, str]:
+        """Each token as it stands in a text, the space before a new word included; for showing tokens one by one."""
+        words_are_bare = any(token.startswith("##") for token in self.tokens)  # WordPiece marks what continues a word
+        pieces = {}
+        for token in sorted(set(tokens)):
+            name = self.tokenizer.convert_ids_to_tokens(token)
+            text = self.tokenizer.decode([token]).removeprefix("##")
+            begins_word = name.startswith(("▁", "Ġ")) or (words_are_bare and not name.startswith("##"))
+            pieces[token] = f" {text.lstrip(' ')}" if begins_word else text
+        return pieces
 
     def fingerprint(self) -> str:
         """A name for the token map, equal for equal maps."""

@@ -196,5 +196,12 @@ def _record(config: RunConfig, run_id: str, parts: Parts, prompts: list[dict[str
         "config": asdict(replace(config, force=False)),
         "environment": environment(),
         "units": {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"},
+        "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
         "prompts": prompts,
     }
+
+
+def _tokens_of(prompts: list[dict[str, Any]]) -> set[int]:
+    """Every token that was written or drafted."""
+    written = {t for prompt in prompts for way in ("baseline", "speculative") for t in prompt[way]["tokens"]}
+    return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}
