@@ -31,6 +31,14 @@ def environment() -> dict[str, Any]:
     }
 
 
+def hardware(surroundings: dict[str, Any], device: str) -> str:
+    """What computed, in a few words: the GPU, or the CPU and how many threads of it."""
+    if device.startswith("cuda") and surroundings["gpus"]:
+        gpu: str = surroundings["gpus"][int(device.partition(":")[2] or 0)]
+        return gpu
+    return f"{surroundings['cpu']}, {surroundings['threads']} threads"
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -13,7 +13,7 @@ import torch
 from specbench import store
 from specbench.config import RunConfig
 from specbench.decoding import Trace, autoregressive, speculative
-from specbench.environment import environment
+from specbench.environment import environment, hardware
 from specbench.errors import MachineError
 from specbench.measure.agreement import beta
 from specbench.measure.lossless import first_difference
@@ -180,21 +180,29 @@ def _record(config: RunConfig, run_id: str, parts: Parts, prompts: list[dict[str
         "task": config.task.name,
         "temperature": config.sampling.temperature,
         "gamma": config.gamma,
+        "top_k": config.sampling.top_k,
+        "top_p": config.sampling.top_p,
     }
-    summary = identity | measured | {
-        "quality_metric": config.task.metric,
-        "quality_baseline": quality(config.task.metric, texts["baseline"], references),
-        "quality_speculative": quality(config.task.metric, texts["speculative"], references),
-        "device": config.device,
-        "dtype": config.dtype,
+    surroundings = environment()
+    summary = (
+        identity
+        | measured
+        | {
+            "quality_metric": config.task.metric,
+            "quality_baseline": quality(config.task.metric, texts["baseline"], references),
+            "quality_speculative": quality(config.task.metric, texts["speculative"], references),
+            "device": config.device,
+            "dtype": config.dtype,
+            "hardware": hardware(surroundings, config.device),
         "simulated": False,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+    )
     return {
         "run_id": run_id,
         "summary": summary,
         "config": asdict(replace(config, force=False)),
-        "environment": environment(),
+        "environment": surroundings,
         "units": {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"},
         "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
         "prompts": prompts,
