@@ -52,7 +52,9 @@ def write_atomically(file: Path, text: str) -> None:
     except OSError as error:
         if part is not None and os.path.exists(part):
             os.unlink(part)
-        raise MachineError(f"{file}: cannot be written ({error.strerror}); set results=FOLDER to another place") from error
+        raise MachineError(
+            f"{file}: cannot be written ({error.strerror}); set results=FOLDER to another place"
+        ) from error
 
 
 def read(file: Path) -> dict[str, Any]:

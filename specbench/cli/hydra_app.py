@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -20,10 +20,15 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.config import conf_dir
 from specbench.errors import UserError
 
+T = TypeVar("T")
+
 
 def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
     """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, under the overrides in `argv`, and call
-    `task` with it (once a job in a sweep). Raises UserError where it cannot be composed."""
+    `task` with it (once a job in a sweep). Raises UserError where it cannot be composed.
+
+    `task` should deal with its own errors: Hydra adds lines of its own to those that reach it.
+    """
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
@@ -35,21 +40,31 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
         sys.argv = saved
 
 
+def to_schema(composed: DictConfig, schema: type[T]) -> T:
+    """The composed config as an instance of `schema`. `+key=value` can add keys that mean nothing: refused here."""
+    for name in _keys(composed):
+        if name not in _keys(OmegaConf.structured(schema)):
+            raise UserError(_unknown_key(name, schema))
+    built = OmegaConf.to_object(composed)
+    assert isinstance(built, schema)
+    return built
+
+
 def one_line(error: BaseException, schema: Any) -> str:
     """What a Hydra or OmegaConf error comes to, for a user."""
     text = f"{error}\n{error.__cause__ or ''}"
     if found := re.search(r"Could not find '([\w-]+)/([^']*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
         group, value, rest = found.groups()
-        choices = [line.strip() for line in rest.splitlines() if line.startswith("\t")]
+        listed = rest.partition("Config search path")[0]
+        choices = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
         return f"{group}={value}: no such {group}; choose from {', '.join(choices)}"
     if found := re.search(r"Could not override '([^']*)'", text):
         return _unknown_key(found.group(1), schema)
     if found := re.search(r"Key '([^']*)' (?:is )?not in .*?full_key: (\S+)", text, re.S):
         return _unknown_key(found.group(2), schema)
-    if found := re.search(r"(.*?)\n\s*full_key: (\S+)", str(error), re.S):
-        reason, key = found.groups()
-        value = re.search(r"Value '(.*?)'", reason)
-        return f"{key}={value.group(1) if value else ''}: {reason.strip().splitlines()[0]}"
+    if found := re.search(r"Value '(.*?)' (.*?)\n\s*full_key: (\S+)", text, re.S):
+        value, reason, key = found.groups()
+        return f"{key}={value}: {reason.splitlines()[0]}"
     if found := re.search(r"Error parsing override '([^']*)'", text):
         return f"{found.group(1)}: cannot be read; write key=value"
     return str(error).strip().splitlines()[0]
@@ -68,7 +83,7 @@ def _keys(config: DictConfig, before: str = "") -> list[str]:
     names = []
     for name in config:
         child = config._get_node(name)
-        names.append(f"{before}{name}")
+        names.append(f"{before}{name!s}")
         if isinstance(child, DictConfig) and not child._is_none():
-            names += _keys(child, f"{before}{name}.")
+            names += _keys(child, f"{before}{name!s}.")
     return names

@@ -2,10 +2,12 @@
 
 import sys
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from specbench.cli.hydra_app import launch
+from specbench.cli import fail
+from specbench.cli.hydra_app import launch, to_schema
 from specbench.config import RunConfig, check, conf_dir
+from specbench.errors import MachineError, UserError
 
 HELP = """usage: specbench {verb} [key=value ...]
 
@@ -41,18 +43,34 @@ def main(argv: list[str], verb: str = "run") -> int:
         return 0
     if verb == "sweep" and "--multirun" not in argv and "-m" not in argv:
         argv = ["--multirun", *argv]
+    outcomes.clear()
     launch(job, "run", RunConfig, argv, verb)
-    return 0
+    failures = [error for error in outcomes if error is not None]
+    if len(outcomes) > 1:
+        done = len(outcomes) - len(failures)
+        print(f"{done} of {len(outcomes)} runs done; 'specbench results' shows them all", file=sys.stderr)
+    return max((error.exit_code for error in failures), default=0)
+
+
+# What became of each job of this process: None is well.
+outcomes: list[UserError | MachineError | None] = []
 
 
 def job(composed: DictConfig) -> None:
-    """One run of a composed config. Importable by name, so that launchers in other processes find it."""
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, RunConfig)
-    check(config)
-    from specbench.cli.screen import Screen  # torch is imported only from here on
-    from specbench.run import execute
+    """One run of a composed config. Importable by name, so that launchers in other processes find it.
 
-    with Screen(sys.stderr) as screen:
-        result = execute(config, screen)
-    screen.show(result)
+    An error is told here and remembered, so that in a sweep a failing job fails alone.
+    """
+    try:
+        config = to_schema(composed, RunConfig)
+        check(config)
+        from specbench.cli.screen import Screen  # torch is imported only from here on
+        from specbench.run import execute
+
+        with Screen(sys.stderr) as screen:
+            result = execute(config, screen)
+        screen.show(result)
+        outcomes.append(None)
+    except (UserError, MachineError) as error:
+        fail(str(error), error.exit_code)
+        outcomes.append(error)

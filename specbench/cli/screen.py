@@ -9,34 +9,43 @@ from rich.table import Table
 
 from specbench.measure.intervals import FEW_PROMPTS
 
+LOG_LINES = 5  # progress lines of a run where there is no terminal
+
 
 class Screen:
-    """A progress bar on `stream`, and the final table on stdout."""
+    """Progress on `stream`, a bar on a terminal and plain lines in a log; and the final table on stdout."""
 
     def __init__(self, stream: IO[str]) -> None:
-        console = Console(file=stream)
+        self._console = Console(file=stream, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
+        self._progress = Progress(*columns, console=self._console, transient=True)
         self._task = self._progress.add_task("starting", total=None)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def say(self, text: str) -> None:
         self._progress.update(self._task, description=text)
+        if not self._console.is_terminal:
+            self._console.print(text)
 
     def advance(self, done: int, total: int) -> None:
         self._progress.update(self._task, description="decoding", completed=done, total=total)
+        if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
+            self._console.print(f"decoded {done} of {total} prompts")
 
     def show(self, result: Any) -> None:
         """The table of a finished run."""
         console = Console(highlight=False, soft_wrap=True)
+        if not console.is_terminal:
+            console.width = 120
         summary = result.record["summary"]
-        config = result.record["config"]
         threads = result.record["environment"]["threads"]
         console.print(
             f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
@@ -55,7 +64,6 @@ class Screen:
             console.print(line)
         state = "already there; force=true runs it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")
-        del config
 
 
 def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -80,7 +88,7 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         rows.append((name, both, "target alone / speculative"))
     if s["identical"] is not None:
-        rows.append(("identical texts", f"{100 * s['identical']:.1f}%", "greedy: the target's own text, token for token"))
+        rows.append(("identical texts", f"{100 * s['identical']:.1f}%", "the target's own greedy text"))
     return rows
 
 
@@ -91,8 +99,8 @@ def remarks(s: dict[str, Any]) -> list[str]:
         lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
     elif s["identical"] is not None and s["identical"] < 1:
         lines.append(
-            f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best tokens that "
-            f"{s['dtype']} rounding decides; dtype=float32 gives identical texts"
+            f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
+            f"tokens, which {s['dtype']} rounding decides; dtype=float32 gives identical texts"
         )
     if s["speedup_calibrated"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
         drafting, checking = s["gamma"] * s["c"], s["verify_cost"]

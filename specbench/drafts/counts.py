@@ -60,9 +60,7 @@ def fit(sequences: Iterable[Sequence[int]], vocabulary_size: int, start: int) ->
     return Counts(unigrams, offsets, (keys % vocabulary_size).astype(np.int32), values)
 
 
-def _chunks(
-    sequences: Iterable[Sequence[int]], start: int
-) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _chunks(sequences: Iterable[Sequence[int]], start: int) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     before: list[int] = []
     after: list[int] = []
     for sequence in sequences:

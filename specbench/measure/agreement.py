@@ -7,9 +7,7 @@ from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, standardise
 
 
-def beta(
-    target: Model, draft: Draft, prompt: Prompt, generated: Sequence[int], sampling: Sampling
-) -> list[float]:
+def beta(target: Model, draft: Draft, prompt: Prompt, generated: Sequence[int], sampling: Sampling) -> list[float]:
     """beta = sum_x min(p(x), q(x)) at each of the tokens that the target generated, by teacher forcing.
 
     At T = 0 both are one-hot, and beta is 1 where the argmaxes agree and 0 elsewhere.

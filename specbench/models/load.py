@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.config.paths import shipped
 from specbench.config.schema import ModelConfig
 from specbench.errors import MachineError, UserError
+from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
 from specbench.models.vocabulary import Vocabulary
 
@@ -44,28 +45,20 @@ def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, Any]]:
 def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -> Any:
     """`auto.from_pretrained`, with its many errors told as one line that names the key."""
     source, pinned = _source(model, key)
+    from_hub = model.path is None and model.hub is not None
+    if from_hub and not hub_is_reachable():
+        pinned["local_files_only"] = True
     try:
         return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
     except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {source} does not fit in the device's memory: {_first_line(error)}") from error
+        raise MachineError(f"{key}: {source} does not fit in memory: {_first_line(error)}") from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
-        if model.path is None and model.hub is not None and _hub_is_out_of_reach(error):
+        if from_hub and "local_files_only" in pinned:
             raise MachineError(
-                f"{key}: {model.hub} is not in the local cache and the model hub cannot be reached "
-                f"({type(error).__name__}); {OFFLINE_CHOICES}"
+                f"{key}: {source} is not in the local cache and the model hub cannot be reached; {OFFLINE_CHOICES}"
             ) from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {_first_line(error)}") from error
-
-
-def _hub_is_out_of_reach(error: BaseException | None) -> bool:
-    """Whether a failed download is at the bottom of this, and not the repository's content."""
-    while error is not None:
-        text = str(error)
-        if "connect" in text or "offline mode" in text or "couldn't find them in the cached files" in text:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _first_line(error: BaseException) -> str:
@@ -111,15 +104,3 @@ def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
         if ends is not None:
             return frozenset([ends] if isinstance(ends, int) else ends)
     return frozenset()
-
-
-def is_cached(model: ModelConfig) -> bool:
-    """Whether `model` can be used without the hub, without loading anything."""
-    if model.path is not None:
-        return (Path(model.path) / "config.json").is_file()
-    if model.hub is None:
-        return shipped("models", model.shipped or "", "config.json").is_file()
-    from huggingface_hub import try_to_load_from_cache
-
-    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-    return any(isinstance(try_to_load_from_cache(model.hub, n, revision=model.revision), str) for n in names)

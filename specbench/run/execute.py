@@ -194,7 +194,7 @@ def _record(config: RunConfig, run_id: str, parts: Parts, prompts: list[dict[str
             "device": config.device,
             "dtype": config.dtype,
             "hardware": hardware(surroundings, config.device),
-        "simulated": False,
+            "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
     )

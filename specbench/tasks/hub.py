@@ -5,21 +5,26 @@ from typing import Any
 
 from specbench.config import TaskConfig
 from specbench.errors import MachineError
+from specbench.hub import hub_is_reachable
 
 
 def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, Any]]:
     """The rows of one split. A row's `translation` (WMT's nesting) is laid flat."""
     import datasets  # seconds of import, and only needed with the hub
 
+    if not hub_is_reachable():
+        datasets.config.HF_HUB_OFFLINE = True  # what is cached is found without asking
     try:
         rows = datasets.load_dataset(task.hub, task.subset, split=split, revision=task.revision, streaming=True)
         for row in rows:
             nested = row.get("translation")
             yield nested if isinstance(nested, dict) else row
-    except MachineError:
-        raise
     except Exception as error:  # datasets and the hub client raise a dozen kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = (
+            "no connection"
+            if not hub_is_reachable()
+            else (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        )
         raise MachineError(
             f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "
             "offline choices: task=ende-mini, or task.path=FILE.jsonl[.gz] with your own rows"

@@ -1,0 +1,92 @@
+"""`specbench results`: all records as one table, a row a run."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from specbench import store
+
+# These keep their names and their order; columns may be added behind them.
+COLUMNS = (
+    "run_id", "target", "draft", "task", "temperature", "gamma", "prompts", "tokens", "alpha", "alpha_low",
+    "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
+    "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
+    "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
+    "dtype", "simulated",
+)  # fmt: skip
+# The few that fit a screen.
+SHOWN = {
+    "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ", "prompts": "prompts",
+    "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass", "speedup_predicted": "predicted",
+    "speedup_calibrated": "calibrated", "speedup_measured": "measured", "quality_speculative": "quality",
+    "identical": "identical",
+}  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser("specbench results", description="All records as one table, a row a run.")
+    parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
+    parser.add_argument("--format", default="table", choices=("table", "csv", "json"), help="default: table")
+    arguments = parser.parse_args(argv)
+    rows = store.summaries(arguments.results)
+    if arguments.format == "json":
+        json.dump([_ordered(row) for row in rows], sys.stdout, indent=1, ensure_ascii=False)
+        print()
+    elif arguments.format == "csv":
+        _csv(rows)
+    else:
+        _table(rows, arguments.results)
+    return 0
+
+
+def _ordered(row: dict[str, Any]) -> dict[str, Any]:
+    return {column: row.get(column) for column in COLUMNS} | {k: v for k, v in row.items() if k not in COLUMNS}
+
+
+def _csv(rows: list[dict[str, Any]]) -> None:
+    import csv
+
+    # Lists and histograms have no place in a cell.
+    plain = [{k: v for k, v in _ordered(row).items() if not isinstance(v, list | dict)} for row in rows]
+    names = list(dict.fromkeys([*COLUMNS, *(name for row in plain for name in row)]))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+
+
+def _table(rows: list[dict[str, Any]], results: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.width = max(console.width, 150)  # a narrow terminal wraps lines; cut-off numbers would be worse
+    if not rows:
+        console.print(f"no record in {store.runs_folder(results)}; 'specbench run' makes one")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, title in SHOWN.items():
+        text = column in ("target", "draft", "task")
+        table.add_column(title, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
+    for row in rows:
+        table.add_row(*(_cell(column, row) for column in SHOWN))
+    console.print(table)
+    if any(row.get("simulated") for row in rows):
+        console.print("* simulated: acceptance was drawn at a given α, or weights are random")
+
+
+def _cell(column: str, row: dict[str, Any]) -> str:
+    value = row.get(column)
+    if value is None:
+        return "–"
+    if column == "target" and row.get("simulated"):
+        return f"{value}*"
+    if not isinstance(value, float):
+        return str(value)
+    if column == "speedup_measured" and row.get("speedup_low") is not None:
+        return f"{value:.2f} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
+    if column == "identical":
+        return f"{100 * value:.0f}%"
+    if column in ("temperature",):
+        return f"{value:g}"
+    return f"{value:.3f}" if column in ("alpha", "c") else f"{value:.2f}"
