@@ -60,8 +60,10 @@ def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
     Raises FloatingPointError where the distribution is not finite.
     """
     cumulative_V = probabilities_V.cumsum(-1, dtype=torch.float64)
+    mass = cumulative_V[-1]
     uniform = torch.rand(1, generator=generator, device=probabilities_V.device, dtype=torch.float64)
-    token = int(torch.searchsorted(cumulative_V, uniform * cumulative_V[-1], right=True))
-    if token >= len(probabilities_V):  # what the search gives for NaN
+    found = torch.searchsorted(cumulative_V, uniform * mass, right=True)
+    token = int(torch.where(mass > 0, found, -1))  # NaN is not above 0
+    if token < 0:
         raise FloatingPointError("the model's logits are not finite")
     return token

@@ -9,7 +9,7 @@ import torch
 
 from specbench.config import RunConfig
 from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
-from specbench.drafts.counts import cached, fit
+from specbench.drafts.counts import Counts, cached, fit
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer, require_same_vocabulary
 from specbench.models.load import name_of
@@ -89,7 +89,8 @@ def build(config: RunConfig, say: Say) -> Parts:
 def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:
     if config.task.source_field is not None and not example.prompt.removeprefix(config.task.prefix).strip():
         raise UserError(
-            f"task={config.task.name}, row {example.index + 1}: the prompt is empty (field '{config.task.source_field}')"
+            f"task={config.task.name}, row {example.index + 1}: the prompt is empty "
+            f"(field '{config.task.source_field}')"
         )
     return vocabulary.prompt(example.prompt, config.task.suffix, config.task.max_source_tokens)
 
@@ -99,7 +100,7 @@ def _require_a_pair(config: RunConfig, target: Vocabulary, draft: Vocabulary) ->
         kinds = {True: "encoder-decoder", False: "decoder-only"}
         raise UserError(
             f"draft={name_of(config.draft)}: is {kinds[draft.is_encoder_decoder]} and target={name_of(config.target)} "
-            f"is {kinds[target.is_encoder_decoder]}: pick a draft of the target's kind, or draft=unigram | bigram | random"
+            f"is {kinds[target.is_encoder_decoder]}: pick a draft of the target's kind, or use unigram, bigram, random"
         )
     require_same_vocabulary(target, draft, name_of(config.target), name_of(config.draft))
 
@@ -109,8 +110,8 @@ def _require_room(config: RunConfig, longest: int | None, prompts: list[Prompt])
     needed = max(len(prompt.prefix) for prompt in prompts) + config.max_new_tokens
     if longest is not None and needed > longest:
         raise UserError(
-            f"max_new_tokens={config.max_new_tokens}: with the longest prompt this makes {needed} tokens, and the model "
-            f"has positions for {longest}; lower max_new_tokens or task.max_source_tokens"
+            f"max_new_tokens={config.max_new_tokens}: with the longest prompt this makes {needed} tokens, and the "
+            f"model has positions for {longest}; lower max_new_tokens or task.max_source_tokens"
         )
 
 
@@ -120,7 +121,7 @@ def _without_weights(config: RunConfig, vocabulary: Vocabulary, device: torch.de
         return UniformDraft(vocabulary.size, device)
     task = Task(config.task)
 
-    def count() -> object:
+    def count() -> Counts:
         say(f"fitting n-gram counts on the training text of {config.task.name}")
         return fit((vocabulary.ids(text) for text in task.training_text()), vocabulary.size, vocabulary.start)
 

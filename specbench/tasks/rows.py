@@ -5,7 +5,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from specbench.errors import UserError
 
@@ -39,8 +39,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
-        with opened as lines:
+        with _open(path) as lines:
             yield from lines
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block: {error.reason})") from error
@@ -48,3 +47,9 @@ def _lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: broken gzip file ({error})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return open(path, encoding="utf-8")

@@ -1,0 +1,190 @@
+"""Speculative decoding writes the target's own distribution of whole texts: chi-square on a model with exact tables.
+
+Statistical: seeds are fixed, so a test passes or fails for good; each comparison raises a false alarm for one seed in
+10,000 (ALARM). That the comparison has teeth is shown on rules and drafts that are wrong in the ways others were.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
+
+from specbench.acceptance import Verdict, accept_exact
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import Draft, ModelDraft, UniformDraft
+from specbench.sampling import Sampling, draw
+
+ALARM = 1e-4
+LENGTH = 4
+SAMPLES = 4000
+
+SAMPLINGS = {
+    "T=1": Sampling(1.0),
+    "T=0.7": Sampling(0.7),
+    "top-k": Sampling(1.0, top_k=2),
+    "top-p": Sampling(1.0, top_p=0.8),
+    "all": Sampling(1.3, top_k=3, top_p=0.9),
+}
+TARGET = ToyModel(random_table(1, zeros=True))
+
+
+def drafts() -> dict[str, Draft]:
+    tables = {
+        "perfect": TARGET.table_VVV,
+        "near": 0.8 * TARGET.table_VVV + 0.2 * random_table(2),
+        "far": random_table(3),
+        "disjoint": disjoint_table(TARGET.table_VVV),
+    }
+    models: dict[str, Draft] = {name: ModelDraft(ToyModel(table), VOCABULARY) for name, table in tables.items()}
+    return models | {"uniform": UniformDraft(VOCABULARY, torch.device("cpu"))}
+
+
+def p_value(decode: Callable[[torch.Generator], list[int]], sampling: Sampling, samples: int = SAMPLES) -> float:
+    """The chance that the target's own distribution gives texts at least this far from it."""
+    generator = torch.Generator().manual_seed(12345)
+    seen = Counter(tuple(decode(generator)) for _ in range(samples))
+    expected = exact(TARGET, sampling, LENGTH)
+    assert sum(expected.values()) == pytest.approx(1, abs=1e-5)
+    if any(expected[text] == 0 for text in seen):
+        return 0.0  # a text that the target never writes
+    common = [text for text, probability in expected.items() if probability * samples >= 5]
+    rare = 1 - sum(expected[text] for text in common)
+    observed = [seen[text] for text in common] + [samples - sum(seen[text] for text in common)]
+    model = [expected[text] * samples for text in common] + [rare * samples]
+    if model[-1] < 1e-6:
+        observed, model = observed[:-1], model[:-1]
+    total = sum(observed) / sum(model)
+    return float(chisquare(observed, [count * total for count in model]).pvalue)
+
+
+def decoder(draft: Draft, gamma: int, sampling: Sampling, **options: object) -> Callable[[torch.Generator], list[int]]:
+    def decode(generator: torch.Generator) -> list[int]:
+        return speculative(
+            TARGET, draft, PROMPT, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator, **options
+        ).tokens
+
+    return decode
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("gamma", range(1, 9))
+def test_every_gamma_at_temperature_one(gamma: int) -> None:
+    assert p_value(decoder(drafts()["near"], gamma, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform"])
+def test_every_draft_from_perfect_to_disjoint(name: str) -> None:
+    assert p_value(decoder(drafts()[name], 3, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("setting", ["T=0.7", "top-k", "top-p", "all"])
+def test_every_sampling_setting(setting: str) -> None:
+    assert p_value(decoder(drafts()["far"], 2, SAMPLINGS[setting]), SAMPLINGS[setting]) > ALARM
+
+
+@pytest.mark.statistical
+def test_the_baseline_too() -> None:
+    sampling = SAMPLINGS["T=1"]
+
+    def decode(generator: torch.Generator) -> list[int]:
+        return autoregressive(TARGET, PROMPT, sampling=sampling, max_new_tokens=LENGTH, generator=generator).tokens
+
+    assert p_value(decode, sampling) > ALARM
+
+
+def test_a_perfect_draft_is_always_accepted_and_a_disjoint_one_never() -> None:
+    for name, share in (("perfect", 1.0), ("disjoint", 0.0)):
+        generator = torch.Generator().manual_seed(0)
+        accepted = drafted = 0
+        for _ in range(200):
+            trace = speculative(
+                TARGET,
+                drafts()[name],
+                PROMPT,
+                gamma=3,
+                sampling=SAMPLINGS["T=1"],
+                max_new_tokens=4,
+                generator=generator,
+            )
+            accepted += sum(p.accepted for p in trace.passes)
+            drafted += sum(p.drafted for p in trace.passes)
+        assert accepted == share * drafted
+
+
+# What others got wrong. Each must be caught by the same comparison.
+
+
+def no_residual(p, q, drafted, generator):  # type: ignore[no-untyped-def]
+    """Draws from p after a rejection."""
+    verdict = accept_exact(p, q, drafted, generator)
+    if verdict.accepted < len(drafted):
+        return Verdict(verdict.accepted, draw(p[verdict.accepted], generator))
+    return verdict
+
+
+def other_q(p, q, drafted, generator):  # type: ignore[no-untyped-def]
+    """Compares with another q than the one that was sampled (its temperature forgotten)."""
+    flat = q**0.5
+    return accept_exact(p, flat / flat.sum(-1, keepdim=True), drafted, generator)
+
+
+def greedy_match(p, q, drafted, generator):  # type: ignore[no-untyped-def]
+    """Accepts what equals the target's argmax, at T > 0."""
+    matched = [int(p[i].argmax()) == token for i, token in enumerate(drafted)]
+    accepted = next((i for i, same in enumerate(matched) if not same), len(matched))
+    return Verdict(accepted, draw(p[accepted], generator))
+
+
+def one_too_many(p, q, drafted, generator):  # type: ignore[no-untyped-def]
+    """After full acceptance draws the next token from the row of the last draft: off by one."""
+    verdict = accept_exact(p, q, drafted, generator)
+    if drafted and verdict.accepted == len(drafted):
+        return Verdict(verdict.accepted, draw(p[verdict.accepted - 1], generator))
+    return verdict
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rule", [no_residual, other_q, greedy_match, one_too_many])
+def test_a_wrong_rule_is_caught(rule) -> None:  # type: ignore[no-untyped-def]
+    sampling = SAMPLINGS["T=1"]
+    assert p_value(decoder(drafts()["far"], 3, sampling, accept=rule), sampling) < ALARM
+
+
+class ForgetfulSession:
+    """A draft session that never rolls back, so that rejected tokens stay in its cache."""
+
+    def __init__(self, session) -> None:  # type: ignore[no-untyped-def]
+        self.session = session
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        return getattr(self.session, name)
+
+    def rollback(self, length: int) -> None:
+        return
+
+
+@pytest.mark.statistical
+def test_a_target_cache_that_is_not_rolled_back_is_caught() -> None:
+    sampling = SAMPLINGS["T=1"]
+
+    class Forgetful(ToyModel):
+        def start(self, prompt):  # type: ignore[no-untyped-def]
+            return ForgetfulSession(super().start(prompt))
+
+    target = Forgetful(TARGET.table_VVV)
+
+    def decode(generator: torch.Generator) -> list[int]:
+        try:
+            return speculative(
+                target, drafts()["far"], PROMPT, gamma=2, sampling=sampling, max_new_tokens=4, generator=generator
+            ).tokens
+        except (RuntimeError, IndexError):
+            return [random.randrange(3)] * 4  # it may also fail outright
+
+    assert p_value(decode, sampling, 1500) < ALARM

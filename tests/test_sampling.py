@@ -1,0 +1,54 @@
+"""Standardised sampling, against transformers' own warpers where they have one."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specbench.sampling import Sampling, draw, standardise
+
+
+def test_padding_logits_are_cut_off() -> None:
+    logits = torch.tensor([[1.0, 2.0, 0.0, 99.0, 99.0]])
+    for temperature in (0.0, 1.0):
+        row = standardise(logits, Sampling(temperature), 3)
+        assert row.shape == (1, 3)
+        assert row.sum().item() == pytest.approx(1)
+    assert standardise(logits, Sampling(0.0), 3).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_temperature_zero_is_one_hot_on_the_first_of_equals() -> None:
+    assert standardise(torch.tensor([[3.0, 5.0, 5.0]]), Sampling(0.0), 3).tolist() == [[0.0, 1.0, 0.0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.3, 1.0, 1.7]),
+    st.sampled_from([None, 1, 3, 40]),
+    st.sampled_from([None, 0.1, 0.5, 0.95]),
+)
+def test_it_is_what_transformers_samples_from(
+    seed: int, temperature: float, top_k: int | None, top_p: float | None
+) -> None:
+    logits = 4 * torch.randn(3, 20, generator=torch.Generator().manual_seed(seed))
+    warped = TemperatureLogitsWarper(temperature)(None, logits)
+    if top_k is not None:
+        warped = TopKLogitsWarper(top_k)(None, warped)
+    if top_p is not None:
+        warped = TopPLogitsWarper(top_p)(None, warped)
+    ours = standardise(logits, Sampling(temperature, top_k, top_p), 20)
+    assert torch.allclose(ours, warped.softmax(-1), atol=1e-6)
+
+
+def test_bf16_logits_give_fp32_probabilities() -> None:
+    assert standardise(torch.zeros(1, 4, dtype=torch.bfloat16), Sampling(1.0), 4).dtype == torch.float32
+
+
+def test_draws_follow_the_distribution_and_never_take_a_zero() -> None:
+    row = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0])
+    generator = torch.Generator().manual_seed(0)
+    drawn = [draw(row, generator) for _ in range(4000)]
+    assert set(drawn) == {1, 3}
+    assert drawn.count(1) / 4000 == pytest.approx(0.25, abs=0.028)  # 4 standard deviations
