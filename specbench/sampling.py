@@ -27,12 +27,13 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
     Logits past the tokenizer's last token are padding of the weight matrix (T5: 32,128 logits, 32,100 tokens) and
     are cut off. At T = 0 the highest entry takes all; of equals the first one, as `argmax` does.
 
-    Raises FloatingPointError where a row has no finite maximum.
+    A row without a finite maximum becomes NaN, at T = 0 too, which `draw` refuses.
     """
     logits_LV = logits_LV[..., :vocabulary_size].float()
     if sampling.temperature == 0:
-        probabilities_LV = torch.zeros_like(logits_LV)
-        return probabilities_LV.scatter_(-1, logits_LV.argmax(-1, keepdim=True), 1.0)
+        highest_L1, index_L1 = logits_LV.max(-1, keepdim=True)
+        one_L1 = torch.where(highest_L1.isfinite(), 1.0, torch.nan)
+        return torch.zeros_like(logits_LV).scatter_(-1, index_L1, one_L1)
     logits_LV = logits_LV / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_LV.shape[-1]:
         kept_Lk, index_Lk = logits_LV.topk(sampling.top_k, dim=-1)
