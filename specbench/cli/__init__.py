@@ -12,6 +12,7 @@ VERBS = {
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
     "results": ("specbench.cli.results", "all records as one table"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
+    "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

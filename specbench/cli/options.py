@@ -1,0 +1,37 @@
+"""Options of the verbs that draw: `--name value` or, as elsewhere, `name=value`; one-line errors."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from specbench.errors import UserError
+
+
+class Options(argparse.ArgumentParser):
+    """argparse, but a mistake is one line like every other of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} ('{self.prog} --help' tells more)")
+
+
+def options(verb: str, about: str) -> Options:
+    parser = Options(prog=f"specbench {verb}", description=about, allow_abbrev=False)
+    parser.add_argument(
+        "--results", default="results", metavar="FOLDER", help="where the records are (default results)"
+    )
+    return parser
+
+
+def dashed(argv: Sequence[str]) -> list[str]:
+    """`results=r` as `--results=r`."""
+    return [f"--{word}" if re.match(r"[a-z]+=", word) else word for word in argv]
+
+
+def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:
+    """A list with commas, each of them `allowed`."""
+    words = [word for word in text.split(",") if word]
+    for word in words:
+        if word not in allowed:
+            raise UserError(f"{option} {word}: no such format; choose from {', '.join(allowed)}")
+    return words

@@ -1,0 +1,29 @@
+"""`specbench tables`: the paper's tables with ours beside them, from the records on disk."""
+
+from pathlib import Path
+
+from specbench.cli.options import dashed, listed, options
+
+
+def main(argv: list[str]) -> int:
+    parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="table1 ... table5 (default all)")
+    parser.add_argument("--format", default="markdown", help="markdown, latex, csv; several with commas")
+    parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
+    arguments = parser.parse_args(dashed(argv))
+    from specbench import store
+    from specbench.report.records import Records
+    from specbench.report.table import ENDINGS, FORMATS, render
+    from specbench.report.tables import build
+
+    forms = listed(arguments.format, list(FORMATS), "--format")
+    for table in build(arguments.names, Records(arguments.results)):
+        for form in forms:
+            text = render(table, form)
+            if arguments.output is None:
+                print(text)
+                continue
+            file = Path(arguments.output) / f"{table.name}.{ENDINGS[form]}"
+            store.write_atomically(file, text)
+            print(file)
+    return 0

@@ -1,0 +1,48 @@
+"""What the paper printed (`experiments/paper.yaml`), and what fills each of its tables and figures."""
+
+from functools import cache
+from typing import Any
+
+import yaml
+
+from specbench.config.paths import experiments_dir
+from specbench.errors import UserError
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """Every printed number, by table and figure."""
+    return _read("paper")
+
+
+@cache
+def experiment(name: str) -> dict[str, Any]:
+    """Title, place, sweep and choices of a table or figure."""
+    return _read(name)
+
+
+def label(name: str) -> str:
+    """A model or task as the paper writes it, where it has it; else our own name."""
+    names: dict[str, str] = paper()["names"]
+    return names.get(name, name)
+
+
+def fill(name: str) -> str:
+    """The command that fills the table or figure `name`; empty where nothing is to be run."""
+    sweep = experiment(name)["sweep"]
+    return f"specbench sweep experiment={sweep}" if sweep else ""
+
+
+def fill_twin(name: str) -> str:
+    """The same on the models that ship."""
+    command = fill(name)
+    return f"{command}-mini" if command else ""
+
+
+def _read(name: str) -> dict[str, Any]:
+    file = experiments_dir() / f"{name}.yaml"
+    try:
+        content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}); install specbench again") from error
+    return content

@@ -1,0 +1,95 @@
+"""The records of a results folder as one frame, and the whole of those that are asked for.
+
+Two places are read: `runs/`, what this machine measured, and `kept/`, compressed copies that are committed with the
+tables and figures made from them.
+"""
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench import store
+
+# Records that agree in these measure the same thing on the same machine; only the best of them is shown.
+SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype"]
+PAIR = ["target", "draft", "task", "temperature"]
+EXPECTED = [
+    *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
+    "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
+    "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "simulated", "created",
+]  # fmt: skip
+
+
+class Records:
+    """`frame` has one row a record (its summary), without those that a larger or newer one of the same config
+    replaces. Empty where there is no record."""
+
+    def __init__(self, results: str | Path) -> None:
+        self.results = Path(results)
+        self._files: dict[str, Path] = {}
+        self._whole: dict[str, dict[str, Any]] = {}
+        self.frame = _best(pd.DataFrame(self._rows()))
+
+    def whole(self, run_id: str) -> dict[str, Any]:
+        """All that a record holds."""
+        if run_id not in self._whole:
+            self._whole[run_id] = json.loads(_text(self._files[run_id]))
+        return self._whole[run_id]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = {}
+        for file in [
+            *sorted(kept_folder(self.results).glob("*.json.gz")),
+            *sorted(store.runs_folder(self.results).glob("*.json")),
+        ]:
+            try:
+                row = _summary(file)
+            except (ValueError, KeyError, OSError, EOFError) as error:
+                warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
+                continue
+            self._files[row["run_id"]] = file
+            rows[row["run_id"]] = row
+        return list(rows.values())
+
+
+def kept_folder(results: str | Path) -> Path:
+    """Where compressed records lie that are committed."""
+    return Path(results) / "kept"
+
+
+def digest(run_id: str) -> str:
+    """The last part of a run id, which tells records apart in a narrow column."""
+    return run_id.rpartition("-")[2]
+
+
+def date(created: object) -> str:
+    """The day of a record's time stamp."""
+    return str(created)[:10]
+
+
+def _text(file: Path) -> str:
+    if file.suffix == ".gz":
+        with gzip.open(file, "rt", encoding="utf-8") as opened:
+            return opened.read()
+    return file.read_text(encoding="utf-8")
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    if file.suffix != ".gz":
+        return store.read_summary(file)
+    with gzip.open(file, "rt", encoding="utf-8") as opened:
+        head = opened.readline()
+    record = json.loads(head.rstrip().removesuffix(",") + "}")
+    return {"run_id": record["run_id"], **record["summary"]}
+
+
+def _best(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each config the record with the most prompts, and of those the newest."""
+    frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
+    frame["simulated"] = frame["simulated"].fillna(False).astype(bool)
+    frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates(SAME, keep="last")
+    return frame.sort_values([*PAIR, "gamma"], kind="stable").reset_index(drop=True)

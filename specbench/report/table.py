@@ -1,0 +1,87 @@
+"""A table as values and as text, and how it is written: markdown, LaTeX, CSV. Knows nothing of the paper."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from specbench.errors import UserError
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """`shown` is what a person reads, in strings; `values` is one row a row with plain numbers and run ids."""
+
+    name: str
+    title: str
+    shown: pd.DataFrame
+    values: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+
+def render(table: Table, form: str) -> str:
+    """The table in one of FORMATS."""
+    if form not in FORMATS:
+        raise UserError(f"--format {form}: no such format; choose from {', '.join(FORMATS)}")
+    return FORMATS[form](table)
+
+
+def markdown(table: Table) -> str:
+    cells = [[_bars(name) for name in table.shown.columns]]
+    cells += [[_bars(cell) for cell in row] for row in table.shown.itertuples(index=False)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
+    lines.insert(1, "| " + " | ".join("-" * max(3, width) for width in widths) + " |")
+    notes = [f"- {note}" for note in table.notes]
+    return "\n".join([f"## {table.title}", "", *lines, *([""] if notes else []), *notes, ""])
+
+
+def latex(table: Table) -> str:
+    head = " & ".join(_tex(name) for name in table.shown.columns)
+    rows = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in table.shown.itertuples(index=False)]
+    notes = [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
+    return "\n".join([
+        r"\begin{table}[t]", r"\centering\small", rf"\caption{{{_tex(table.title)}}}", rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{'l' * len(table.shown.columns)}}}", r"\toprule", rf"{head} \\", r"\midrule", *rows,
+        r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", "",
+    ])  # fmt: skip
+
+
+def csv(table: Table) -> str:
+    text: str = table.values.to_csv(index=False)
+    return text
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": csv}
+ENDINGS = {"markdown": "md", "latex": "tex", "csv": "csv"}
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number, or a dash where there is none."""
+    return NONE if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
+    """A number with its 95% interval behind it, where there is one."""
+    if low is None or high is None or pd.isna(low) or pd.isna(high):
+        return number(value, digits)
+    return f"{number(value, digits)} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _bars(cell: object) -> str:
+    return str(cell).replace("|", r"\|")
+
+
+TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ĉ": r"$\hat c$", "×": r"$\times$", "★": r"$\star$",
+    "≥": r"$\geq$", "·": r"$\cdot$", "–": "--", "`": "",
+}  # fmt: skip
+
+
+def _tex(cell: object) -> str:
+    return "".join(TEX.get(character, character) for character in str(cell))

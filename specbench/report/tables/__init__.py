@@ -1,0 +1,27 @@
+"""The paper's tables with ours beside them, by name."""
+
+from collections.abc import Callable, Sequence
+
+from specbench.errors import UserError
+from specbench.report.records import Records
+from specbench.report.table import Table
+from specbench.report.tables.acceptance import table3
+from specbench.report.tables.formulas import table1
+from specbench.report.tables.lenience import table5
+from specbench.report.tables.speedups import table2, table4
+
+TABLES: dict[str, Callable[[Records], Table]] = {
+    "table1": table1,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table5": table5,
+}
+
+
+def build(names: Sequence[str], records: Records) -> list[Table]:
+    """The named tables, all of them where none is named."""
+    for name in names:
+        if name not in TABLES:
+            raise UserError(f"{name}: no such table; choose from {', '.join(TABLES)}")
+    return [TABLES[name](records) for name in names or TABLES]

@@ -1,0 +1,86 @@
+"""Table 3: alpha of every pair at T = 0 and T = 1."""
+
+from typing import Any
+
+import pandas as pd
+
+from specbench.report.paper import fill, label, paper
+from specbench.report.records import Records
+from specbench.report.table import NONE, Table, interval, number
+from specbench.report.tables import notes
+
+Row = dict[str, Any]
+TEMPERATURES = (0, 1)
+
+
+def table3(records: Records) -> Table:
+    best = _most_tokens(records.frame)
+    printed = paper()["table3"]["rows"]
+    theirs = {(row["target"], row["task"], row["draft"]) for row in printed}
+    pairs = best[["target", "task", "draft"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = printed + [dict(zip(("target", "task", "draft"), pair, strict=True)) for pair in pairs if pair not in theirs]
+    values = pd.DataFrame([_cell(row, temperature, best) for row in rows for temperature in TEMPERATURES])
+    shown = pd.DataFrame([_show(row, values) for row in rows])
+    used = best[best["run_id"].isin(values["run_id"].dropna())]
+    wanted = paper()["setup"]["alpha_tokens"]
+    under = [
+        f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
+        "[95% interval, bootstrap over prompts]",
+        *notes.of_records(used),
+        *notes.of_filling("table3", bool((values["state"] == "no record").any())),
+        *notes.silent("table3"),
+    ]
+    return Table("table3", "Table 3. Acceptance rates", shown, values, under)
+
+
+def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:
+    """One record a pair and temperature: alpha depends on neither gamma nor machine, so the one with the most tokens."""
+    plain = frame[frame["top_k"].isna() & frame["top_p"].isna()]
+    ranked = plain.sort_values(["tokens", "created"], ascending=False, kind="stable")
+    return ranked.drop_duplicates(["target", "task", "draft", "temperature"]).sort_values(
+        ["target", "task", "alpha"], kind="stable"
+    )
+
+
+def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
+    cell = {key: row[key] for key in ("target", "task", "draft")} | {"temperature": temperature}
+    cell["alpha_paper"] = row.get(f"alpha_{temperature}")
+    if row.get("public", True) is False:
+        return cell | {"state": "not public"}
+    found = best[
+        (best["target"] == row["target"])
+        & (best["task"] == row["task"])
+        & (best["draft"] == row["draft"])
+        & (best["temperature"] == temperature)
+    ]
+    if found.empty:
+        gpt = row["target"].startswith("gpt-")
+        return cell | {"state": "no record", "command": fill("table3") + ("-lm1b" if gpt else "")}
+    kept = ("alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware")
+    return cell | {"state": "measured"} | {key: found.iloc[0][key] for key in kept}
+
+
+def _show(row: Row, values: pd.DataFrame) -> Row:
+    in_paper = "alpha_0" in row
+    mine = values[
+        (values["target"] == row["target"]) & (values["task"] == row["task"]) & (values["draft"] == row["draft"])
+    ]
+    cells: Row = {
+        "M_p": label(row["target"]) if in_paper else row["target"],
+        "task": label(row["task"]),
+        "M_q": label(row["draft"]) if in_paper else row["draft"],
+    }
+    for _, cell in mine.iterrows():
+        t = f"T={cell['temperature']}"
+        cells[f"{t}, paper"] = number(cell["alpha_paper"])
+        measured = cell["state"] == "measured"
+        cells[f"{t}, ours"] = (
+            interval(cell["alpha"], cell["alpha_low"], cell["alpha_high"]) if measured else cell["state"]
+        )
+    done = mine[mine["state"] == "measured"]
+    cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
+    if not done.empty:
+        cells["record"] = notes.marks(done["run_id"], bool(done["simulated"].any()))
+    else:
+        cells["record"] = f"none: `{mine['command'].iloc[0]}`" if mine["state"].iloc[0] == "no record" else "not public"
+    return cells

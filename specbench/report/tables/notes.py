@@ -1,0 +1,49 @@
+"""What stands under a table: the records behind it, and the commands that fill what is empty."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from specbench.report.paper import experiment, fill, fill_twin
+from specbench.report.records import date, digest
+
+
+def of_records(frame: pd.DataFrame) -> list[str]:
+    """One line for each machine and day: which records come from it."""
+    if frame.empty:
+        return []
+    lines = []
+    used = frame.drop_duplicates("run_id").assign(
+        day=[date(created) for created in frame.drop_duplicates("run_id")["created"]]
+    )
+    for (hardware, dtype, day), group in used.groupby(["hardware", "dtype", "day"], dropna=False):
+        where = (
+            "simulated, not measured"
+            if group["simulated"].all()
+            else (hardware if pd.notna(hardware) else "hardware not noted")
+        )
+        names = ", ".join(digest(run_id) for run_id in group["run_id"])
+        prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
+        lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {names}")
+    return lines
+
+
+def of_filling(name: str, missing: bool) -> list[str]:
+    """How to fill the table `name`, if anything is `missing`, and what to have ready."""
+    if not missing or not fill(name):
+        return []
+    plan = experiment(name)
+    also = f" and `specbench sweep experiment={plan['also']}`" if plan.get("also") else ""
+    line = f"no record: `{fill(name)}`{also} fills these; `{fill_twin(name)}` runs the twin on the models that ship"
+    return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
+
+
+def silent(name: str) -> list[str]:
+    """Our choices where the paper says nothing."""
+    return [f"our choice, {choice}" for choice in experiment(name)["silent"]]
+
+
+def marks(records: Iterable[str], simulated: bool) -> str:
+    """Digests for the record column."""
+    text = ", ".join(digest(run_id) for run_id in records)
+    return f"{text} (simulated)" if simulated else text

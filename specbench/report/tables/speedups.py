@@ -1,0 +1,149 @@
+"""Tables 2 and 4: speedup expected by Theorem 3.8, calibrated with the verify cost, and measured.
+
+Both have the same columns. Table 2 has one line of ours a row of the paper, at the paper's gamma, and for other pairs
+the gamma that was fastest. Table 4 adds Theorem 3.8 on the paper's own alpha and c, and shows every gamma we ran.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from specbench import theory
+from specbench.report.paper import fill, label, paper
+from specbench.report.records import PAIR, Records
+from specbench.report.table import NONE, Table, interval, number
+from specbench.report.tables import notes
+
+Row = dict[str, Any]
+SHOWN = [
+    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end", "best γ", "record",
+]  # fmt: skip
+
+
+def table2(records: Records) -> Table:
+    return _table("table2", "Table 2. Measured speedup", records, every_gamma=False)
+
+
+def table4(records: Records) -> Table:
+    return _table("table4", "Table 4. Expected and measured speedup", records, every_gamma=True)
+
+
+def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
+    rows: list[Row] = []
+    used = []
+    for printed in paper()["table2"]["rows"]:
+        rows.append(_printed(printed))
+        if every_gamma:
+            rows.append(_by_theory(printed))
+        found = _matching(records.frame, printed, every_gamma)
+        used.append(found)
+        rows += [_ours(record) for _, record in found.iterrows()] or [_missing(printed, name)]
+    others = _others(records.frame)
+    if not every_gamma:
+        others = _fastest(others)
+    used.append(others)
+    rows += [_ours(record) for _, record in others.iterrows()]
+    values = pd.DataFrame(rows)
+    behind = pd.concat(used)
+    legend = [
+        "EXP: Theorem 3.8. calibrated: Theorem 3.8 with the measured verify cost v = T_p(γ+1)/T_p(1) for its 1. "
+        "EMP: decoding time a token, target alone over speculative; end to end adds encoder and prefill. "
+        "best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
+    ]
+    if not every_gamma and not others.empty:
+        legend.append("pairs that the paper does not have are shown at the γ that was fastest of those we ran")
+    missing = bool((values["whose"] == "none").any())
+    under = [*legend, *notes.of_records(behind), *notes.of_filling(name, missing), *notes.silent(name)]
+    return Table(name, title, pd.DataFrame([_show(row) for row in rows], columns=SHOWN), values, under)
+
+
+def _printed(p: Row) -> Row:
+    return _named(p) | {
+        "whose": "paper", "alpha": p["alpha"], "c": p["c"],
+        "expected": p["expected"], "empirical": p["empirical"], "star": p["star"],
+    }  # fmt: skip
+
+
+def _by_theory(p: Row) -> Row:
+    return _named(p) | {
+        "whose": "theory",
+        "alpha": p["alpha"],
+        "c": p["c"],
+        "expected": theory.walltime_improvement(p["alpha"], p["gamma"], p["c"]),
+        "best_gamma": theory.optimal_gamma(p["alpha"], p["c"]),
+    }
+
+
+def _missing(p: Row, name: str) -> Row:
+    return _named(p) | {"whose": "none", "command": fill(name)}
+
+
+def _ours(r: "pd.Series[Any]") -> Row:
+    known = pd.notna(r["c"])
+    return _named(r) | {
+        "whose": "ours",
+        "alpha": r["alpha"], "alpha_low": r["alpha_low"], "alpha_high": r["alpha_high"],
+        "c": r["c"], "verify_cost": r["verify_cost"],
+        "expected": r["speedup_predicted"], "calibrated": r["speedup_calibrated"],
+        "empirical": r["speedup_measured"], "empirical_low": r["speedup_low"], "empirical_high": r["speedup_high"],
+        "end_to_end": r["speedup_end_to_end"],
+        "end_to_end_low": r["speedup_end_to_end_low"], "end_to_end_high": r["speedup_end_to_end_high"],
+        "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
+        "lossless": r["lossless"], "simulated": r["simulated"], "run_id": r["run_id"], "hardware": r["hardware"],
+    }  # fmt: skip
+
+
+def _named(row: Any) -> Row:
+    return {key: row[key] for key in ("task", "target", "draft", "temperature", "gamma")}
+
+
+def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFrame:
+    """Our records of a row of the paper. The paper sampled without top-k or top-p."""
+    keys = PAIR if every_gamma else [*PAIR, "gamma"]
+    same = frame["top_k"].isna() & frame["top_p"].isna()
+    for key in keys:
+        same &= frame[key] == printed[key]
+    return frame[same]
+
+
+def _others(frame: pd.DataFrame) -> pd.DataFrame:
+    """Records of pairs that the paper does not have."""
+    theirs = {(row["task"], row["target"], row["draft"]) for row in paper()["table2"]["rows"]}
+    return frame[[key not in theirs for key in zip(frame["task"], frame["target"], frame["draft"], strict=True)]]
+
+
+def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each pair and machine the record with the highest measured speedup."""
+    ranked = frame.dropna(subset="speedup_measured").sort_values("speedup_measured", ascending=False, kind="stable")
+    return ranked.drop_duplicates([*PAIR, "top_k", "top_p", "hardware", "dtype"]).sort_values(PAIR, kind="stable")
+
+
+def _show(row: Row) -> Row:
+    whose = row["whose"]
+    as_printed = whose in ("paper", "theory")
+    draft = label(row["draft"]) + (" ★" if row.get("star") else "") if as_printed else row["draft"]
+    digits = 1 if whose == "paper" else 2
+    cells = {
+        "task": label(row["task"]), "M_p": label(row["target"]) if as_printed else row["target"], "M_q": draft,
+        "T": f"{row['temperature']:g}", "γ": f"{row['gamma']:g}", "whose": "ours" if whose == "none" else whose,
+    }  # fmt: skip
+    if whose == "none":
+        return cells | {name: "no record" for name in ("α", "EMP")} | {
+            name: NONE for name in ("c", "v", "EXP", "calibrated", "end to end", "best γ")
+        } | {"record": f"none: `{row['command']}`"}  # fmt: skip
+    slow = row.get("lossless") is False
+    return cells | {
+        "α": interval(row["alpha"], row.get("alpha_low"), row.get("alpha_high")),
+        "c": number(row["c"]) if as_printed else number(row["c"], 3),
+        "v": number(row.get("verify_cost")),
+        "EXP": number(row["expected"], digits),
+        "calibrated": number(row.get("calibrated")),
+        "EMP": "not lossless" if slow else _speed(row, "empirical", digits),
+        "end to end": NONE if slow else _speed(row, "end_to_end", digits),
+        "best γ": number(row.get("best_gamma"), 0),
+        "record": notes.marks([row["run_id"]], bool(row["simulated"])) if whose == "ours" else NONE,
+    }
+
+
+def _speed(row: Row, key: str, digits: int) -> str:
+    return interval(row.get(key), row.get(f"{key}_low"), row.get(f"{key}_high"), digits)
