@@ -39,4 +39,6 @@ def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) 
     line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
     size = min(plan.max_target, len(line))
     cut = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
-    return Dataset.from_dict({"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "length": [size] * len(cut)})
+    return Dataset.from_dict(
+        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "length": [size] * len(cut)}
+    )

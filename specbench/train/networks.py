@@ -9,6 +9,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
@@ -18,13 +19,14 @@ from transformers import (
 )
 
 from specbench.errors import UserError
+from specbench.train.places import resolve
 from specbench.train.schema import ModelShape
 
 
 def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A network whose vocabulary is the tokenizer's, with weights in `dtype` (fp32 while training)."""
     if shape.start_from:
-        model = load(shape.start_from, shape.family, dtype)
+        model = load(shape.start_from, shape.family, dtype, shape.revision)
         if model.config.vocab_size < len(tokenizer):
             raise UserError(
                 f"model.start_from={shape.start_from} has {model.config.vocab_size} logits but the tokenizer has "
@@ -34,13 +36,21 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
     return (_t5(shape, tokenizer) if shape.family == "t5" else _gpt2(shape, tokenizer)).to(dtype)
 
 
-def load(where: str, family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A trained model from a folder or the hub."""
+def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: str | None = None) -> PreTrainedModel:
+    """A trained model from a folder, the hub or the package."""
     auto = AutoModelForSeq2SeqLM if family == "t5" else AutoModelForCausalLM
     try:
-        return auto.from_pretrained(where, dtype=dtype)
+        return auto.from_pretrained(resolve(where), dtype=dtype, revision=revision)
     except (OSError, ValueError) as error:
         raise UserError(f"no {family} model can be loaded from '{where}': {str(error).splitlines()[0]}") from error
+
+
+def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
+    """A trained model's tokenizer from a folder, the hub or the package."""
+    try:
+        return AutoTokenizer.from_pretrained(resolve(where))
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer can be loaded from '{where}': {str(error).splitlines()[0]}") from error
 
 
 def _t5(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
@@ -83,8 +93,4 @@ def _gpt2(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadMo
 
 def parameter_count(model: PreTrainedModel, without_positions: bool = False) -> int:
     """Trainable numbers, tied ones once; the paper's 97M and 6M leave learned positions out."""
-    return sum(
-        weight.numel()
-        for name, weight in model.named_parameters()
-        if not (without_positions and "wpe" in name)
-    )
+    return sum(weight.numel() for name, weight in model.named_parameters() if not (without_positions and "wpe" in name))

@@ -1,26 +1,136 @@
-"""Quality while training: BLEU of greedy outputs, in the form the Trainer asks for.
+"""Quality of what was trained: BLEU of greedy outputs, and α of a draft against its target.
 
-It does not know how the outputs were made.
+α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
+one-hot at T=0. It does not know files or recipes, nor how fast anything is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import sacrebleu
-from transformers import EvalPrediction, PreTrainedTokenizerFast
+import torch
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.quality import quality
+from specbench.train.outputs import Ids, write_outputs
 
 
 def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A `compute_metrics` that decodes both sides and returns sacreBLEU."""
+    """A `compute_metrics` for Seq2SeqTrainer that decodes both sides and returns sacreBLEU."""
 
     def metric(prediction: EvalPrediction) -> dict[str, float]:
         pad = tokenizer.pad_token_id
-        outputs = np.where(prediction.predictions < 0, pad, prediction.predictions)
-        labels = np.where(prediction.label_ids < 0, pad, prediction.label_ids)
-        written = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        wanted = tokenizer.batch_decode(labels, skip_special_tokens=True)
-        return {"bleu": sacrebleu.corpus_bleu(written, [wanted]).score}
+        written = np.where(prediction.predictions < 0, pad, prediction.predictions)
+        wanted = np.where(prediction.label_ids < 0, pad, prediction.label_ids)
+        predictions, references = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (written, wanted))
+        return {"bleu": quality("bleu", predictions, references) or 0.0}
 
     return metric
+
+
+def bleu(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[str],
+    references: list[str],
+    *,
+    max_new_tokens: int = 128,
+    batch_size: int = 100,
+) -> float:
+    """sacreBLEU of the model's greedy outputs."""
+    outputs = write_outputs(
+        model,
+        tokenizer(prompts)["input_ids"],
+        sampled=False,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        seed=0,
+        progress=False,
+    )
+    return quality("bleu", tokenizer.batch_decode(outputs, skip_special_tokens=True), references) or 0.0
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """α with a 95% interval (bootstrap over prompts) and the number of tokens it is a mean of."""
+
+    value: float
+    low: float
+    high: float
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def alpha(
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    sources: list[Ids],
+    *,
+    sampled: bool,
+    max_new_tokens: int = 128,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> Alpha:
+    """α of `draft` on what `target` writes for `sources`: greedily (T=0), or sampled at T=1."""
+    outputs = write_outputs(
+        target,
+        sources,
+        sampled=sampled,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        progress=False,
+    )
+    sums = np.zeros(len(sources))
+    counts = np.zeros(len(sources))
+    for start in range(0, len(sources), batch_size):
+        chosen = slice(start, start + batch_size)
+        overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
+        sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
+        counts[chosen] = counted_BT.sum(-1).numpy()
+    draw = np.random.default_rng(seed)
+    picks = draw.integers(0, len(sources), size=(1000, len(sources)))
+    means = sums[picks].sum(1) / counts[picks].sum(1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Alpha(float(sums.sum() / counts.sum()), float(low), float(high), int(counts.sum()))
+
+
+def _overlaps(
+    target: PreTrainedModel, draft: PreTrainedModel, sources: list[Ids], outputs: list[Ids], sampled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Σ min(p, q) at every output position, and which positions count."""
+    pad = target.config.pad_token_id
+    output_BT = _padded(outputs, pad)
+    counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
+    with torch.inference_mode():
+        p_BTV, q_BTV = (_distributions(model, sources, output_BT, pad) for model in (target, draft))
+        if sampled:
+            overlap_BT = torch.minimum(p_BTV.softmax(-1), q_BTV.softmax(-1)).sum(-1)
+        else:
+            overlap_BT = (p_BTV.argmax(-1) == q_BTV.argmax(-1)).float()
+    return overlap_BT, counted_BT
+
+
+def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.Tensor, pad: int) -> torch.Tensor:
+    """fp32 logits for every output position, given the source and the outputs before it."""
+    if model.config.is_encoder_decoder:
+        source_BS = _padded(sources, pad)
+        start_B1 = torch.full((len(sources), 1), model.config.decoder_start_token_id)
+        logits_BTV: torch.Tensor = model(
+            input_ids=source_BS,
+            attention_mask=(source_BS != pad).long(),
+            decoder_input_ids=torch.cat([start_B1, output_BT[:, :-1]], dim=1),
+        ).logits
+    else:  # prompts of one length, so nothing is padded on the left
+        whole = torch.cat([torch.tensor(sources), output_BT], dim=1)
+        logits_BTV = model(input_ids=whole).logits[:, len(sources[0]) - 1 : -1]
+    return logits_BTV.float()
+
+
+def _padded(rows: list[Ids], pad: int) -> torch.Tensor:
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])

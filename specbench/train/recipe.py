@@ -1,4 +1,4 @@
-"""One recipe from data to a finished folder: rows → tokenizer → network → Trainer → saved model.
+"""One recipe from data to a finished folder: rows → tokenizer → network → Trainer → saved model → card.
 
 The only file here that knows the order of things. A run that was killed goes on from its last checkpoint.
 """
@@ -8,32 +8,36 @@ from __future__ import annotations
 import json
 import os
 import time
-from itertools import chain, islice
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from datasets import Dataset
 from transformers import (
-    AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Seq2SeqTrainingArguments,
     Trainer,
-    TrainingArguments,
     set_seed,
 )
 from transformers.trainer_utils import get_last_checkpoint
 
 from specbench.errors import UserError
-from specbench.train import features, networks
-from specbench.train.quality import bleu_metric
-from specbench.train.rows import Row, joined, load_rows, read_jsonl, without_held_out
+from specbench.train import networks
+from specbench.train.card import Facts, write_card
+from specbench.train.distill import borrow_embeddings, check_same_vocabulary
+from specbench.train.dropout import use_byte_dropout
+from specbench.train.quality import alpha, bleu, bleu_metric
+from specbench.train.rows import load_rows
 from specbench.train.schema import Recipe, check
-from specbench.train.tokenizers import fit_unigram, fit_wordpiece
-from specbench.train.trainers import SpecSeq2SeqTrainer, SpecTrainer
+from specbench.train.sets import evaluation_set, fields, make_tokenizer, training_rows, training_set
+from specbench.train.trainers import DistillTrainer, SizedTrainer
+
+PROMPT_TOKENS = 8  # of each text, when a decoder-only pair is measured
 
 
 def train(recipe: Recipe) -> Path:
@@ -44,58 +48,56 @@ def train(recipe: Recipe) -> Path:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
-    fields = (recipe.data.source, recipe.data.target) if recipe.task == "seq2seq" else (recipe.data.text,)
-    rows = without_held_out(load_rows(recipe.data, fields), recipe.data, fields)
+    rows = training_rows(recipe)
     tokenizer = make_tokenizer(recipe, rows, output)
     model = networks.build(recipe.model, tokenizer)
-    train_set, eval_set = make_sets(recipe, rows, tokenizer)
-    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, output)
+    if not torch.cuda.is_available():
+        use_byte_dropout(model)
+    target = load_target(recipe, model, tokenizer)
+    train_set = training_set(recipe, rows, tokenizer, target, output)
+    trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
     started = time.time()
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
-    save(trainer.model, tokenizer, output)
-    log = {"seconds": round(time.time() - started, 1), "history": trainer.state.log_history}
-    (output / "training-log.json").write_text(json.dumps(log, indent=1), encoding="utf-8")
+    seconds = time.time() - started
+    if trainer.is_world_process_zero():
+        model.to(torch.bfloat16).save_pretrained(output)
+        tokenizer.save_pretrained(output)
+        history = trainer.state.log_history
+        (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
+        (output / "recipe.yaml").write_text(yaml.safe_dump(asdict(recipe), sort_keys=False), encoding="utf-8")
+        losses = [entry["loss"] for entry in history if "loss" in entry]
+        per_row = sum(train_set["length"]) / len(train_set)
+        facts = Facts(
+            parameters=networks.parameter_count(model),
+            rows=len(train_set),
+            seconds=seconds,
+            tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * recipe.optim.max_steps),
+            loss=float(losses[-1]) if losses else None,
+            measured=measure(recipe, model.eval(), tokenizer, target),
+        )
+        write_card(recipe, facts, output)
     return output
 
 
-def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer named by the recipe, the one already fitted for this run, or a new one fitted on its text."""
-    plan = recipe.tokenizer
-    where = plan.start_from or recipe.model.start_from
-    fitted = output / "tokenizer"
-    if where or (fitted / "tokenizer.json").is_file():
-        try:
-            return AutoTokenizer.from_pretrained(where or fitted)
-        except (OSError, ValueError) as error:
-            raise UserError(f"tokenizer.start_from={where}: no tokenizer can be loaded ({str(error).splitlines()[0]})") from error
-    fields = (recipe.data.source, recipe.data.target) if recipe.task == "seq2seq" else (recipe.data.text,)
-    extra = chain.from_iterable(islice(read_jsonl(file), plan.extra_rows) for file in plan.extra)
-    # The prefix is read with every source, so it deserves pieces of its own.
-    prefix = [recipe.data.prefix] * len(rows) if recipe.task == "seq2seq" else []
-    texts = chain((row[name] for row in rows for name in fields), prefix, (row["text"] for row in extra))
-    fit = fit_unigram if plan.kind == "unigram" else fit_wordpiece
-    tokenizer = fit(texts, plan.size)
-    tokenizer.save_pretrained(fitted)
-    return tokenizer
+def load_target(recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel | None:
+    """The target of a distilling recipe, its vocabulary compared with the draft's."""
+    where = recipe.distill.target
+    if where is None:
+        return None
+    check_same_vocabulary(networks.load_tokenizer(where).get_vocab(), tokenizer.get_vocab(), where)
+    dtype = torch.bfloat16 if recipe.bf16 else torch.float32
+    target = networks.load(where, recipe.model.family, dtype, recipe.distill.revision).eval()
+    if torch.cuda.is_available():
+        target = target.to("cuda")
+    if recipe.distill.borrow_embeddings and recipe.model.start_from is None:
+        borrow_embeddings(draft, target)
+    return target
 
 
-def make_sets(
-    recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerFast
-) -> tuple[Dataset, Dataset | None]:
-    """The training set, and the evaluation set if the recipe names one."""
-    plan = recipe.data
-    if recipe.task == "lm":
-        held = load_rows(plan, (plan.text,), plan.eval_path)[: plan.eval_rows] if plan.eval_path else []
-        return features.blocks(rows, plan, tokenizer), features.blocks(held, plan, tokenizer) if held else None
-    rows = rows + joined(rows, plan, recipe.seed)
-    held = list(islice(chain.from_iterable(read_jsonl(file) for file in plan.eval_path), plan.eval_rows))
-    return features.pairs(rows, plan, tokenizer), features.pairs(held, plan, tokenizer) if held else None
-
-
-def arguments(recipe: Recipe, output: Path, evaluated: bool) -> dict[str, Any]:
-    """What every Trainer is told, from the recipe."""
+def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingArguments:
+    """What the Trainer is told, from the recipe."""
     optim = recipe.optim
-    return dict(
+    return Seq2SeqTrainingArguments(
         output_dir=str(output / "checkpoints"),
         max_steps=optim.max_steps,
         per_device_train_batch_size=optim.batch_size,
@@ -117,6 +119,9 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> dict[str, Any]:
         save_total_limit=2,
         eval_strategy="steps" if evaluated else "no",
         eval_steps=recipe.eval_steps if evaluated else None,
+        predict_with_generate=recipe.task == "seq2seq",
+        generation_max_length=recipe.data.max_target,
+        generation_num_beams=1,
         disable_tqdm=not recipe.progress,
         report_to="none",
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -130,37 +135,50 @@ def make_trainer(
     tokenizer: PreTrainedTokenizerFast,
     train_set: Dataset,
     eval_set: Dataset | None,
+    target: PreTrainedModel | None,
     output: Path,
 ) -> Trainer:
-    """The Trainer for the recipe's task."""
-    common = arguments(recipe, output, eval_set is not None)
-    if recipe.task == "seq2seq":
-        args: TrainingArguments = Seq2SeqTrainingArguments(
-            **common, predict_with_generate=True, generation_max_length=recipe.data.max_target, generation_num_beams=1
-        )
-        trainer: Trainer = SpecSeq2SeqTrainer(
-            model=model,
-            args=args,
-            train_dataset=train_set,
-            eval_dataset=eval_set,
-            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-            processing_class=tokenizer,
-            compute_metrics=bleu_metric(tokenizer),
-        )
+    """The Trainer of the recipe: on the data, or against `target`."""
+    pairs = recipe.task == "seq2seq"
+    told: dict[str, Any] = {
+        "model": model,
+        "args": arguments(recipe, output, eval_set is not None),
+        "train_dataset": train_set,
+        "eval_dataset": eval_set,
+        "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model)
+        if pairs
+        else DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        "processing_class": tokenizer,
+        "compute_metrics": bleu_metric(tokenizer) if pairs else None,
+    }
+    if target is None:
+        trainer = SizedTrainer(**told)
     else:
-        trainer = SpecTrainer(
-            model=model,
-            args=TrainingArguments(**common),
-            train_dataset=train_set,
-            eval_dataset=eval_set,
-            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
-            processing_class=tokenizer,
-        )
+        trainer = DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
     trainer.lr_by_size = recipe.optim.lr_scale == "rms"
     return trainer
 
 
-def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, output: Path) -> None:
-    """bf16 safetensors, config and tokenizer: what `from_pretrained` and `target.path=` take."""
-    model.to(torch.bfloat16).save_pretrained(output)
-    tokenizer.save_pretrained(output)
+def measure(
+    recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel | None
+) -> dict[str, str]:
+    """BLEU, and α against the target, on each test file of the recipe."""
+    plan = recipe.data
+    measured: dict[str, str] = {}
+    for name, path in plan.test.items():
+        rows = load_rows(plan, fields(recipe), [path])[: plan.test_rows]
+        if recipe.task == "seq2seq":
+            prompts = [plan.prefix + row[plan.source] for row in rows]
+            sources = tokenizer(prompts, max_length=plan.max_source, truncation=True)["input_ids"]
+            score = bleu(model, tokenizer, prompts, [row[plan.target] for row in rows], max_new_tokens=plan.max_target)
+            measured[f"BLEU, {name} ({len(rows)} rows)"] = f"{score:.1f}"
+        else:
+            texts = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
+            sources = [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS]
+            if not sources:
+                raise UserError(f"data.test.{name}={path}: no text of {PROMPT_TOKENS} tokens or more to start from")
+        if target is not None:
+            for sampled in (False, True):
+                found = alpha(target, model, sources, sampled=sampled, max_new_tokens=plan.max_target, seed=recipe.seed)
+                measured[f"α, {name}, T={int(sampled)}"] = f"{found} on {found.tokens:,} tokens"
+    return measured

@@ -1,19 +1,21 @@
-"""Rows of training text: read from JSONL or the hub, filtered, and kept apart from what is held out.
+"""Rows of training text: from files or the hub, filtered, and kept apart from what is held out.
 
 It does not know tokenizers or models: rows are plain dictionaries of strings.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from specbench.config import TaskConfig
 from specbench.errors import MachineError, UserError
+from specbench.tasks.hub import hub_rows
+from specbench.tasks.rows import read_rows
+from specbench.train.places import resolve
 from specbench.train.schema import DataPlan
 
 Row = dict[str, Any]
@@ -22,41 +24,26 @@ Row = dict[str, Any]
 NEAR_COPY = 0.8
 
 
-def read_jsonl(path: str | Path) -> Iterator[Row]:
-    """The objects of a .jsonl or .jsonl.gz file, one a line; anything else is a one-line error with the line number."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise UserError(f"data file {path} does not exist: check data.path")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise UserError(f"data file {path}, line {number}: a JSON object was expected")
-                yield row
-    except json.JSONDecodeError as error:
-        raise UserError(f"data file {path}, line {number}: not JSON ({error.msg})") from error
-    except (gzip.BadGzipFile, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"data file {path} cannot be read as (gzip) UTF-8 JSON lines: {error}") from error
+def read(where: str) -> Iterator[Row]:
+    """The rows of a file or of a folder of shards; a line of plain text is a row with the field `text`."""
+    return read_rows(Path(resolve(where)))
 
 
 def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | None = None) -> list[Row]:
-    """All rows that `plan` keeps, each with every one of `fields` as a non-empty string."""
+    """The training rows of `plan`, or all rows of `paths`, each with every one of `fields` as a non-empty string."""
+    keep = plan.keep if paths is None else {}
     if paths is None and plan.hub:
         rows: Iterable[Row] = _hub_rows(plan)
         where = plan.hub
     else:
         files = list(plan.path if paths is None else paths)
-        rows = (row for file in files for row in read_jsonl(file))
+        rows = (row for file in files for row in read(file))
         where = ", ".join(files)
     kept: list[Row] = []
     seen = 0
     for row in rows:
         seen += 1
-        if not _kept(row, plan.keep):
+        if not _kept(row, keep):
             continue
         for name in fields:
             if not isinstance(row.get(name), str):
@@ -68,20 +55,18 @@ def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | No
         if plan.max_rows and len(kept) >= plan.max_rows:
             break
     if not kept:
-        raise UserError(f"{where}: no row is left of {seen} after data.keep={dict(plan.keep)}")
+        raise UserError(f"{where}: no row is left of {seen} after data.keep={dict(keep)}")
     return kept
 
 
 def _hub_rows(plan: DataPlan) -> Iterator[Row]:
     try:
-        from datasets import load_dataset
-
-        dataset = load_dataset(plan.hub, plan.hub_config, split=plan.split)
-    except (OSError, ValueError) as error:
-        raise MachineError(f"data.hub={plan.hub} could not be loaded ({error}): check the name or use data.path") from error
-    for row in dataset:
-        # WMT rows keep both languages in one 'translation' field.
-        yield dict(row["translation"]) if isinstance(row.get("translation"), dict) else dict(row)
+        yield from hub_rows(
+            TaskConfig(name="data", hub=plan.hub, subset=plan.subset, revision=plan.revision), plan.split
+        )
+    except MachineError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise MachineError(f"data.hub={plan.hub} cannot be read: {reason}; without the hub, use data.path") from error
 
 
 def _kept(row: Row, keep: dict[str, Any]) -> bool:
@@ -105,14 +90,15 @@ class HeldOut:
         self._sets: dict[str, list[frozenset[str]]] = {name: [] for name in fields}
         self._by_word: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
         for row in rows:
-            for name in fields:
-                self._add(name, words(row[name]))
+            self.add(row)
 
-    def _add(self, name: str, sentence: frozenset[str]) -> None:
-        number = len(self._sets[name])
-        self._sets[name].append(sentence)
-        for word in sentence:
-            self._by_word[name].setdefault(word, []).append(number)
+    def add(self, row: Row) -> None:
+        """Hold this row out, too."""
+        for name in self.fields:
+            sentence = words(row[name])
+            for word in sentence:
+                self._by_word[name].setdefault(word, []).append(len(self._sets[name]))
+            self._sets[name].append(sentence)
 
     def covers(self, row: Row) -> bool:
         """Is either side of this row a held-out sentence or a near copy of one?"""
@@ -123,16 +109,14 @@ class HeldOut:
         for word in sentence:
             for number in self._by_word[name].get(word, ()):
                 shared[number] = shared.get(number, 0) + 1
-        return any(
-            count / len(sentence | self._sets[name][number]) >= NEAR_COPY for number, count in shared.items()
-        )
+        return any(count / len(sentence | self._sets[name][number]) >= NEAR_COPY for number, count in shared.items())
 
 
 def without_held_out(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -> list[Row]:
     """`rows` minus the sentences of `plan.exclude` and their near copies."""
     if not plan.exclude:
         return rows
-    held_out = HeldOut((row for file in plan.exclude for row in read_jsonl(file)), fields)
+    held_out = HeldOut((row for file in plan.exclude for row in read(file)), fields)
     return [row for row in rows if not held_out.covers(row)]
 
 

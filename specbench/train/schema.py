@@ -17,6 +17,7 @@ class ModelShape:
 
     family: str = "t5"  # t5 | gpt2
     start_from: str | None = None
+    revision: str | None = None
     d_model: int = 256
     d_ff: int = 512
     d_kv: int = 64
@@ -34,7 +35,7 @@ class TokenizerPlan:
 
     start_from: str | None = None
     kind: str = "unigram"  # unigram (T5) | wordpiece (Bert)
-    size: int = 8000
+    size: int = 8000  # pieces, which is also the number of logits
     extra: list[str] = field(default_factory=list)
     extra_rows: int = 20000
 
@@ -45,7 +46,8 @@ class DataPlan:
 
     path: list[str] = field(default_factory=list)
     hub: str | None = None
-    hub_config: str | None = None
+    subset: str | None = None
+    revision: str | None = None
     split: str = "train"
     keep: dict[str, Any] = field(default_factory=dict)  # field -> values allowed
     exclude: list[str] = field(default_factory=list)  # files whose sentences, and near copies, must not be seen
@@ -58,8 +60,10 @@ class DataPlan:
     join: dict[str, Any] = field(default_factory=dict)  # rows that are also joined in twos to fours: field -> values
     max_source: int = 128
     max_target: int = 128
-    eval_path: list[str] = field(default_factory=list)
+    eval_path: list[str] = field(default_factory=list)  # looked at while training
     eval_rows: int = 200
+    test: dict[str, str] = field(default_factory=dict)  # name -> file: measured at the end, for the model card
+    test_rows: int = 1000
 
 
 @dataclass
@@ -80,13 +84,14 @@ class OptimPlan:
 
 @dataclass
 class DistillPlan:
-    """Train a draft against `target`: on text the target wrote (`sources`), towards its distribution (`kl_weight`)."""
+    """Train a draft against `target`: on outputs the target wrote, towards its distribution (DistillSpec)."""
 
-    target: str | None = None
-    # the target's own outputs: greedy, sampled at T=1, and the references as they are; shares of the training rows
-    greedy: bool = True
-    sampled: bool = True
-    references: bool = False
+    target: str | None = None  # a folder, a hub name or shipped:models/NAME; unset: ordinary training
+    revision: str | None = None
+    greedy: bool = True  # learn on the target's greedy outputs,
+    sampled: bool = True  # on its outputs at T=1,
+    references: bool = False  # on the data's own references
+    borrow_embeddings: bool = True
     kl_weight: float = 1.0  # forward KL(p || q); 1 - kl_weight is left for the cross-entropy on the tokens
     generate_batch: int = 128
     max_new_tokens: int = 96
@@ -103,7 +108,7 @@ class Recipe:
     data: DataPlan = field(default_factory=DataPlan)
     optim: OptimPlan = field(default_factory=OptimPlan)
     distill: DistillPlan = field(default_factory=DistillPlan)
-    output: str = "trained/${name}"
+    output: str = "models/${name}"
     seed: int = 1
     bf16: bool = True
     threads: int | None = None
@@ -123,9 +128,9 @@ def check(recipe: Recipe) -> Recipe:
         "eval_steps": recipe.eval_steps,
         "log_steps": recipe.log_steps,
     }
-    for key, value in at_least_one.items():
-        if value < 1:
-            raise UserError(f"{key} is {value}: it must be at least 1")
+    for key, number in at_least_one.items():
+        if number < 1:
+            raise UserError(f"{key} is {number}: it must be at least 1")
     choices = {
         "task": (recipe.task, ("seq2seq", "lm")),
         "model.family": (recipe.model.family, ("t5", "gpt2")),

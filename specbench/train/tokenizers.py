@@ -5,6 +5,7 @@ It does not know what the text is for, nor any model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -17,21 +18,20 @@ BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
 def fit_unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and a byte piece for what no piece covers."""
+    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for what no piece covers."""
     room = size - len(BYTES)
-    if room < 300:
-        raise UserError(f"tokenizer.size is {size}: a Unigram needs at least {300 + len(BYTES)} pieces")
+    if room <= 3:
+        raise UserError(f"tokenizer.size is {size}: the bytes and special tokens alone are {len(BYTES) + 3} pieces")
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
         vocab_size=room, special_tokens=[PAD, EOS, UNK], unk_token=UNK, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    pieces = [tuple(piece) for piece in _pieces(tokenizer)]
+    pieces = _pieces(tokenizer)
     if len(pieces) != room:
         raise UserError(
             f"tokenizer.size={size} is too large for this text: only {len(pieces) + len(BYTES)} pieces can be made"
@@ -40,19 +40,16 @@ def fit_unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     floor = min(score for _, score in pieces) - 10.0
     whole = pieces + [(byte, floor) for byte in BYTES]
     tokenizer.model = models.Unigram(whole, unk_id=2, byte_fallback=True)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Metaspace()]
-    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
 
 
-def _pieces(tokenizer: Tokenizer) -> list[list]:
-    import json
-
-    return json.loads(tokenizer.to_str())["model"]["vocab"]
+def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """(piece, log probability) in the order of ids; the library gives them only in its JSON."""
+    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
 
 
 def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
@@ -65,9 +62,7 @@ def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != size:
-        raise UserError(
-            f"tokenizer.size={size} does not fit this text: {tokenizer.get_vocab_size()} pieces were made"
-        )
+        raise UserError(f"tokenizer.size={size} does not fit this text: {tokenizer.get_vocab_size()} pieces were made")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",

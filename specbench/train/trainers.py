@@ -1,14 +1,16 @@
-"""transformers' Trainers with one addition: a learning rate per tensor in proportion to its size at the start.
+"""transformers' Trainer with two additions: a rate in proportion to each tensor's size, and a target to learn from.
 
 They do not know recipes, files or metrics.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel, Seq2SeqTrainer, Trainer
+from transformers import PreTrainedModel, Seq2SeqTrainer
+
+from specbench.train.distill import distillation_loss
 
 NOT_DECAYED = ("norm", "bias", "ln_", "shared", "wte", "wpe")
 
@@ -33,23 +35,54 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
     ]
 
 
-class BySize:
-    """Mixed into a Trainer: `lr_by_size` replaces its optimiser by AdamW over `groups_by_size`."""
+class SizedTrainer(Seq2SeqTrainer):
+    """A Trainer for pairs and for text; `lr_by_size` makes its optimiser AdamW over `groups_by_size`."""
 
     lr_by_size: bool = False
 
+    optimizer: torch.optim.Optimizer | None
+
     def create_optimizer(self, model: PreTrainedModel | None = None) -> torch.optim.Optimizer:
-        if not self.lr_by_size or self.optimizer is not None:  # type: ignore[has-type]
-            return super().create_optimizer(model)  # type: ignore[misc]
-        args = self.args  # type: ignore[attr-defined]
-        groups = groups_by_size(model or self.model, args.learning_rate, args.weight_decay)  # type: ignore[attr-defined]
-        self.optimizer = torch.optim.AdamW(groups, betas=(args.adam_beta1, args.adam_beta2), fused=True)
+        if self.optimizer is not None:
+            return self.optimizer
+        if not self.lr_by_size:
+            return cast(torch.optim.Optimizer, super().create_optimizer(model))
+        groups = groups_by_size(model or self.model, self.args.learning_rate, self.args.weight_decay)
+        betas = (self.args.adam_beta1, self.args.adam_beta2)
+        self.optimizer = torch.optim.AdamW(groups, betas=betas, fused=True)
         return self.optimizer
 
 
-class SpecSeq2SeqTrainer(BySize, Seq2SeqTrainer):
-    """Teacher forcing on pairs."""
+class DistillTrainer(SizedTrainer):
+    """The same, with a loss that asks the target, too; the mean α of the batches is logged beside the loss."""
 
+    def __init__(self, *args: Any, target: PreTrainedModel, kl_weight: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.target = target.to(self.args.device).eval().requires_grad_(False)
+        self.kl_weight = kl_weight
+        self._alphas: list[torch.Tensor] = []
 
-class SpecTrainer(BySize, Trainer):
-    """Next-token training on text."""
+    def compute_loss(
+        self,
+        model: PreTrainedModel,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        labels = inputs["labels"]
+        q = model(**inputs)
+        with torch.no_grad():
+            p_logits = self.target(**inputs).logits
+        q_logits = q.logits
+        if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
+            p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]
+        loss, alpha = distillation_loss(p_logits, q_logits, labels, self.kl_weight)
+        if model.training:
+            self._alphas.append(alpha)
+        return (loss, q) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self._alphas and "loss" in logs:
+            logs = {**logs, "alpha": round(torch.stack(self._alphas).mean().item(), 4)}
+            self._alphas.clear()
+        super().log(logs, start_time)

@@ -1,0 +1,74 @@
+"""The model card: what was trained on what, for how long, and how good it is.
+
+It does not measure anything itself, nor name a folder of the machine it was made on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import transformers
+
+from specbench.train.places import short_name
+from specbench.train.schema import Recipe
+
+
+@dataclass
+class Facts:
+    """What training and measuring found out."""
+
+    parameters: int
+    rows: int
+    seconds: float
+    tokens: int
+    loss: float | None
+    measured: dict[str, str] = field(default_factory=dict)  # 'BLEU, multi30k-test2016' -> '25.3'
+
+
+def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
+    """README.md beside the weights."""
+    data = recipe.data
+    where = data.hub or ", ".join(short_name(path) for path in data.path)
+    kept = "".join(f", {name} in {list(values)}" for name, values in data.keep.items())
+    held = "".join(f"; without {short_name(path)} and near copies" for path in data.exclude)
+    rows = [
+        ("parameters", f"{facts.parameters / 1e6:.2f}M"),
+        ("data", f"{where}{kept}{held} ({facts.rows:,} rows)"),
+        ("steps", f"{recipe.optim.max_steps:,} of {recipe.optim.batch_size * recipe.optim.accumulate} rows"),
+        ("training tokens", f"{facts.tokens:,}"),
+        ("learning rate", f"{recipe.optim.lr:g} ({recipe.optim.lr_scale}), {recipe.optim.schedule}"),
+        ("seed", str(recipe.seed)),
+        ("hardware", f"{hardware()}, {facts.seconds / 60:.0f} minutes"),
+        ("software", f"torch {torch.__version__}, transformers {transformers.__version__}"),
+        ("last loss", "not logged" if facts.loss is None else f"{facts.loss:.3f}"),
+    ]
+    if recipe.distill.target:
+        rows.insert(2, ("distilled from", short_name(recipe.distill.target)))
+    rows += facts.measured.items()
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    (folder / "README.md").write_text(
+        f"---\nlibrary_name: transformers\n---\n# {recipe.name}\n\n"
+        f"Trained by `specbench train recipe={recipe.name}`; the whole recipe is in `recipe.yaml`.\n\n"
+        f"| what | value |\n| --- | --- |\n{table}\n",
+        encoding="utf-8",
+    )
+
+
+def hardware() -> str:
+    """The processor or GPU in words."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"{os.cpu_count()} CPU cores ({_processor()}), {torch.get_num_threads()} threads"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

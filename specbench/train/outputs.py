@@ -1,0 +1,79 @@
+"""The target's own outputs for a list of sources, in batches: what a distilled draft learns to continue.
+
+It does not know the draft, nor how outputs are decoded one prompt at a time elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+Ids = list[int]
+
+
+def write_outputs(
+    target: PreTrainedModel,
+    sources: list[Ids],
+    *,
+    sampled: bool,
+    batch_size: int,
+    max_new_tokens: int,
+    seed: int,
+    progress: bool = True,
+) -> list[Ids]:
+    """One output per source, without the start token and closed by end-of-sequence if the target ended it.
+
+    Greedy, or sampled at T=1 from the whole distribution (no top-k, no top-p). Sources of like length share a batch.
+    """
+    torch.manual_seed(seed)
+    outputs: list[Ids] = [[] for _ in sources]
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    bar = tqdm(total=len(order), desc="sampled outputs" if sampled else "greedy outputs", disable=not progress)
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        written = _one_batch(target, [sources[index] for index in chosen], sampled, max_new_tokens)
+        for index, output in zip(chosen, written, strict=True):
+            outputs[index] = output
+        bar.update(len(chosen))
+    bar.close()
+    return outputs
+
+
+def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int) -> Iterator[Ids]:
+    pad, eos = target.config.pad_token_id, target.config.eos_token_id
+    width = max(len(source) for source in sources)
+    # What comes before the outputs: a start token, or the prompt itself (then all of one length).
+    before = 1 if target.config.is_encoder_decoder else width
+    ids = torch.tensor([source + [pad] * (width - len(source)) for source in sources], device=target.device)
+    with torch.inference_mode():
+        written = target.generate(
+            input_ids=ids,
+            attention_mask=(ids != pad).long(),
+            do_sample=sampled,
+            num_beams=1,
+            temperature=1.0 if sampled else None,
+            top_k=0 if sampled else None,
+            top_p=1.0 if sampled else None,
+            max_new_tokens=max_new_tokens,
+        )
+    for row in written[:, before:].tolist():
+        yield row[: row.index(eos) + 1] if eos in row else [token for token in row if token != pad]
+
+
+def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:
+    """The outputs in `path` if they are there for these very sources (a resumed run), else new ones from `make()`."""
+    if path.is_file():
+        kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if [row["source"] for row in kept] == sources:
+            return [row["output"] for row in kept]
+    outputs = make()
+    lines = [json.dumps({"source": s, "output": o}) for s, o in zip(sources, outputs, strict=True)]
+    partial = path.with_suffix(".partial")
+    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return outputs

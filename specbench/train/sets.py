@@ -1,0 +1,85 @@
+"""What a recipe trains and is measured on: its rows, its tokenizer, and the sets of token ids made of them.
+
+It does not know networks or Trainers; a distilling recipe passes the target in.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.train import features
+from specbench.train.networks import load_tokenizer
+from specbench.train.outputs import Ids, kept_outputs, write_outputs
+from specbench.train.rows import Row, joined, load_rows, read, without_held_out
+from specbench.train.schema import Recipe
+from specbench.train.tokenizers import fit_unigram, fit_wordpiece
+
+
+def fields(recipe: Recipe) -> tuple[str, ...]:
+    """The fields of a row that the recipe reads."""
+    return (recipe.data.source, recipe.data.target) if recipe.task == "seq2seq" else (recipe.data.text,)
+
+
+def training_rows(recipe: Recipe) -> list[Row]:
+    """Every row to train on: filtered, without what is held out, with the joined ones."""
+    rows = without_held_out(load_rows(recipe.data, fields(recipe)), recipe.data, fields(recipe))
+    return rows + (joined(rows, recipe.data, recipe.seed) if recipe.task == "seq2seq" else [])
+
+
+def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer the recipe names, the one already fitted for this run, or a new one fitted on its text."""
+    plan = recipe.tokenizer
+    where = plan.start_from or recipe.model.start_from or recipe.distill.target
+    fitted = output / "tokenizer"
+    if where or (fitted / "tokenizer.json").is_file():
+        return load_tokenizer(where or str(fitted))
+    extra = chain.from_iterable(islice(read(file), plan.extra_rows) for file in plan.extra)
+    # The prefix is read with every source, so it deserves pieces of its own.
+    prefix = [recipe.data.prefix] * len(rows) if recipe.task == "seq2seq" else []
+    texts = chain((row[name] for row in rows for name in fields(recipe)), prefix, (row["text"] for row in extra))
+    fit = fit_unigram if plan.kind == "unigram" else fit_wordpiece
+    tokenizer = fit(texts, plan.size)
+    tokenizer.save_pretrained(fitted)
+    return tokenizer
+
+
+def training_set(
+    recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel | None, output: Path
+) -> Dataset:
+    """Token ids to train on: the rows themselves, or what `target` writes for their sources."""
+    plan, distill = recipe.data, recipe.distill
+    if recipe.task == "lm":
+        return features.blocks(rows, plan, tokenizer)
+    as_they_are = features.pairs(rows, plan, tokenizer)
+    if target is None:
+        return as_they_are
+    sources: list[Ids] = list(as_they_are["input_ids"])
+    written: list[Ids] = list(as_they_are["labels"]) if distill.references else []
+    for wanted, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
+        if wanted:
+            write = partial(
+                write_outputs,
+                target,
+                sources,
+                sampled=sampled,
+                batch_size=distill.generate_batch,
+                max_new_tokens=distill.max_new_tokens,
+                seed=recipe.seed,
+                progress=recipe.progress,
+            )
+            written += kept_outputs(output / f"target-{name}.jsonl", sources, write)
+    return features.pairs_of_ids(sources * (len(written) // len(sources)), written)
+
+
+def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
+    """The rows looked at while training, if the recipe names any."""
+    plan = recipe.data
+    if not plan.eval_path:
+        return None
+    held = load_rows(plan, fields(recipe), plan.eval_path)[: plan.eval_rows]
+    return (features.pairs if recipe.task == "seq2seq" else features.blocks)(held, plan, tokenizer)

@@ -1,0 +1,215 @@
+"""The parts of training by themselves: sizes, rows, tokenizers, the loss, the errors."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from specbench.config import conf_dir
+from specbench.errors import UserError
+from specbench.train import networks
+from specbench.train.distill import borrow_embeddings, distillation_loss
+from specbench.train.dropout import ByteDropout, use_byte_dropout
+from specbench.train.rows import HeldOut, joined, load_rows, without_held_out
+from specbench.train.schema import DataPlan, ModelShape, Recipe, check
+from specbench.train.tokenizers import fit_unigram
+from specbench.train.trainers import groups_by_size
+
+RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
+
+
+def composed(name: str, *overrides: str) -> Recipe:
+    ConfigStore.instance().store(name="train_schema", node=Recipe)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        recipe = OmegaConf.to_object(compose("train", [f"recipe={name}", *overrides]))
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+class Vocabulary:
+    """As much of a tokenizer as building a network needs."""
+
+    pad_token_id, bos_token_id, eos_token_id = 0, 1, 1
+
+    def __init__(self, size: int = 8000) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_composes_and_passes_the_checks(name: str) -> None:
+    recipe = check(composed(name, "data.path=[x.jsonl]", "distill.target=x"))
+    assert recipe.name in (name, "distilled")
+
+
+@pytest.mark.parametrize(("name", "millions"), [("gpt-97m", 97.6), ("gpt-6m", 5.8)])
+def test_the_papers_pair_has_the_papers_size(name: str, millions: float) -> None:
+    with torch.device("meta"):
+        model = networks.build(composed(name).model, Vocabulary(composed("gpt-97m").tokenizer.size))
+    count = networks.parameter_count(model, without_positions=True)
+    assert round(count / 1e6, 1) == millions
+    assert model.config.activation_function == "gelu"
+    assert model.lm_head.weight is not model.transformer.wte.weight
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("t5-mini", 28), ("t5-nano", 8)])
+def test_the_shipped_pair_is_small(name: str, megabytes: float) -> None:
+    with torch.device("meta"):
+        model = networks.build(composed(name).model, Vocabulary())
+    assert networks.parameter_count(model) * 2 < megabytes * 1e6
+    assert model.config.num_decoder_layers <= model.config.num_layers
+
+
+def test_rates_follow_the_size_of_each_tensor() -> None:
+    model = networks.build(ModelShape(d_model=64, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1), Vocabulary())
+    rate = {id(weight): group["lr"] for group in groups_by_size(model, 0.01, 0.1) for weight in group["params"]}
+    assert len(rate) == len(list(model.parameters()))
+    assert rate[id(model.shared.weight)] == pytest.approx(0.01)
+    query = model.decoder.block[0].layer[0].SelfAttention.q.weight
+    assert rate[id(query)] == pytest.approx(0.01 * 2 ** round(math.log2((64 * 16) ** -0.5)))
+
+
+def test_norms_and_embeddings_are_not_decayed() -> None:
+    model = networks.build(ModelShape(d_model=64, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1), Vocabulary())
+    decayed = [w for group in groups_by_size(model, 0.01, 0.1) if group["weight_decay"] for w in group["params"]]
+    assert decayed and all(weight.dim() == 2 for weight in decayed)
+    assert not any(weight is model.shared.weight for weight in decayed)
+
+
+def test_near_copies_of_held_out_sentences_are_not_trained_on(jsonl: Callable[..., str]) -> None:
+    held = jsonl("held.jsonl.gz", [{"en": "I like milk and bread.", "de": "Ich mag Milch und Brot."}])
+    rows = [
+        {"en": "I like milk and bread!", "de": "Milch und Brot schmecken mir."},
+        {"en": "I do like bread and milk.", "de": "Milch mag ich, und auch Brot."},
+        {"en": "Bread, please.", "de": "Ich mag Milch und Brot"},
+        {"en": "I like tea and cake.", "de": "Ich mag Tee und Kuchen."},
+    ]
+    kept = without_held_out(rows, DataPlan(exclude=[held]), ("en", "de"))
+    assert kept == rows[3:]
+    assert HeldOut([], ("en",)).covers({"en": "anything"}) is False
+
+
+def test_joined_rows_use_every_picked_sentence_once(rows: list[dict]) -> None:
+    made = joined(rows, DataPlan(join={"src": ["toy"]}), seed=3)
+    assert sum(row["en"].count(".") for row in made) == len(rows)
+    assert made == joined(rows, DataPlan(join={"src": ["toy"]}), seed=3)
+    assert joined(rows, DataPlan(join={"src": ["other"]}), seed=3) == []
+
+
+def test_the_unigram_has_exactly_its_size_and_spells_what_it_has_not_seen(rows: list[dict]) -> None:
+    tokenizer = fit_unigram((row["de"] for row in rows), 300)
+    assert len(tokenizer) == 300
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    ids = tokenizer("Der  König sieht 你好.")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Der König sieht 你好."
+    with pytest.raises(UserError, match="tokenizer.size=5000 is too large for this text"):
+        fit_unigram((row["de"] for row in rows), 5000)
+
+
+def test_the_distillation_loss_is_zero_and_alpha_one_when_the_draft_is_the_target() -> None:
+    logits = torch.randn(2, 5, 11)
+    labels = torch.randint(0, 11, (2, 5))
+    labels[1, 3:] = -100
+    loss, alpha = distillation_loss(logits, logits.clone(), labels, 1.0)
+    assert loss.item() == pytest.approx(0.0, abs=1e-6) and alpha.item() == pytest.approx(1.0, abs=1e-6)
+    # Padding does not count: changing the logits there changes nothing.
+    other = logits.clone()
+    other[1, 3:] = 0.0
+    assert distillation_loss(logits, other, labels, 1.0)[0].item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_kl_and_cross_entropy_are_mixed_by_the_weight() -> None:
+    p, q, labels = torch.randn(1, 4, 7), torch.randn(1, 4, 7), torch.randint(0, 7, (1, 4))
+    kl = torch.nn.functional.kl_div(q[0].log_softmax(-1), p[0].log_softmax(-1), reduction="batchmean", log_target=True)
+    cross = torch.nn.functional.cross_entropy(q[0], labels[0])
+    loss, _ = distillation_loss(p, q, labels, 0.25)
+    assert loss.item() == pytest.approx(0.25 * kl.item() + 0.75 * cross.item(), rel=1e-5)
+
+
+def test_borrowed_embeddings_keep_the_targets_neighbourhoods_and_the_drafts_size() -> None:
+    target = networks.build(ModelShape(d_model=64, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1), Vocabulary())
+    draft = networks.build(ModelShape(d_model=32, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1), Vocabulary())
+    with torch.no_grad():
+        target.shared.weight[7] = target.shared.weight[8]
+    size = draft.shared.weight.pow(2).mean().sqrt().item()
+    borrow_embeddings(draft, target)
+    torch.testing.assert_close(draft.shared.weight[7], draft.shared.weight[8])
+    assert draft.shared.weight.pow(2).mean().sqrt().item() == pytest.approx(size, rel=1e-3)
+
+
+def test_byte_dropout_drops_its_share_keeps_the_mean_and_is_off_in_evaluation() -> None:
+    torch.manual_seed(0)
+    dropout = ByteDropout(0.1)
+    x = torch.ones(400, 401, requires_grad=True)
+    y = dropout(x)
+    assert (y == 0).float().mean().item() == pytest.approx(26 / 256, abs=0.003)
+    assert y.mean().item() == pytest.approx(1.0, abs=0.004)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+    assert dropout.eval()(x) is x
+
+
+def test_every_dropout_module_of_a_network_is_replaced() -> None:
+    model = networks.build(ModelShape(d_model=64, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1), Vocabulary())
+    names = list(model.state_dict())
+    use_byte_dropout(model)
+    assert not any(type(module) is torch.nn.Dropout for module in model.modules())
+    assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"en": "a", "de": "b"}\n{"en": ', r"line 2: not a JSON object"),
+        ('["a", "b"]\n', r"line 1: not a JSON object but list"),
+        ('{"en": "a"}\n', r"row 1: no text field 'de' \(it has en\)"),
+        ('{"en": "a", "de": "b", "src": "x"}\n', r"no row is left of 1 after data.keep=\{'src': \['y'\]\}"),
+    ],
+)
+def test_a_bad_data_file_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    keep = {"src": ["y"]} if "src" in content else {}
+    with pytest.raises(UserError, match=message) as caught:
+        load_rows(DataPlan(path=[str(path)], keep=keep), ("en", "de"))
+    assert "bad.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="missing.jsonl: cannot be read"):
+        load_rows(DataPlan(path=[str(tmp_path / "missing.jsonl")]), ("en",))
+    (tmp_path / "not.jsonl.gz").write_text("plain")
+    with pytest.raises(UserError, match="not.jsonl.gz: broken gzip file"):
+        load_rows(DataPlan(path=[str(tmp_path / "not.jsonl.gz")]), ("en",))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.max_steps=0", "optim.max_steps is 0: it must be at least 1"),
+        ("model.decoder_layers=9", "more than model.encoder_layers"),
+        ("optim.lr_scale=big", "optim.lr_scale is 'big': choose one of rms, flat"),
+        ("data.path=[]", "data.path is empty and data.hub is not set"),
+        ("distill.kl_weight=2", "distill.kl_weight is 2.0: it must be from 0 to 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_key(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(composed("t5-mini", "data.path=[x.jsonl]", override))
+
+
+def test_the_training_text_holds_no_near_copy_of_the_shipped_sentences(shared: Path) -> None:
+    data = f"data.path=[{shared}/data/ende/train.jsonl.gz]"
+    plan = composed("t5-mini", data, "data.keep={src:[tatoeba]}").data
+    rows = load_rows(plan, ("en", "de"))
+    kept = without_held_out(rows, plan, ("en", "de"))
+    held = HeldOut(load_rows(plan, ("en", "de"), plan.exclude), ("en", "de"))
+    assert len(rows) - 2000 < len(kept) < len(rows)
+    assert not any(held.covers(row) for row in kept[::5])

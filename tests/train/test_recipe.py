@@ -1,0 +1,110 @@
+"""Toy versions of every kind of recipe: the folder they write, resuming, and distillation."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from specbench.errors import UserError
+from specbench.train.recipe import train
+from specbench.train.schema import DistillPlan, Recipe
+from specbench.train.trainers import SizedTrainer
+
+
+def losses(folder: Path) -> list[float]:
+    history = json.loads((folder / "training-log.json").read_text())
+    return [float(entry["loss"]) for entry in history if "loss" in entry]
+
+
+def test_a_t5_recipe_writes_a_folder_that_loads_and_a_draft_can_be_distilled_from_it(
+    t5_recipe: Recipe, nano_recipe: Recipe, pairs: str
+) -> None:
+    t5_recipe.data.eval_path, t5_recipe.data.eval_rows = [pairs], 4
+    folder = train(t5_recipe)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.dtype == torch.bfloat16
+    assert model.config.vocab_size == len(tokenizer) == 330
+    assert tokenizer("go: The man")["input_ids"][-1] == tokenizer.eos_token_id
+    assert len(losses(folder)) == 6
+    card = (folder / "README.md").read_text()
+    assert "pairs.jsonl.gz" in card and str(folder.parent) not in card
+    assert "recipe.yaml" in card and (folder / "recipe.yaml").is_file()
+
+    nano_recipe.data = replace(nano_recipe.data, test={"toy": pairs}, test_rows=6, eval_path=[])
+    folder = train(nano_recipe)
+    draft = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert draft.config.num_decoder_layers == 1
+    assert AutoTokenizer.from_pretrained(folder).get_vocab() == tokenizer.get_vocab()
+    written = (folder / "target-greedy.jsonl").read_text().splitlines()
+    assert len(written) == 216 and (folder / "target-sampled.jsonl").is_file()
+    history = json.loads((folder / "training-log.json").read_text())
+    assert all(0 <= entry["alpha"] <= 1 for entry in history if "loss" in entry)
+    assert "α, toy, T=1" in (folder / "README.md").read_text()
+
+
+def test_a_killed_training_goes_on_from_its_last_checkpoint_to_the_same_weights(t5_recipe: Recipe) -> None:
+    whole = train(t5_recipe)
+    cut = replace(t5_recipe, output=t5_recipe.output + "-cut")
+    cut.tokenizer = replace(cut.tokenizer, start_from=str(whole))  # two fits of a Unigram differ in the last digits
+
+    class Killed(Exception):
+        pass
+
+    original = SizedTrainer.training_step
+    steps = {"done": 0}
+
+    def dying(self, *args, **kwargs):
+        if steps["done"] == 4:  # after the checkpoint of step 3: the disk is as a kill leaves it
+            raise Killed
+        steps["done"] += 1
+        return original(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SizedTrainer, "training_step", dying)
+        with pytest.raises(Killed):
+            train(cut)
+    assert not (Path(cut.output) / "model.safetensors").exists()
+    resumed = train(cut)
+    first, second = (load_file(folder / "model.safetensors") for folder in (whole, resumed))
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        torch.testing.assert_close(weight, second[name], msg=name)
+    assert losses(resumed)[-1] == losses(whole)[-1]
+
+
+def test_a_text_recipe_writes_a_decoder_only_model_with_its_wordpiece_vocabulary(gpt_recipe: Recipe) -> None:
+    folder = train(gpt_recipe)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(folder)) == 100
+    assert model.config.activation_function == "gelu"
+    draft = replace(
+        gpt_recipe,
+        output=gpt_recipe.output + "-nano",
+        distill=DistillPlan(target=str(folder), max_new_tokens=6),
+        data=replace(gpt_recipe.data, test={"toy": gpt_recipe.data.path[0]}, test_rows=5),
+    )
+    card = (train(draft) / "README.md").read_text()
+    assert "distilled from | toy-gpt" in card
+
+
+def test_a_trained_model_can_be_fine_tuned(t5_recipe: Recipe) -> None:
+    first = train(t5_recipe)
+    tuned = replace(
+        t5_recipe, output=t5_recipe.output + "-tuned", model=replace(t5_recipe.model, start_from=str(first))
+    )
+    tuned.optim = replace(tuned.optim, max_steps=2, lr=0.001, lr_scale="flat")
+    assert AutoModelForSeq2SeqLM.from_pretrained(train(tuned)).config.d_model == 32
+
+
+def test_a_draft_with_another_vocabulary_is_refused(t5_recipe: Recipe, nano_recipe: Recipe) -> None:
+    train(replace(t5_recipe, optim=replace(t5_recipe.optim, max_steps=1)))
+    other = replace(t5_recipe, output=t5_recipe.output + "-other", optim=replace(t5_recipe.optim, max_steps=1))
+    other.data = replace(other.data, prefix="another prefix: ")
+    nano_recipe.tokenizer.start_from = str(train(other))
+    with pytest.raises(UserError, match="vocabulary is not that of distill.target=.*tokens differ.*start_from"):
+        train(nano_recipe)

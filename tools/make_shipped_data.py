@@ -1,0 +1,101 @@
+"""How the files in specbench/shipped/data were selected.
+
+    python tools/make_shipped_data.py PAIRS.jsonl.gz --moby-dick FILE --state-of-the-union FILE
+
+PAIRS has en, de and src (rows with src=tatoeba are used); the other two have one text a row.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from specbench.config.paths import shipped
+from specbench.train.rows import HeldOut, Row, read
+
+FIELDS = ("en", "de")
+
+
+def held_out_pairs(rows: list[Row], count: int) -> list[Row]:
+    """Longer sentences first, no near copies among them, and at most six that begin with the same two words."""
+    long = [row for row in rows if len(row["en"].split()) >= 6]
+    long += [row for row in rows if len(row["en"].split()) == 5 and len(row["de"].split()) >= 6]
+    picked: list[Row] = []
+    begun: Counter[str] = Counter()
+    seen = HeldOut([], FIELDS)
+    for row in long:
+        beginning = " ".join(row["en"].lower().split()[:2])
+        if begun[beginning] >= 6 or seen.covers(row):
+            continue
+        begun[beginning] += 1
+        picked.append(row)
+        seen.add(row)
+        if len(picked) == count:
+            break
+    return picked
+
+
+def other_pairs(rows: list[Row], held: list[Row], count: int) -> list[Row]:
+    """Pairs for n-grams: no near copy of a held-out sentence, no English sentence twice."""
+    held_out = HeldOut(held, FIELDS)
+    english: set[str] = set()
+    picked: list[Row] = []
+    for row in rows:
+        if row["en"].lower() not in english and not held_out.covers(row) and len(picked) < count:
+            english.add(row["en"].lower())
+            picked.append(row)
+    return picked
+
+
+def passages(texts: Iterable[str], count: int, draw: random.Random) -> list[Row]:
+    """Passages of 120 to 220 words; the highlights are their first sentences, up to 45 words."""
+    made: list[Row] = []
+    for text in texts:
+        sentences = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+        article: list[str] = []
+        while sentences and len(" ".join(article).split()) < 120:
+            article.append(sentences.pop(0))
+        lead: list[str] = []
+        for sentence in article:
+            if lead and len(" ".join([*lead, sentence]).split()) > 45:
+                break
+            lead.append(sentence)
+        if 120 <= len(" ".join(article).split()) <= 220 and len(" ".join(lead).split()) <= 60:
+            made.append({"article": " ".join(article), "highlights": " ".join(lead)})
+    return draw.sample(made, count)
+
+
+def write(name: str, rows: list[Row], fields: tuple[str, ...]) -> None:
+    """The same rows give the same bytes: no file name and no time in the gzip header."""
+    with (
+        Path(shipped("data", name)).open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as out,
+    ):
+        for row in rows:
+            out.write((json.dumps({key: row[key] for key in fields}, ensure_ascii=False) + "\n").encode())
+    print(f"{name}: {len(rows)} rows")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs")
+    parser.add_argument("--moby-dick", required=True)
+    parser.add_argument("--state-of-the-union", required=True)
+    args = parser.parse_args()
+    draw = random.Random(7)
+    rows = [row for row in read(args.pairs) if row["src"] == "tatoeba"]
+    draw.shuffle(rows)
+    held = held_out_pairs(rows, 300)
+    write("ende-mini.jsonl.gz", held, FIELDS)
+    write("ende-mini-train.jsonl.gz", other_pairs(rows, held, 4000), FIELDS)
+    novel = passages((row["text"] for row in read(args.moby_dick)), 15, draw)
+    speeches = passages((row["text"] for row in read(args.state_of_the_union)), 15, draw)
+    write("sum-mini.jsonl.gz", novel + speeches, ("article", "highlights"))
+
+
+if __name__ == "__main__":
+    main()
