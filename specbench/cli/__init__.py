@@ -13,6 +13,7 @@ VERBS = {
     "results": ("specbench.cli.results", "all records as one table"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
+    "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

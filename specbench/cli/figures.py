@@ -1,0 +1,22 @@
+"""`specbench figures`: the paper's figures and ours, drawn from the records on disk."""
+
+from pathlib import Path
+
+from specbench.cli.options import dashed, listed, options
+
+
+def main(argv: list[str]) -> int:
+    parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="figure1 ... figure5, gamma, position, beta, cost (default all)")
+    parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
+    parser.add_argument("--output", default="results/figures", metavar="FOLDER", help="default results/figures")
+    arguments = parser.parse_args(dashed(argv))
+    from specbench.report.figure import FORMATS, save
+    from specbench.report.figures import build
+    from specbench.report.records import Records
+
+    forms = listed(arguments.format, FORMATS, "--format")
+    for drawn in build(arguments.names, Records(arguments.results)):
+        for file in save(drawn, Path(arguments.output), forms):
+            print(file)
+    return 0

@@ -1,0 +1,96 @@
+"""A drawn figure with the numbers behind it, and how it is written: SVG that turns dark with the screen, PDF, PNG, CSV.
+
+Every file carries the run ids of the records that its points come from.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench import store
+from specbench.errors import MachineError
+from specbench.report.style import DARK, styled
+
+FORMATS = ("svg", "pdf", "png")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """`points` has one row for each measured point, with its run_id; `notes` says what a reader must know."""
+
+    name: str
+    title: str
+    figure: Figure
+    points: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def run_ids(self) -> list[str]:
+        if "run_id" not in self.points:
+            return []
+        return sorted(set(self.points["run_id"].dropna()))
+
+    @property
+    def alt(self) -> str:
+        """The figure in words, for who cannot see it."""
+        records = f"Records: {', '.join(self.run_ids)}." if self.run_ids else "No record: formulas only."
+        return " ".join([f"{self.title}.", *(f"{note}." for note in self.notes), records])
+
+
+def save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write the figure in `formats`, and its points as CSV beside it."""
+    files = []
+    for form in formats:
+        file = folder / f"{drawn.name}.{form}"
+        if form == "svg":
+            store.write_atomically(file, svg(drawn))
+        else:
+            _write_bytes(file, _bytes(drawn, form))
+        files.append(file)
+    store.write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False))
+    return [*files, folder / f"{drawn.name}.csv"]
+
+
+def svg(drawn: Drawn) -> str:
+    """The figure as SVG text, with a title and description for screen readers, and a dark twin of every colour."""
+    text = _bytes(drawn, "svg").decode()
+    text = text[text.index("<svg") :]
+    rules = "".join(
+        f'[style*="{prop}: {light}"]{{{prop}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for prop in ("fill", "stroke")
+    )
+    head = (
+        f"<title>{escape(drawn.title)}</title><desc>{escape(drawn.alt)}</desc>"
+        f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
+    )
+    opened = re.match(r"<svg[^>]*>", text)
+    assert opened is not None
+    tag = opened.group()[:-1] + f' role="img" aria-label="{escape(drawn.title, {chr(34): "&quot;"})}">'
+    return tag + head + text[opened.end() :]
+
+
+def _bytes(drawn: Drawn, form: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata: dict[str, str | None] = {
+        "svg": {"Date": None, "Title": drawn.title, "Source": " ".join(drawn.run_ids)},
+        "pdf": {"CreationDate": None, "Title": drawn.title, "Keywords": " ".join(drawn.run_ids)},
+        "png": {"Title": drawn.title, "Description": drawn.alt},
+    }[form]
+    with styled():
+        drawn.figure.savefig(buffer, format=form, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _write_bytes(file: Path, content: bytes) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    except OSError as error:
+        raise MachineError(f"{file}: cannot be written ({error.strerror}); set --output to another folder") from error

@@ -1,0 +1,95 @@
+"""Figures 2 and 4: Equation 1, Theorem 3.8 and Theorem 3.11 over alpha, and our records' points on them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from specbench import theory
+from specbench.report.figure import Drawn
+from specbench.report.figures.marks import TICKS, captions, error_bars, pair_lines
+from specbench.report.measured import outside, points
+from specbench.report.paper import paper
+from specbench.report.records import Records
+from specbench.report.style import FAINT, GAMMA_COLOURS, INK, at_end, panels
+
+
+def figure2(records: Records) -> Drawn:
+    """Expected tokens of a target pass."""
+    spec = paper()["figure2"]
+    low, high = spec["alpha"]
+    figure, (axes,) = panels(width=4.6, height=3.5)
+    alphas = np.linspace(low, high, 161)
+    for gamma in spec["gamma"]:
+        endless = math.isinf(gamma)
+        values = [1 / (1 - a) if endless else theory.expected_tokens(a, int(gamma)) for a in alphas]
+        colour = INK if endless else GAMMA_COLOURS[int(gamma)]
+        axes.plot(alphas, values, color=colour)
+        at_end(axes, high, values[-1], r"$\gamma=\infty$" if endless else rf"$\gamma={gamma}$", colour)
+    axes.plot([low, high], [1, 1], color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
+    at_end(axes, high, 1, "baseline", FAINT)
+    measured = points(records, {int(g) for g in spec["gamma"] if not math.isinf(g)}, (low, high))
+    for _, point in measured.iterrows():
+        error_bars(
+            axes, point, ("tokens_per_pass", "tokens_low", "tokens_high"), GAMMA_COLOURS[point["gamma"]], measured
+        )
+    axes.set(xlim=(low, high), ylim=spec["y"], xlabel=r"$\alpha$", ylabel="expected tokens of a target pass")
+    axes.set_yticks(range(0, 11, 2))
+    axes.set_xticks(TICKS)
+    pair_lines(axes, measured)
+    notes = ["Curves: Equation 1. Points: tokens of a target pass in our records, at the α of each, with 95% intervals"]
+    return Drawn(
+        "figure2",
+        "Figure 2. Expected tokens of a target pass",
+        figure,
+        measured,
+        [*notes, *_rest(measured, records, (low, high), "figure2")],
+    )
+
+
+def figure4(records: Records) -> Drawn:
+    """Speedup (solid) and operations (dotted) of a draft that costs nothing."""
+    spec = paper()["figure4"]
+    low, high = spec["alpha"]
+    figure, (axes,) = panels(width=4.6, height=3.5)
+    alphas = np.linspace(low, high, 161)
+    for gamma in spec["gamma"]:
+        colour = GAMMA_COLOURS[gamma]
+        speed = [theory.walltime_improvement(a, gamma, spec["c"]) for a in alphas]
+        work = [theory.operations_increase(a, gamma, spec["c_hat"]) for a in alphas]
+        axes.plot(alphas, speed, color=colour)
+        axes.plot(alphas, work, color=colour, linestyle=(0, (1, 1.6)), linewidth=1.4)
+        at_end(axes, high, speed[-1], rf"$\gamma={gamma}$", colour)
+    measured = points(records, set(spec["gamma"]), (low, high))
+    for _, point in measured.iterrows():
+        colour = GAMMA_COLOURS[point["gamma"]]
+        error_bars(axes, point, ("speedup_measured", "speedup_low", "speedup_high"), colour, measured)
+        error_bars(axes, point, ("operations", "operations_low", "operations_high"), colour, measured, hollow=True)
+    axes.set(xlim=(low, high), ylim=(0, 7), xlabel=r"$\alpha$", ylabel="factor")
+    axes.set_xticks(TICKS)
+    _name_the_two_kinds(axes)
+    pair_lines(axes, measured)
+    notes = [
+        "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
+        "Filled points: our measured speedup, which pays for its draft and so lies below; hollow: operations counted in the run",
+    ]
+    return Drawn(
+        "figure4",
+        "Figure 4. Speedup and operations",
+        figure,
+        measured,
+        [*notes, *_rest(measured, records, (low, high), "figure4")],
+    )
+
+
+def _name_the_two_kinds(axes: Axes) -> None:
+    axes.text(0.785, 4.75, "speedup", color=INK, fontsize=9, ha="right")
+    axes.text(0.655, 4.1, "operations", color=INK, fontsize=9, ha="left")
+
+
+def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
+    off: list[Any] = outside(records, alphas)
+    lines = captions(measured, name)
+    return [*lines, *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]

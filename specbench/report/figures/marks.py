@@ -1,0 +1,79 @@
+"""Measured points as figures show them: marker, error bars, whose they are, and what to say where there is none."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from specbench.report.paper import fill, fill_twin
+from specbench.report.records import PAIR, digest
+from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER
+
+TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
+Columns = tuple[str, str, str]
+
+
+def error_bars(
+    axes: Axes, point: "pd.Series[object]", columns: Columns, colour: str, among: pd.DataFrame, hollow: bool = False
+) -> None:
+    """One point at (alpha, value) with a 95% bar; `columns` names value, low and high. Nothing where there is no value."""
+    value, low, high = (point[column] for column in columns)
+    if pd.isna(value):
+        return
+    x = float(point["alpha"])
+    known = pd.notna(low) and pd.notna(high)
+    style = MARKERS[_pairs(among).index(_pair(point)) % len(MARKERS)]
+    axes.errorbar(
+        [x], [value],
+        yerr=[[value - low], [high - value]] if known else None,
+        fmt=style, color=colour, markerfacecolor=PAPER if hollow or point["simulated"] else colour,
+        markersize=4.5, markeredgewidth=1, elinewidth=0.8, capsize=0, zorder=5,
+    )  # fmt: skip
+
+
+def pair_lines(axes: Axes, measured: pd.DataFrame, with_c: bool = False) -> None:
+    """A faint upright at the alpha of each pair, with its name along it, in a band as wide as alpha's interval.
+
+    One band a pair, not a bar a point: all points of a pair share one alpha.
+    """
+    if measured.empty:
+        return
+    top = axes.get_ylim()[1]
+    for _, first in measured.drop_duplicates([*PAIR, "hardware", "dtype"]).iterrows():
+        if pd.notna(first["alpha_low"]):
+            axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
+        axes.axvline(first["alpha"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
+        name = pair_name(first) + (f", c = {first['c']:.2f}" if with_c else "")
+        axes.text(first["alpha"], top, f"{name} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK)
+
+
+def pair_name(row: "pd.Series[object]") -> str:
+    """'t5-nano T=0'; the target too is named in the notes."""
+    name = f"{row['draft']}, T={row['temperature']:g}"
+    return f"{name} (simulated)" if row["simulated"] else name
+
+
+def captions(measured: pd.DataFrame, name: str) -> list[str]:
+    """Where the points come from, or how to get some."""
+    if measured.empty:
+        return [f"No record lies in these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
+    return sources(measured)
+
+
+def sources(frame: pd.DataFrame) -> list[str]:
+    """One line a pair of models and machine, with its records."""
+    lines = []
+    for (target, draft, task, hardware), group in frame.drop_duplicates("run_id").groupby(
+        ["target", "draft", "task", "hardware"], dropna=False
+    ):
+        names = ", ".join(digest(run_id) for run_id in group["run_id"])
+        where = hardware if pd.notna(hardware) else "hardware not noted"
+        kind = "simulated" if group["simulated"].all() else where
+        lines.append(f"{target} with {draft} on {task}, {kind}: records {names}")
+    return lines
+
+
+def _pair(row: "pd.Series[object]") -> tuple[object, ...]:
+    return tuple(row[key] for key in ("target", "draft", "task", "temperature"))
+
+
+def _pairs(frame: pd.DataFrame) -> list[tuple[object, ...]]:
+    return list(dict.fromkeys(_pair(row) for _, row in frame.iterrows()))

@@ -1,0 +1,67 @@
+"""Points that figures need and a record's summary does not hold: made from its raw passes, with intervals."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from specbench.measure.intervals import Interval, bootstrap, ratio
+from specbench.report.records import PAIR, Records
+
+Record = dict[str, Any]
+RESAMPLES = 1000
+
+
+def neural(frame: pd.DataFrame) -> pd.DataFrame:
+    """Records of drafts that are models."""
+    return frame[~frame["draft"].isin(["unigram", "bigram", "random"])]
+
+
+def passes_of(record: Record) -> list[Record]:
+    return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
+
+
+def tokens_per_pass(record: Record) -> Interval:
+    """Emitted tokens of a target pass."""
+    return _ratio(record, lambda passes: (sum(p["emitted"] for p in passes), len(passes)))
+
+
+def operations(record: Record) -> Interval:
+    """Counted arithmetic operations a token, in target steps: each pass runs M_p on drafted+1 tokens and M_q on each
+    drafted one (Definition 3.10)."""
+    c_hat = record["summary"]["c_hat"]
+    return _ratio(
+        record,
+        lambda passes: (sum(p["drafted"] * (1 + c_hat) + 1 for p in passes), sum(p["emitted"] for p in passes)),
+    )
+
+
+def _ratio(record: Record, totals: Callable[[list[Record]], tuple[float, float]]) -> Interval:
+    columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
+    return bootstrap(columns, ratio, RESAMPLES, seed=0)
+
+
+def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:
+    """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
+    frame = neural(records.frame)
+    frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
+    rows = []
+    for _, row in frame.iterrows():
+        whole = records.whole(row["run_id"])
+        tokens, counted = tokens_per_pass(whole), operations(whole)
+        kept = [*PAIR, "gamma", "hardware", "dtype", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
+        kept += ["speedup_measured", "speedup_low", "speedup_high", "simulated", "run_id"]
+        rows.append({key: row[key] for key in kept} | {
+            "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
+            "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def outside(records: Records, alphas: tuple[float, float]) -> list[str]:
+    """Pairs whose alpha is off the paper's axes, in words."""
+    frame = records.frame[~records.frame["alpha"].between(*alphas)]
+    best = frame.sort_values("tokens").drop_duplicates(PAIR, keep="last")
+    return [
+        f"{row['target']}+{row['draft']} T={row['temperature']:g} α={row['alpha']:.2f}" for _, row in best.iterrows()
+    ]
