@@ -19,3 +19,22 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"needs the folder {SHARED.name} (SPECBENCH_SHARED)")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model folders with random weights: a target and a draft of each kind, and rows to decode."""
+    from networks import save
+
+    root = tmp_path_factory.mktemp("folders")
+    made = {}
+    for kind in ("t5", "t5-v1_1", "gpt2", "llama"):
+        made[kind] = save(root / kind, kind, seed=1)
+        made[f"{kind}-draft"] = save(root / f"{kind}-draft", kind, seed=2, layers=1)
+    rows = [f'{{"en": "the {a} {b} sees a {c}", "de": "der {d} hund sieht ein haus ."}}' for a, b, c, d in WORDS]
+    made["rows"] = root / "rows.jsonl"
+    made["rows"].write_text("\n".join(rows) + "\n")
+    return made
+
+
+WORDS = [("old", "dog", "tree", "alte"), ("small", "cat", "house", "kleine"), ("red", "man", "dog", "rote")]

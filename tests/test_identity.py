@@ -1,0 +1,116 @@
+"""Greedy identity in fp32, on real architectures: ours with `transformers.generate`, and speculative with ours."""
+
+import pytest
+import torch
+from networks import network
+
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
+from specbench.drafts.counts import fit
+from specbench.models import Prompt
+from specbench.models.eager import EagerModel
+from specbench.sampling import Sampling
+
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
+SIZE = 40
+GREEDY = Sampling(0.0)
+SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]
+TARGETS = {kind: EagerModel(network(kind, 4), SIZE, frozenset({1})) for kind in KINDS}
+
+
+def prompts(kind: str) -> list[Prompt]:
+    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
+
+
+def drafts(kind: str) -> dict[str, Draft]:
+    counts = fit([(4, 7, 9, 12, 1), (4, 7, 30, 1)], SIZE, start=0)
+    cpu = torch.device("cpu")
+    return {
+        "other weights": ModelDraft(EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1})), SIZE),
+        "the target itself": ModelDraft(TARGETS[kind], SIZE),
+        "unigram": NgramDraft(counts, 1, 0.75, cpu),
+        "bigram": NgramDraft(counts, 2, 0.75, cpu),
+        "random": UniformDraft(SIZE, cpu),
+    }
+
+
+def baseline(kind: str, prompt: Prompt, tokens: int = 24) -> list[int]:
+    generator = torch.Generator().manual_seed(0)
+    trace = autoregressive(TARGETS[kind], prompt, sampling=GREEDY, max_new_tokens=tokens, generator=generator)
+    assert len(trace.steps_s) == len(trace.tokens)
+    return trace.tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
+    seen = set()
+    for prompt in prompts(kind):
+        ids = prompt.source or prompt.prefix
+        with torch.inference_mode():
+            theirs = TARGETS[kind].network.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                max_new_tokens=24,
+                do_sample=False,
+                # The head is wider than the tokenizer; ours never picks from the padding.
+                suppress_tokens=list(range(SIZE, 64)),
+            )[0]
+        skipped = 1 if prompt.source else len(ids)
+        assert baseline(kind, prompt) == theirs[skipped:].tolist()
+        seen |= set(theirs[skipped:].tolist())
+    assert len(seen) > 4  # a constant text would prove little
+
+
+@pytest.mark.parametrize("gamma", range(1, 9))
+@pytest.mark.parametrize("kind", KINDS)
+def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma: int) -> None:
+    for name, draft in drafts(kind).items():
+        for prompt in prompts(kind):
+            trace = speculative(
+                TARGETS[kind], draft, prompt,
+                gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
+            )  # fmt: skip
+            assert trace.tokens == baseline(kind, prompt), name
+            assert sum(p.emitted for p in trace.passes) == len(trace.tokens)
+            if name == "the target itself":
+                assert all(p.accepted == p.drafted for p in trace.passes)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 6, 7])
+def test_the_length_limit_is_kept_exactly(tokens: int) -> None:
+    for prompt in prompts("gpt2"):
+        full = baseline("gpt2", prompt)
+        trace = speculative(
+            TARGETS["gpt2"], drafts("gpt2")["the target itself"], prompt,
+            gamma=5, sampling=GREEDY, max_new_tokens=tokens, generator=torch.Generator(),
+        )  # fmt: skip
+        assert trace.tokens == full[:tokens]
+
+
+def test_the_text_ends_at_the_first_end_inside_an_accepted_block() -> None:
+    prompt = prompts("gpt2")[0]
+    full = baseline("gpt2", prompt)
+    end = full[6]
+    first = full.index(end)
+    ending = EagerModel(TARGETS["gpt2"].network, SIZE, frozenset({end}))
+    for draft in (ModelDraft(ending, SIZE), ModelDraft(TARGETS["gpt2"], SIZE)):
+        trace = speculative(
+            ending, draft, prompt, gamma=8, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
+        )
+        assert trace.tokens == full[: first + 1]
+        assert trace.passes[-1].emitted <= trace.passes[-1].accepted + 1
+
+
+def test_a_prompt_does_not_depend_on_its_neighbours() -> None:
+    target, draft = TARGETS["llama"], drafts("llama")["other weights"]
+
+    def sample(order: list[int]) -> dict[int, list[int]]:
+        return {
+            i: speculative(
+                target, draft, prompts("llama")[i],
+                gamma=3, sampling=Sampling(1.0), max_new_tokens=12, generator=torch.Generator().manual_seed(i),
+            ).tokens
+            for i in order
+        }  # fmt: skip
+
+    assert sample([0, 1, 2]) == sample([2, 1, 0])

@@ -1,0 +1,121 @@
+"""Rows from files, and what is said of bad ones."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from specbench.config import TaskConfig
+from specbench.errors import MachineError, UserError
+from specbench.tasks import Task
+
+
+def task(path: Path | None = None, **keys: object) -> Task:
+    defaults = {"name": "ende", "source_field": "en", "reference_field": "de", "prefix": "translate: "}
+    return Task(TaskConfig(**(defaults | {"path": str(path) if path else None} | keys)))
+
+
+def written(folder: Path, name: str, content: bytes) -> Path:
+    file = folder / name
+    file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return file
+
+
+ROWS = b'{"en": "a dog", "de": "ein Hund"}\n\n{"en": "a cat", "de": "eine Katze"}\n'
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_json_lines_plain_or_gzip(tmp_path: Path, name: str) -> None:
+    examples = task(written(tmp_path, name, ROWS)).examples(None)
+    assert [(e.index, e.prompt, e.reference) for e in examples] == [
+        (0, "translate: a dog", "ein Hund"),
+        (1, "translate: a cat", "eine Katze"),
+    ]
+    assert len(task(tmp_path / name).examples(1)) == 1
+
+
+def test_fields_can_be_renamed(tmp_path: Path) -> None:
+    file = written(tmp_path, "rows.jsonl", b'{"src": "a dog", "tgt": "ein Hund"}\n')
+    (example,) = task(file, source_field="src", reference_field="tgt").examples(None)
+    assert example.reference == "ein Hund"
+
+
+def test_a_folder_of_text_shards_for_unconditional_text(tmp_path: Path) -> None:
+    written(tmp_path, "news-00001", b"third line\n")
+    written(tmp_path, "news-00000", b"the first line\nthe second line\n")
+    keys = {"name": "lm1b", "source_field": None, "reference_field": "text", "prefix": ""}
+    assert [e.prompt for e in task(tmp_path, prompt_words=2, **keys).examples(None)] == [
+        "the first", "the second", "third line",
+    ]  # fmt: skip
+    assert [e.prompt for e in task(tmp_path, prompt_words=0, **keys).examples(2)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("bad.jsonl", b'{"en": "a"\n', r"bad\.jsonl, line 1: not a JSON object"),
+        ("bad.jsonl", b'{"en": "a", "de": "b"}\n[1]\n', r"bad\.jsonl, line 2: not a JSON object but list"),
+        ("bad.jsonl", b'{"en": "a", "german": "b"}\n', r"row 1: no text in field 'de' \(it has en, german\)"),
+        ("bad.jsonl", b'{"en": "a", "de": 5}\n', "row 1: no text in field 'de'"),
+        ("bad.jsonl", b"", "there is no row in it"),
+        ("bad.jsonl", b'{"en": "\xff\xfe"}\n', "not UTF-8 text"),
+    ],
+)
+def test_bad_files_are_named_with_the_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task(written(tmp_path, name, content)).examples(None)
+
+
+def test_a_broken_gzip_file(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl.gz"
+    file.write_bytes(gzip.compress(ROWS * 100)[:-20])
+    with pytest.raises(UserError, match=r"bad\.jsonl\.gz: broken gzip file"):
+        task(file).examples(None)
+    file.write_bytes(b"not gzip at all")
+    with pytest.raises(UserError, match="broken gzip file"):
+        task(file).examples(None)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the folder holds no file"):
+        task(tmp_path).examples(None)
+
+
+def test_training_text_and_its_key_follow_the_content(tmp_path: Path) -> None:
+    rows, train = written(tmp_path, "rows.jsonl", ROWS), written(tmp_path, "train.jsonl", ROWS)
+    made = task(rows, train_path=str(train))
+    assert list(made.training_text()) == ["ein Hund", "eine Katze"]
+    key = made.training_key()
+    assert key == task(rows, train_path=str(train)).training_key()
+    assert key != task(rows, train_path=str(train), train_limit=1).training_key()
+    train.write_bytes(ROWS + ROWS)
+    assert key != made.training_key()
+
+
+def test_own_rows_need_their_own_training_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"task\.train_path is not set"):
+        list(task(written(tmp_path, "rows.jsonl", ROWS)).training_text())
+
+
+def test_a_hub_task_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("specbench.tasks.hub.hub_is_reachable", lambda: False)
+    hub = task(hub="wmt/wmt14", subset="de-en", revision="0" * 40)
+    with pytest.raises(MachineError, match="wmt/wmt14 .*no connection.*offline choices"):
+        hub.examples(1)
+
+
+def test_translation_rows_of_the_hub_are_laid_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"translation": {"en": "a dog", "de": "ein Hund"}}]
+    monkeypatch.setattr("specbench.tasks.hub.hub_is_reachable", lambda: True)
+    asked = {}
+
+    def load_dataset(*names: object, **keys: object) -> list[dict[str, dict[str, str]]]:
+        asked.update(keys, names=names)
+        return rows
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    (example,) = task(hub="wmt/wmt14", subset="de-en", revision="0" * 40).examples(5)
+    assert example.reference == "ein Hund"
+    assert asked["names"] == ("wmt/wmt14", "de-en")
+    assert asked["revision"] == "0" * 40 and asked["streaming"] is True
