@@ -14,6 +14,7 @@ from typing import Any
 from specbench.errors import MachineError
 
 SCHEMA = 1
+TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
 
 def runs_folder(results: str | Path) -> Path:
@@ -29,7 +30,7 @@ def write(results: str | Path, record: dict[str, Any]) -> Path:
     """Write `record` (keys run_id, summary and more) so that a reader sees all of it or nothing."""
     file = record_file(results, record["run_id"])
     head = {"schema": SCHEMA, "run_id": record["run_id"], "summary": record["summary"]}
-    body = {key: value for key, value in record.items() if key not in head}
+    body = {key: value for key, value in record.items() if key not in head} | {"complete": True}
     # Two objects laid into one: the head closes on its own line only for the quick reader below.
     text = f"{json.dumps(head, ensure_ascii=False)[:-1]},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n"
     write_atomically(file, text)
@@ -67,8 +68,8 @@ def read_summary(file: Path) -> dict[str, Any]:
     """The summary alone, from the first line. Raises ValueError where the file is damaged or cut short."""
     with open(file, "rb") as opened:
         head = opened.readline()
-        opened.seek(-2, os.SEEK_END)
-        if opened.read() != b"}\n":
+        opened.seek(-len(TAIL), os.SEEK_END)
+        if opened.read() != TAIL:
             raise ValueError("the file is cut short")
     record = json.loads(head.rstrip().removesuffix(b",") + b"}")
     return {"run_id": record["run_id"], **record["summary"]}

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from specbench.config import conf_dir
 from specbench.errors import UserError
 from specbench.train import networks
-from specbench.train.distill import borrow_embeddings, distillation_loss
+from specbench.train.distill import borrow, distillation_loss
 from specbench.train.dropout import ByteDropout, use_byte_dropout
 from specbench.train.rows import HeldOut, joined, load_rows, without_held_out
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
@@ -139,7 +139,7 @@ def test_borrowed_embeddings_keep_the_targets_neighbourhoods_and_the_drafts_size
     with torch.no_grad():
         target.shared.weight[7] = target.shared.weight[8]
     size = draft.shared.weight.pow(2).mean().sqrt().item()
-    borrow_embeddings(draft, target)
+    borrow(draft, target)
     torch.testing.assert_close(draft.shared.weight[7], draft.shared.weight[8])
     assert draft.shared.weight.pow(2).mean().sqrt().item() == pytest.approx(size, rel=1e-3)
 
@@ -162,6 +162,20 @@ def test_every_dropout_module_of_a_network_is_replaced() -> None:
     use_byte_dropout(model)
     assert not any(type(module) is torch.nn.Dropout for module in model.modules())
     assert list(model.state_dict()) == names
+
+
+def test_a_draft_of_the_targets_width_starts_from_its_layers_too() -> None:
+    shape = {"d_model": 64, "d_ff": 64, "d_kv": 16}
+    target = networks.build(ModelShape(**shape, encoder_layers=3, decoder_layers=3), Vocabulary())
+    draft = networks.build(ModelShape(**shape, encoder_layers=2, decoder_layers=1), Vocabulary())
+    borrow(draft, target)
+    torch.testing.assert_close(draft.shared.weight, target.shared.weight)
+    for ours, theirs in (
+        (draft.encoder.block[1], target.encoder.block[2]),
+        (draft.decoder.block[0], target.decoder.block[0]),
+    ):
+        for name, weight in ours.state_dict().items():
+            torch.testing.assert_close(weight, theirs.state_dict()[name])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""Every shipped choice composes against the schema, and says what is wrong with a bad one in one line."""
+
+import re
+
+import hydra
+import pytest
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from specbench.cli import main
+from specbench.cli.hydra_app import to_schema
+from specbench.config import RunConfig, check, conf_dir
+
+CHOICES = [(group, file.stem) for group in ("target", "draft", "task") for file in (conf_dir() / group).glob("*.yaml")]
+
+
+@pytest.mark.parametrize(("group", "choice"), sorted(CHOICES))
+def test_every_choice_composes(group: str, choice: str) -> None:
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        composed = hydra.compose("run", overrides=[f"{group}={choice}"])
+    config = to_schema(composed, RunConfig)
+    picked = getattr(config, group)
+    if choice != "hub":
+        assert picked.name == choice
+    if group != "task" and picked.hub:
+        assert re.fullmatch(r"[0-9a-f]{40}", picked.revision)
+        assert picked.note
+
+
+def test_defaults_are_within_their_ranges() -> None:
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        check(to_schema(hydra.compose("run"), RunConfig))
+
+
+WRONG = {
+    "gama=3": "gama: no such key; did you mean gamma?",
+    "sampling.temprature=1": "sampling.temprature: no such key; did you mean sampling.temperature",
+    "+nonsense=1": "nonsense: no such key; the keys are device, draft",
+    "gamma=x": "gamma=x: ... could not be converted to Integer",
+    "gamma=0": "gamma=0: must be from 1 to 64",
+    "gamma=1000": "gamma=1000: must be from 1 to 64",
+    "gamma": "gamma: cannot be read; write key=value",
+    "target=t5-foo": "target=t5-foo: no such target; choose from ... t5-small",
+    "draft=unigramm": "draft=unigramm: no such draft; choose from ... unigram",
+    "task=wmt": "task=wmt: no such task; choose from cnndm, ende",
+    "target.path=/no/such/folder": "target.path=/no/such/folder: must be a folder",
+    "task.path=/no/such/file": "task.path=/no/such/file: must be a file or folder",
+    "target=hub": "target: set target.path=FOLDER, or target.hub=ID",
+    "dtype=float8": "dtype=float8: must be auto | bfloat16",
+    "device=tpu": "device=tpu: must be auto | cpu",
+    "device=cuda:9": "device=cuda:9: this machine has ... CUDA devices; use device=cpu",
+    "sampling.temperature=-1": "sampling.temperature=-1.0: must be from 0",
+    "sampling.top_k=0": "sampling.top_k=0: must be at least 1",
+    "sampling.top_p=1.5": "sampling.top_p=1.5: must be above 0 and at most 1",
+    "max_new_tokens=0": "max_new_tokens=0: must be at least 1",
+    "limit=0": "limit=0: must be at least 1",
+    "draft.discount=1.0": "draft.discount=1.0: must be between 0 and 1",
+    "task.metric=meteor": "task.metric=meteor: must be bleu | rouge",
+}
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_one_line_that_names_the_key_the_value_and_the_way_out(
+    override: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", override]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    start, *rest = WRONG[override].split(" ... ")
+    assert err.startswith(f"specbench: {start}")
+    assert all(part in err for part in rest), err
+
+
+def test_hub_needs_a_pinned_revision(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "target=hub", "target.hub=some/model"]) == 2
+    assert "target.revision is not set: give the commit of some/model" in capfd.readouterr().err
+
+
+def test_the_schema_has_no_key_without_a_reader() -> None:
+    keys = OmegaConf.structured(RunConfig).keys()
+    assert "gamma" in keys and "results" in keys

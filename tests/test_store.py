@@ -1,0 +1,47 @@
+"""Records: written whole or not at all, read back in one line each, damaged ones skipped by name."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from specbench import store
+from specbench.errors import MachineError
+
+RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "größer"}, "prompts": [{"text": "x\ny"}]}
+
+
+def test_a_record_is_plain_json_with_its_summary_on_the_first_line(tmp_path: Path) -> None:
+    file = store.write(tmp_path, RECORD)
+    assert json.loads(file.read_text()) == {"schema": store.SCHEMA, **RECORD, "complete": True}
+    assert store.read_summary(file) == {"run_id": "a-b-T0", **RECORD["summary"]}
+    assert store.summaries(tmp_path) == [store.read_summary(file)]
+    assert [path.name for path in file.parent.iterdir()] == ["a-b-T0.json"]
+
+
+def test_a_failed_write_leaves_the_old_record_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = store.write(tmp_path, RECORD)
+    before = file.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match=r"a-b-T0\.json: cannot be written \(No space left on device\)"):
+        store.write(tmp_path, RECORD | {"summary": {}})
+    assert file.read_bytes() == before
+    assert len(list(file.parent.iterdir())) == 1
+
+
+def test_damaged_records_are_skipped_by_name(tmp_path: Path) -> None:
+    good = store.write(tmp_path, RECORD)
+    (good.parent / "cut.json").write_bytes(good.read_bytes()[:-5])
+    (good.parent / "empty.json").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"(cut|empty)\.json: skipped") as caught:
+        assert len(store.summaries(tmp_path)) == 1
+    assert len(caught) == 2
+
+
+def test_no_folder_is_no_record(tmp_path: Path) -> None:
+    assert store.summaries(tmp_path / "nowhere") == []
