@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, T5ForConditionalGeneration
+from transformers.models.t5.modeling_t5 import T5Stack
 
 from specbench.errors import UserError
 
@@ -44,20 +45,42 @@ def distillation_loss(
     return loss, alpha
 
 
-def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Start the draft's embeddings as the target's, on as many principal directions as the draft is wide.
+def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Start the draft from the target: its embeddings and, for a T5 of the same width, some of its layers.
 
-    Tokens alike for the target are then alike for the draft from the first step. Their size stays the draft's own.
+    Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
     """
+    borrow_embeddings(draft, target)
+    if isinstance(draft, T5ForConditionalGeneration) and isinstance(target, T5ForConditionalGeneration):
+        _borrow_layers(draft.encoder, target.encoder)
+        _borrow_layers(draft.decoder, target.decoder)
+
+
+def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
+    """The target's embeddings, on as many of their principal directions as the draft is wide, at the draft's size."""
     ours = draft.get_input_embeddings().weight
     theirs = target.get_input_embeddings().weight.detach().float()
-    width = min(ours.shape[1], theirs.shape[1])
     rows = min(ours.shape[0], theirs.shape[0])
-    _, _, directions = torch.linalg.svd(theirs[:rows], full_matrices=False)
-    projected = theirs[:rows] @ directions[:width].T
     with torch.no_grad():
+        if ours.shape[1] == theirs.shape[1]:
+            ours[:rows] = theirs[:rows].to(ours.dtype)
+            return
+        width = min(ours.shape[1], theirs.shape[1])
+        _, _, directions = torch.linalg.svd(theirs[:rows], full_matrices=False)
         # Principal directions differ in strength; a random turn spreads it over the coordinates.
         turn, _ = torch.linalg.qr(torch.randn(width, width))
-        projected = projected @ turn
+        projected = theirs[:rows] @ directions[:width].T @ turn
         size = ours.pow(2).mean().sqrt()
         ours[:rows, :width] = (projected * (size / projected.pow(2).mean().sqrt())).to(ours.dtype)
+
+
+def _borrow_layers(ours: T5Stack, theirs: T5Stack) -> None:
+    """Layers of the same shape, evenly spaced from the first to the last; one layer alone is the first."""
+    count, depth = len(ours.block), len(theirs.block)
+    fits = {name: weight.shape for name, weight in ours.block[0].state_dict().items()}
+    if count > depth or fits != {name: weight.shape for name, weight in theirs.block[0].state_dict().items()}:
+        return
+    for index, block in enumerate(ours.block):
+        place = round(index * (depth - 1) / max(count - 1, 1))
+        block.load_state_dict(theirs.block[place].state_dict(), strict=index == 0)
+    ours.final_layer_norm.load_state_dict(theirs.final_layer_norm.state_dict())

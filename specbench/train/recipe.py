@@ -29,7 +29,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
-from specbench.train.distill import borrow_embeddings, check_same_vocabulary
+from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
 from specbench.train.quality import alpha, bleu, bleu_metric
 from specbench.train.rows import load_rows
@@ -89,8 +89,8 @@ def load_target(recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTok
     target = networks.load(where, recipe.model.family, dtype, recipe.distill.revision).eval()
     if torch.cuda.is_available():
         target = target.to("cuda")
-    if recipe.distill.borrow_embeddings and recipe.model.start_from is None:
-        borrow_embeddings(draft, target)
+    if recipe.distill.borrow and recipe.model.start_from is None:
+        borrow(draft, target)
     return target
 
 

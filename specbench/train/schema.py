@@ -88,10 +88,10 @@ class DistillPlan:
 
     target: str | None = None  # a folder, a hub name or shipped:models/NAME; unset: ordinary training
     revision: str | None = None
-    greedy: bool = True  # learn on the target's greedy outputs,
-    sampled: bool = True  # on its outputs at T=1,
-    references: bool = False  # on the data's own references
-    borrow_embeddings: bool = True
+    greedy: float = 1.0  # share of the sources for which the target writes a greedy output to learn on,
+    sampled: float = 1.0  # the same at T=1,
+    references: bool = False  # and whether the data's own references are learned on, too
+    borrow: bool = True  # start from the target's embeddings, and layers where they fit
     kl_weight: float = 1.0  # forward KL(p || q); 1 - kl_weight is left for the cross-entropy on the tokens
     generate_batch: int = 128
     max_new_tokens: int = 96
@@ -140,8 +140,14 @@ def check(recipe: Recipe) -> Recipe:
     for key, (value, allowed) in choices.items():
         if value not in allowed:
             raise UserError(f"{key} is '{value}': choose one of {', '.join(allowed)}")
-    if not 0.0 <= recipe.distill.kl_weight <= 1.0:
-        raise UserError(f"distill.kl_weight is {recipe.distill.kl_weight}: it must be from 0 to 1")
+    shares = {
+        "distill.kl_weight": recipe.distill.kl_weight,
+        "distill.greedy": recipe.distill.greedy,
+        "distill.sampled": recipe.distill.sampled,
+    }
+    for key, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            raise UserError(f"{key} is {share}: it must be from 0 to 1")
     if recipe.task == "seq2seq" and recipe.model.decoder_layers > recipe.model.encoder_layers:
         raise UserError(
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "

@@ -5,6 +5,7 @@ It does not know networks or Trainers; a distilling recipe passes the target in.
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.errors import UserError
 from specbench.train import features
 from specbench.train.networks import load_tokenizer
 from specbench.train.outputs import Ids, kept_outputs, write_outputs
@@ -58,22 +60,26 @@ def training_set(
     as_they_are = features.pairs(rows, plan, tokenizer)
     if target is None:
         return as_they_are
-    sources: list[Ids] = list(as_they_are["input_ids"])
-    written: list[Ids] = list(as_they_are["labels"]) if distill.references else []
-    for wanted, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
-        if wanted:
+    every: list[Ids] = list(as_they_are["input_ids"])
+    sources, outputs = (list(every), list(as_they_are["labels"])) if distill.references else ([], [])
+    for share, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
+        chosen = random.Random(f"{recipe.seed} {name}").sample(every, round(share * len(every)))
+        if chosen:
             write = partial(
                 write_outputs,
                 target,
-                sources,
+                chosen,
                 sampled=sampled,
                 batch_size=distill.generate_batch,
                 max_new_tokens=distill.max_new_tokens,
                 seed=recipe.seed,
                 progress=recipe.progress,
             )
-            written += kept_outputs(output / f"target-{name}.jsonl", sources, write)
-    return features.pairs_of_ids(sources * (len(written) // len(sources)), written)
+            sources += chosen
+            outputs += kept_outputs(output / f"target-{name}.jsonl", chosen, write)
+    if not sources:
+        raise UserError("distill.greedy and distill.sampled are 0 and distill.references is false: nothing to learn on")
+    return features.pairs_of_ids(sources, outputs)
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
