@@ -1,7 +1,7 @@
 """specbench: measure speculative decoding on your models and your text.
 
 The rooms, top first; imports run downward only (checked by `make check`):
-`cli` > `run` > `measure | train | report` > `decoding` > `drafts | acceptance | tasks | store` >
+`cli` > `bench | run | report` > `measure | train` > `decoding` > `drafts | acceptance | tasks | store` >
 `models | sampling | quality | config | theory`. ARCHITECTURE.md walks through them.
 """
 

@@ -34,6 +34,14 @@ def test_json_lines_plain_or_gzip(tmp_path: Path, name: str) -> None:
     assert len(task(tmp_path / name).examples(1)) == 1
 
 
+def test_rows_can_be_joined_into_longer_prompts(tmp_path: Path) -> None:
+    file = written(tmp_path, "rows.jsonl", ROWS + b'{"en": "a tree", "de": "ein Baum"}\n')
+    assert [(e.index, e.prompt, e.reference) for e in task(file, rows_per_prompt=2).examples(None)] == [
+        (0, "translate: a dog a cat", "ein Hund eine Katze"),
+        (1, "translate: a tree", "ein Baum"),
+    ]
+
+
 def test_fields_can_be_renamed(tmp_path: Path) -> None:
     file = written(tmp_path, "rows.jsonl", b'{"src": "a dog", "tgt": "ein Hund"}\n')
     (example,) = task(file, source_field="src", reference_field="tgt").examples(None)

@@ -69,6 +69,7 @@ def _check_task(task: TaskConfig) -> None:
         require(path is None or Path(path).exists(), key, path, "a file or folder; there is none of that name")
     if task.path is None and task.hub is None and task.shipped is None:
         raise UserError("task: set task.path=FILE.jsonl[.gz]")
+    require(task.rows_per_prompt >= 1, "task.rows_per_prompt", task.rows_per_prompt, "at least 1")
     require(task.max_source_tokens >= 1, "task.max_source_tokens", task.max_source_tokens, "at least 1")
     require(task.train_limit >= 1, "task.train_limit", task.train_limit, "at least 1")
     require(

@@ -46,6 +46,7 @@ class TaskConfig:
     train_shipped: str | None = None
     source_field: str | None = None  # the row's field that goes into the prompt; none: unconditional
     reference_field: str = MISSING  # the field that quality is measured against and n-grams are fitted on
+    rows_per_prompt: int = 1  # rows joined into one prompt and one reference, for texts longer than a sentence
     prefix: str = ""  # put before the source
     suffix: str = ""  # put behind the source for decoder-only models, which must be told where to answer
     prompt_words: int | None = None  # unconditional tasks: words of the text given; unset: 0, or 4 at T=0

@@ -16,7 +16,7 @@ from specbench.tasks.rows import read_rows
 
 @dataclass(frozen=True)
 class Example:
-    """One row: the text of the prompt, and what a person wrote in answer to it."""
+    """One prompt: its text, and what a person wrote in answer to it."""
 
     index: int
     prompt: str
@@ -30,16 +30,22 @@ class Task:
         self.config = config
 
     def examples(self, limit: int | None) -> list[Example]:
-        """The first `limit` rows. Raises UserError where there is no row or a field is missing."""
-        config = self.config
-        source = self._rows(config.path, config.shipped, config.split)
-        examples = [
-            Example(index, self._prompt(row, index), self._field(row, index, config.reference_field))
-            for index, row in enumerate(itertools.islice(source, limit))
-        ]
+        """The first `limit` examples. Raises UserError where there is no row or a field is missing."""
+        examples = list(itertools.islice(self._examples(), limit))
         if not examples:
             raise UserError(f"{self.origin()}: there is no row in it")
         return examples
+
+    def _examples(self) -> Iterator[Example]:
+        config = self.config
+        rows = enumerate(self._rows(config.path, config.shipped, config.split))
+        for index in itertools.count():
+            group = list(itertools.islice(rows, config.rows_per_prompt))
+            if not group:
+                return
+            sources = [self._source(row, number) for number, row in group]
+            references = [self._field(row, number, config.reference_field) for number, row in group]
+            yield Example(index, config.prefix + " ".join(sources), " ".join(references))
 
     def training_text(self) -> Iterator[str]:
         """Up to `train_limit` texts as a model should write them."""
@@ -78,10 +84,10 @@ class Task:
             return Path(path)
         return shipped("data", ours) if ours is not None else None
 
-    def _prompt(self, row: dict[str, Any], index: int) -> str:
+    def _source(self, row: dict[str, Any], index: int) -> str:
         config = self.config
         if config.source_field is not None:
-            return config.prefix + self._field(row, index, config.source_field)
+            return self._field(row, index, config.source_field)
         words = self._field(row, index, config.reference_field).split()
         return " ".join(words[: config.prompt_words or 0])
 
