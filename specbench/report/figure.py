@@ -78,13 +78,14 @@ def svg(drawn: Drawn) -> str:
 
 def _bytes(drawn: Drawn, form: str) -> bytes:
     buffer = io.BytesIO()
-    metadata: dict[str, str | None] = {
-        "svg": {"Date": None, "Title": drawn.title, "Source": " ".join(drawn.run_ids)},
-        "pdf": {"CreationDate": None, "Title": drawn.title, "Keywords": " ".join(drawn.run_ids)},
+    ids = " ".join(drawn.run_ids)
+    metadata: dict[str, dict[str, str | None]] = {
+        "svg": {"Date": None, "Title": drawn.title, "Source": ids},
+        "pdf": {"CreationDate": None, "Title": drawn.title, "Keywords": ids},
         "png": {"Title": drawn.title, "Description": drawn.alt},
-    }[form]
+    }
     with styled():
-        drawn.figure.savefig(buffer, format=form, metadata=metadata)
+        drawn.figure.savefig(buffer, format=form, metadata=metadata[form])
     return buffer.getvalue()
 
 

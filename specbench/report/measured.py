@@ -49,7 +49,7 @@ def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> p
     for _, row in frame.iterrows():
         whole = records.whole(row["run_id"])
         tokens, counted = tokens_per_pass(whole), operations(whole)
-        kept = [*PAIR, "gamma", "hardware", "dtype", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
+        kept = [*PAIR, "gamma", "hardware", "where", "dtype", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
         kept += ["speedup_measured", "speedup_low", "speedup_high", "simulated", "run_id"]
         rows.append({key: row[key] for key in kept} | {
             "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,

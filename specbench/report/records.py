@@ -66,6 +66,13 @@ def digest(run_id: str) -> str:
     return run_id.rpartition("-")[2]
 
 
+def short(hardware: str) -> str:
+    """Hardware in a word or two, for labels: 'H200', 'CPU 2 threads'."""
+    if "threads" in hardware:
+        return f"CPU {hardware.rpartition(', ')[2]}"
+    return hardware.removeprefix("NVIDIA ").partition(" ")[0]
+
+
 def date(created: object) -> str:
     """The day of a record's time stamp."""
     return str(created)[:10]
@@ -91,5 +98,7 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each config the record with the most prompts, and of those the newest."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     frame["simulated"] = frame["simulated"].fillna(False).astype(bool)
+    several = frame["hardware"].dropna().nunique() > 1
+    frame["where"] = [short(name) if several and pd.notna(name) else "" for name in frame["hardware"]]
     frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates(SAME, keep="last")
     return frame.sort_values([*PAIR, "gamma"], kind="stable").reset_index(drop=True)

@@ -6,6 +6,7 @@ a lighter twin that an SVG shows on a dark screen.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -19,12 +20,14 @@ BLUE, VERMILLION, GREEN, PURPLE, GOLD, SLATE = "#0072b2", "#c44e00", "#00805e", 
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, GOLD, SLATE)
 # Rows of what is pale on paper and stays so: bands behind tokens.
 PALE_GREEN, PALE_RED, PALE_BLUE = "#c9ebdc", "#fbd5c2", "#cfe5f5"
+TINT_BLUE, TINT_RED = "#7fb8d8", "#e5a77f"  # the same hue, for what prepares
 
 # What a colour turns into on a dark screen; used in SVG only.
 DARK = {
     INK: "#e6edf3", FAINT: "#9aa4af", PAPER: "#0d1117", GRID: "#30363d",
     BLUE: "#56b4e9", VERMILLION: "#ff8f4d", GREEN: "#35c99a", PURPLE: "#e38bbb", GOLD: "#e0b83a", SLATE: "#a8b3bf",
     PALE_GREEN: "#12503a", PALE_RED: "#6b2d10", PALE_BLUE: "#123f5e",
+    TINT_BLUE: "#2b6f99", TINT_RED: "#8f4a22",
 }  # fmt: skip
 
 GAMMA_COLOURS = {1: BLUE, 3: VERMILLION, 5: GREEN, 7: PURPLE, 10: GOLD}
@@ -62,7 +65,7 @@ def panels(columns: int = 1, width: float = COLUMN, height: float = 3.0, rows: i
 
 
 def at_end(
-    axes: Axes, x: float, y: float, text: str, colour: str, dx: float = 4, dy: float = 0, **options: object
+    axes: Axes, x: float, y: float, text: str, colour: str, dx: float = 4, dy: float = 0, **options: Any
 ) -> None:
     """A label right of the point (x, y), in points of offset; not cut at the panel's edge."""
     axes.annotate(

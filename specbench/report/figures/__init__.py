@@ -4,15 +4,26 @@ from collections.abc import Callable, Sequence
 
 from specbench.errors import UserError
 from specbench.report.figure import Drawn
+from specbench.report.figures.agreement import beta, position
+from specbench.report.figures.costs import cost
 from specbench.report.figures.curves import figure2, figure4
+from specbench.report.figures.gammas import gamma
 from specbench.report.figures.optimum import figure3
+from specbench.report.figures.sample import figure1
+from specbench.report.figures.timeline import figure5
 from specbench.report.records import Records
 from specbench.report.style import styled
 
 FIGURES: dict[str, Callable[[Records], Drawn]] = {
+    "figure1": figure1,
     "figure2": figure2,
     "figure3": figure3,
     "figure4": figure4,
+    "figure5": figure5,
+    "gamma": gamma,
+    "position": position,
+    "beta": beta,
+    "cost": cost,
 }
 
 

@@ -73,7 +73,8 @@ def figure4(records: Records) -> Drawn:
     pair_lines(axes, measured)
     notes = [
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
-        "Filled points: our measured speedup, which pays for its draft and so lies below; hollow: operations counted in the run",
+        "Filled points: our measured speedup, which pays for its draft and so lies below; hollow: operations "
+        "counted in the run",
     ]
     return Drawn(
         "figure4",

@@ -1,11 +1,15 @@
 """Measured points as figures show them: marker, error bars, whose they are, and what to say where there is none."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
 from specbench.report.records import PAIR, digest
-from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER
+from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels
 
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
@@ -14,7 +18,7 @@ Columns = tuple[str, str, str]
 def error_bars(
     axes: Axes, point: "pd.Series[object]", columns: Columns, colour: str, among: pd.DataFrame, hollow: bool = False
 ) -> None:
-    """One point at (alpha, value) with a 95% bar; `columns` names value, low and high. Nothing where there is no value."""
+    """One point at (alpha, value) with a 95% bar; `columns` names value, low and high. No value, no point."""
     value, low, high = (point[column] for column in columns)
     if pd.isna(value):
         return
@@ -47,14 +51,14 @@ def pair_lines(axes: Axes, measured: pd.DataFrame, with_c: bool = False) -> None
 
 def pair_name(row: "pd.Series[object]") -> str:
     """'t5-nano T=0'; the target too is named in the notes."""
-    name = f"{row['draft']}, T={row['temperature']:g}"
+    name = f"{row['draft']}, T={row['temperature']:g}" + (f", {row['where']}" if row.get("where") else "")
     return f"{name} (simulated)" if row["simulated"] else name
 
 
 def captions(measured: pd.DataFrame, name: str) -> list[str]:
     """Where the points come from, or how to get some."""
     if measured.empty:
-        return [f"No record lies in these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
+        return [f"No record yet for these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
     return sources(measured)
 
 
@@ -77,3 +81,27 @@ def _pair(row: "pd.Series[object]") -> tuple[object, ...]:
 
 def _pairs(frame: pd.DataFrame) -> list[tuple[object, ...]]:
     return list(dict.fromkeys(_pair(row) for _, row in frame.iterrows()))
+
+
+def nothing_yet(name: str, title: str) -> Drawn:
+    """An empty panel that says how to fill it."""
+    figure, (axes,) = panels(width=4.6, height=1.2)
+    axes.set_axis_off()
+    axes.text(
+        0.5, 0.5, f"no record yet\n{fill(name)}\n{fill_twin(name)}", ha="center", va="center", color=FAINT,
+        transform=axes.transAxes, parse_math=False,
+    )  # fmt: skip
+    return Drawn(name, title, figure, pd.DataFrame(columns=["run_id"]), captions(pd.DataFrame(), name))
+
+
+def legend(axes: Axes, names: Sequence[tuple[str, str]], places: Sequence[float], mark: str = "■") -> None:
+    """Coloured squares with their names in one row above the panel, at `places` of its width."""
+    for (text, colour), x in zip(names, places, strict=True):
+        sign: dict[str, Any] = {
+            "xycoords": "axes fraction",
+            "textcoords": "offset points",
+            "fontsize": 9,
+            "va": "bottom",
+        }
+        axes.annotate(mark, (x, 1.0), xytext=(0, 3), color=colour, family="DejaVu Sans", **sign)
+        axes.annotate(text, (x, 1.0), xytext=(11, 3), color=INK, **sign)

@@ -49,7 +49,7 @@ def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
     """Of each pair with several gammas the fastest, with the range of gammas whose interval reaches its speedup."""
     frame = neural(frame).dropna(subset=["speedup_measured", "speedup_high", "c"])
     rows = []
-    for _, group in frame.groupby([*PAIR, "hardware", "dtype"], dropna=False, sort=True):
+    for _, group in frame.groupby([*PAIR, "hardware", "where", "dtype"], dropna=False, sort=True):
         if len(group) < 2:
             continue
         top = group.loc[group["speedup_measured"].idxmax()]
@@ -69,6 +69,7 @@ def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
                 "run_id",
             ]
             rows.append({key: top[key] for key in kept} | {
-                "gamma_low": near.min(), "gamma_high": near.max(), "gammas_run": " ".join(f"{g:g}" for g in group["gamma"]),
+                "gamma_low": near.min(), "gamma_high": near.max(),
+                "gammas_run": " ".join(f"{g:g}" for g in group["gamma"]),
             })  # fmt: skip
     return pd.DataFrame(rows)

@@ -34,7 +34,7 @@ def table3(records: Records) -> Table:
 
 
 def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:
-    """One record a pair and temperature: alpha depends on neither gamma nor machine, so the one with the most tokens."""
+    """One record a pair and temperature: alpha depends on neither gamma nor machine, so that with the most tokens."""
     plain = frame[frame["top_k"].isna() & frame["top_p"].isna()]
     ranked = plain.sort_values(["tokens", "created"], ascending=False, kind="stable")
     return ranked.drop_duplicates(["target", "task", "draft", "temperature"]).sort_values(

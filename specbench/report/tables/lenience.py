@@ -98,7 +98,8 @@ def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
 
 
 def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
-    for cell in record["lenience"]:
+    cells: list[Row] = record["lenience"]
+    for cell in cells:
         if cell["lenience"] == lenience:
             speed = _speed(cell["alpha"], record["c"]) if pd.notna(record["c"]) else None
             return cell | {

@@ -16,7 +16,8 @@ from specbench.report.tables import notes
 
 Row = dict[str, Any]
 SHOWN = [
-    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end", "best γ", "record",
+    "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
+    "best γ", "record",
 ]  # fmt: skip
 
 
@@ -128,9 +129,8 @@ def _show(row: Row) -> Row:
         "T": f"{row['temperature']:g}", "γ": f"{row['gamma']:g}", "whose": "ours" if whose == "none" else whose,
     }  # fmt: skip
     if whose == "none":
-        return cells | {name: "no record" for name in ("α", "EMP")} | {
-            name: NONE for name in ("c", "v", "EXP", "calibrated", "end to end", "best γ")
-        } | {"record": f"none: `{row['command']}`"}  # fmt: skip
+        empty = dict.fromkeys(SHOWN[len(cells) :], NONE) | dict.fromkeys(("α", "EMP"), "no record")
+        return cells | empty | {"record": f"none: `{row['command']}`"}
     slow = row.get("lossless") is False
     return cells | {
         "α": interval(row["alpha"], row.get("alpha_low"), row.get("alpha_high")),

@@ -1,0 +1,151 @@
+"""Acceptance by draft position against alpha^i, and how beta is spread over positions."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from specbench.measure.intervals import bootstrap
+from specbench.report.figure import Drawn
+from specbench.report.figures.marks import captions, nothing_yet, pair_name
+from specbench.report.measured import RESAMPLES
+from specbench.report.records import PAIR, Records
+from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
+
+Record = dict[str, Any]
+POSITION, BETA = "Acceptance by draft position", "How β is spread"
+MOST_PAIRS = 6
+
+
+def position(records: Records) -> Drawn:
+    """How many of its first i drafted tokens a pass keeps, beside alpha^i: a panel a draft, a line a temperature."""
+    chosen = _longest_drafts(records.frame)
+    if chosen.empty:
+        return nothing_yet("position", POSITION)
+    drafts = list(dict.fromkeys(zip(chosen["target"], chosen["draft"], chosen["task"], strict=True)))
+    figure, axes = panels(len(drafts), width=0.7 + 2.3 * len(drafts), height=2.6)
+    values = pd.DataFrame([row for run_id in chosen["run_id"] for row in survival(records.whole(run_id))])
+    for panel, (target, draft, task) in zip(axes, drafts, strict=True):
+        lines = chosen[(chosen["target"] == target) & (chosen["draft"] == draft) & (chosen["task"] == task)]
+        _survivals(panel, lines.sort_values("temperature"), values)
+        panel.set_title(draft)
+        panel.set(ylim=(0, 1.02), xlabel="first $i$ drafted tokens")
+        panel.set_xticks(range(int(values["position"].max()) + 1))
+    axes[0].set_ylabel("kept by the target")
+    notes = [
+        "Dashed: α^i, which would hold if acceptances were independent and alike. Points: the share of passes that "
+        "keep their first i tokens, with 95% intervals; drafts cut short by the end of the text count that far",
+        *captions(chosen, "position"),
+    ]
+    return Drawn("position", POSITION, figure, values, notes)
+
+
+def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
+    for index, (_, record) in enumerate(lines.iterrows()):
+        own = values[values["run_id"] == record["run_id"]]
+        colour = SERIES[index % len(SERIES)]
+        steps = np.linspace(0, own["position"].max(), 100)
+        axes.plot(steps, record["alpha"] ** steps, color=colour, linestyle=(0, (3, 2)), linewidth=0.9)
+        axes.errorbar(
+            own["position"], own["share"], yerr=[own["share"] - own["low"], own["high"] - own["share"]],
+            fmt=MARKERS[index % len(MARKERS)], color=colour, linestyle="-", linewidth=1.3, elinewidth=0.8, markersize=4,
+            markerfacecolor=PAPER if record["simulated"] else colour,
+        )  # fmt: skip
+        # Curves fall, so the upper right corner is free.
+        name = pair_name(record).partition(", ")[2]
+        axes.text(
+            0.99, 0.98 - 0.09 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)", color=colour, fontsize=9, ha="right",
+            va="top", transform=axes.transAxes,
+        )  # fmt: skip
+
+
+def survival(record: Record) -> list[Record]:
+    """For i = 1 ... gamma: the share of passes that keep their first i tokens.
+
+    A draft may end before gamma (the text ends, or there is no room): such a pass says nothing of later positions, so
+    the share is a product of conditional shares, accepted over reached at each position (Kaplan and Meier).
+    """
+    gamma = record["summary"]["gamma"]
+    counted = [[_reached(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]] for prompt in record["prompts"]]
+    columns = np.array(
+        [np.sum(passes, axis=0) if passes else np.zeros((gamma, 2)) for passes in counted]
+    )  # [prompts, gamma, 2]
+    rows = []
+    for i in range(1, gamma + 1):
+        reached = int(columns[:, i - 1, 0].sum())
+        if reached == 0:
+            break
+        share = bootstrap(columns[:, :i].reshape(len(columns), -1), _product, RESAMPLES, seed=0)
+        rows.append({
+            "position": i, "share": share.value, "low": share.low, "high": share.high,
+            "independent": record["summary"]["alpha"] ** i, "reached": reached,
+            "draft": record["summary"]["draft"], "temperature": record["summary"]["temperature"],
+            "run_id": record["run_id"],
+        })  # fmt: skip
+    return rows
+
+
+def _reached(a_pass: Record, gamma: int) -> NDArray[np.float64]:
+    """For each position (reached, accepted) of one pass; nothing behind the end of the text."""
+    # Where the end of the text is among the accepted tokens, what was drafted behind it means nothing.
+    drafted = a_pass["emitted"] if a_pass["emitted"] <= a_pass["accepted"] else a_pass["drafted"]
+    accepted = min(a_pass["accepted"], drafted)
+    places = np.arange(gamma)
+    return np.stack([(places < drafted) & (places <= accepted), places < accepted], axis=-1).astype(float)
+
+
+def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached. None reached is none kept."""
+    pairs = totals.reshape(*totals.shape[:-1], -1, 2)
+    shares = np.divide(pairs[..., 1], pairs[..., 0], out=np.zeros(pairs.shape[:-1]), where=pairs[..., 0] > 0)
+    product: NDArray[np.float64] = np.prod(shares, axis=-1)
+    return product
+
+
+def beta(records: Records) -> Drawn:
+    """A histogram of beta for each draft; sampled runs, for at T = 0 it is 0 or 1."""
+    frame = records.frame[records.frame["tokens"].notna()]
+    sampled = frame[frame["temperature"] > 0]
+    chosen = _one_a_pair(sampled if not sampled.empty else frame)
+    if chosen.empty:
+        return nothing_yet("beta", BETA)
+    chosen = chosen.sort_values("alpha", ascending=False).head(MOST_PAIRS)
+    figure, axes = panels(1, width=COLUMN + 0.6, height=0.5 + 0.85 * len(chosen), rows=len(chosen))
+    rows = []
+    edges = np.linspace(0, 1, 21)
+    for panel, (index, (_, record)) in zip(axes, enumerate(chosen.iterrows()), strict=True):
+        values = [b for prompt in records.whole(record["run_id"])["prompts"] for b in prompt["beta"]]
+        shares = np.histogram(values, edges)[0] / len(values)
+        colour = SERIES[index % len(SERIES)]
+        panel.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=colour, edgecolor=PAPER, linewidth=0.5)
+        panel.plot([record["alpha"]] * 2, [0, shares.max()], color=INK, linewidth=1)
+        panel.set_title(rf"{pair_name(record)}, mean $\alpha={record['alpha']:.2f}$", color=colour, pad=3, fontsize=9)
+        panel.set(xlim=(0, 1))
+        panel.set_yticks([])
+        panel.grid(visible=False)
+        panel.spines["left"].set_visible(False)
+        panel.tick_params(labelbottom=panel is axes[-1])
+        rows += [
+            {"low": edges[i], "high": edges[i + 1], "share": share, "positions": len(values), "draft": record["draft"],
+             "temperature": record["temperature"], "run_id": record["run_id"]}
+            for i, share in enumerate(shares)
+        ]  # fmt: skip
+    axes[-1].set_xlabel(r"$\beta=\sum_x \min(p(x), q(x))$ at a position of the target's text")
+    notes = [
+        "The share of positions by β, each panel to its own height; the upright is the mean, α",
+        *captions(chosen, "beta"),
+    ]
+    return Drawn("beta", BETA, figure, pd.DataFrame(rows), notes)
+
+
+def _longest_drafts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each pair the record with the largest gamma; drafts without knowledge are left out."""
+    known = frame[frame["draft"] != "random"].sort_values(["gamma", "tokens"])
+    best = known.drop_duplicates(PAIR, keep="last")
+    return best[best["gamma"] >= 3].sort_values("alpha", ascending=False).head(MOST_PAIRS)
+
+
+def _one_a_pair(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values(["tokens", "created"]).drop_duplicates(PAIR, keep="last")

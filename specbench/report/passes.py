@@ -1,0 +1,80 @@
+"""A decoded prompt pass by pass: which tokens were drafted, kept, refused and put in by the target (Figure 1).
+
+The terminal and the picture show the same lines; this makes them from a record.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specbench.errors import UserError
+
+Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the token behind a fully accepted draft
+PER_LINE = 106  # characters of a line, what came before included
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token as text."""
+
+    text: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Line:
+    """One target pass: the end of the text `before` it, and its tokens."""
+
+    before: str
+    pieces: list[Piece]
+
+
+def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE) -> list[Line]:
+    """The passes of one prompt of a record. What was drafted behind a rejection is left out: it was never judged."""
+    texts = record.get("pieces")
+    ours = prompt["speculative"]
+    if texts is None or any("tokens" not in a_pass for a_pass in ours["passes"]):
+        raise UserError(f"{record['run_id']}: its passes do not hold what was drafted; run it again with force=true")
+    made: list[Line] = []
+    written = ""
+    position = 0
+    for a_pass in ours["passes"]:
+        drafted, accepted = a_pass["tokens"], a_pass["accepted"]
+        kept = drafted[: min(accepted, a_pass["emitted"])]
+        pieces = [Piece(_plain(texts, token), "accepted") for token in kept]
+        if accepted < min(len(drafted), a_pass["emitted"]):  # not behind the end of the text
+            pieces.append(Piece(_plain(texts, drafted[accepted]), "rejected"))
+        if a_pass["emitted"] > accepted:
+            pieces.append(Piece(_plain(texts, ours["tokens"][position + accepted]), "target"))
+        if not made and pieces:
+            pieces[0] = Piece(pieces[0].text.lstrip(), pieces[0].kind)  # a text does not begin with a space
+        room = width - sum(len(piece.text) for piece in pieces)
+        before = written.replace("␣", " ").lstrip()
+        made.append(Line(before if len(before) <= room else "…" + before[len(before) - max(room - 1, 0) :], pieces))
+        written += "".join(piece.text for piece in pieces if piece.kind != "rejected")
+        position += a_pass["emitted"]
+    return made
+
+
+def pick(record: dict[str, Any], longest: int = 44) -> int:
+    """The prompt to show where none is named: of those with a rejection and not too long, the longest."""
+
+    def worth(index: int) -> tuple[bool, int]:
+        ours = record["prompts"][index]["speculative"]
+        refused = any(a_pass["accepted"] < a_pass["drafted"] for a_pass in ours["passes"])
+        return (refused and len(ours["tokens"]) <= longest, len(ours["tokens"]))
+
+    return max(range(len(record["prompts"])), key=worth)
+
+
+def count(prompt: dict[str, Any]) -> str:
+    """'21 tokens in 7 target passes'."""
+    ours = prompt["speculative"]
+    return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"
+
+
+def _plain(texts: dict[str, str], token: int) -> str:
+    """A token's text on one line; the end of the text as a sign of its own."""
+    text = texts[str(token)].replace("\n", "⏎")
+    if not text.strip():
+        return "␣" * max(1, len(text))
+    return "▪" if text.strip() in ("</s>", "<|endoftext|>", "[SEP]") else text
