@@ -14,6 +14,8 @@ VERBS = {
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
+    "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
+    "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import store
+from specbench.errors import UserError
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
 SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype"]
@@ -39,6 +40,18 @@ class Records:
         if run_id not in self._whole:
             self._whole[run_id] = json.loads(_text(self._files[run_id]))
         return self._whole[run_id]
+
+    def find(self, name: str) -> str:
+        """The run id that `name` means: an id, its digest, or any part of it that only one record has."""
+        if name in self._files:
+            return name
+        found = [run_id for run_id in self._files if name in run_id]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            some = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+            raise UserError(f"{name}: {len(found)} records have this in their name ({some}); give more of it")
+        raise UserError(f"{name}: no record of that name in {self.results}; 'specbench results' lists them")
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = {}

@@ -56,8 +56,8 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
         # Curves fall, so the upper right corner is free.
         name = pair_name(record).partition(", ")[2]
         axes.text(
-            0.99, 0.98 - 0.09 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)", color=colour, fontsize=9, ha="right",
-            va="top", transform=axes.transAxes,
+            0.99, 0.98 - 0.09 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)",
+            color=colour, fontsize=9, ha="right", va="top", transform=axes.transAxes,
         )  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""`specbench show`: a run's text pass by pass, in colour, as in the paper's Figure 1."""
+
+from pathlib import Path
+from typing import Any
+
+from specbench.cli.options import dashed, options
+from specbench.errors import UserError
+
+# Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
+STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
+MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # where there is no colour, as in a pipe
+WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "put in by the target"}
+
+
+def main(argv: list[str]) -> int:
+    parser = options(
+        "show", "A run's text, a line for each target pass: what was drafted, kept, rejected and corrected."
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's id, or any part of it that only one has")
+    parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
+    parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
+    arguments = parser.parse_args(dashed(argv))
+    from specbench.report.passes import pick
+    from specbench.report.records import Records
+
+    records = Records(arguments.results)
+    record = records.whole(records.find(arguments.run))
+    prompts = len(record["prompts"])
+    if arguments.prompt is not None and not 1 <= arguments.prompt <= prompts:
+        raise UserError(f"--prompt {arguments.prompt}: this run has prompts 1 to {prompts}")
+    number = pick(record) if arguments.prompt is None else arguments.prompt - 1
+    _print(record, number)
+    if arguments.picture is not None:
+        _picture(record, number, Path(arguments.picture))
+    return 0
+
+
+def _print(record: dict[str, Any], number: int) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from specbench.report.passes import count, lines
+
+    console = Console(highlight=False)
+    prompt, summary = record["prompts"][number], record["summary"]
+    rows = lines(record, prompt, max(40, console.width - 5))
+
+    def marked(text: str, kind: str) -> str:
+        return text if console.color_system else MARKS[kind].format(text)
+
+    said = " (simulated)" if summary.get("simulated") else ""
+    console.print(
+        f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold]{said}, "
+        f"T={summary['temperature']:g}, γ={summary['gamma']}, "
+        f"prompt {number + 1} of {len(record['prompts'])}: {count(prompt)}",
+        soft_wrap=True,
+    )
+    console.print(Text(prompt["prompt"], style="italic"), soft_wrap=True)
+    for index, line in enumerate(rows, 1):
+        text = Text().append(f"{index:>3}  {line.before}", "dim")
+        for piece in line.pieces:
+            bare = piece.text.lstrip(" ")
+            text.append(" " * (len(piece.text) - len(bare))).append(marked(bare, piece.kind), STYLES[piece.kind])
+        console.print(text, soft_wrap=True)
+    key = Text("     ")
+    for kind, words in WORDS.items():
+        key.append(marked(words, kind), STYLES[kind]).append("   ")
+    console.print(key, soft_wrap=True)
+
+
+def _picture(record: dict[str, Any], number: int, file: Path) -> None:
+    from specbench.report.figure import FORMATS, save
+    from specbench.report.figures.sample import sample
+    from specbench.report.style import styled
+
+    form = file.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
+    with styled():
+        drawn = sample(record, number, name=file.stem)
+    for written in save(drawn, file.parent, [form]):
+        print(written)
