@@ -19,10 +19,48 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-WORDS = (
-    "the a dog cat man house tree runs sees sits old small red green under over near der die ein hund katze mann haus "
-    "baum rennt sieht sitzt alte kleine rote unter neben . , to translate English German :"
-).split()
+WORDS = [
+    "the",
+    "a",
+    "dog",
+    "cat",
+    "man",
+    "house",
+    "tree",
+    "runs",
+    "sees",
+    "sits",
+    "old",
+    "small",
+    "red",
+    "green",
+    "under",
+    "over",
+    "near",
+    "der",
+    "die",
+    "ein",
+    "hund",
+    "katze",
+    "mann",
+    "haus",
+    "baum",
+    "rennt",
+    "sieht",
+    "sitzt",
+    "alte",
+    "kleine",
+    "rote",
+    "unter",
+    "neben",
+    ".",
+    ",",
+    "to",
+    "translate",
+    "English",
+    "German",
+    ":",
+]
 SPECIAL = ["<pad>", "</s>", "<unk>"]
 PADDED = 64  # rows of the head; the tokenizer has fewer tokens
 

@@ -220,6 +220,7 @@ def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.run.execution.beta", interrupt)
+    monkeypatch.setattr("specbench.run.pair.beta", interrupt)
     code, _, err, record = run()
     assert code == 130 and record is None and "interrupted" in err
+    assert not list(tmp_path.rglob("*.part"))

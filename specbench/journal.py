@@ -1,0 +1,101 @@
+"""What a run has finished so far: one line a prompt, so that a killed run goes on where it was.
+
+A journal is one JSON-lines file per run, held under a lock by the process that works on it. Each process that works on
+the run begins with a `part` line; a prompt's line is appended and flushed to the disk when the prompt is done. A last
+line that was cut off by a kill or a full disk is dropped. The record at the end is made from the journal's lines alone,
+so that a resumed run and an undisturbed one give the same texts and the same alpha, bit for bit.
+"""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from filelock import FileLock, Timeout
+
+from specbench.errors import MachineError
+
+SCHEMA = 1
+
+
+class Journal:
+    """The journal of `run_id`, as a context manager: locked on entry, released on exit."""
+
+    def __init__(self, results: str | Path, run_id: str) -> None:
+        self.run_id = run_id
+        self.file = Path(results) / "journals" / f"{run_id}.jsonl"
+        self.prompts: dict[int, dict[str, Any]] = {}
+        self.parts: list[dict[str, Any]] = []
+        self._lock = FileLock(self.file.with_suffix(".lock"))
+        self._opened: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(blocking=False)
+        except Timeout as error:
+            raise MachineError(
+                f"{self.run_id}: another process is at work on this very run; it is left to it"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._opened = open(self.file, "a+b")  # closed on exit
+        self._read()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._lock.release()
+
+    def _read(self) -> None:
+        """Take in the whole lines, and cut off what comes behind them."""
+        assert self._opened is not None
+        self._opened.seek(0)
+        whole = 0
+        for line in self._opened:
+            try:
+                entry = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                entry = None
+            if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
+                break
+            if "part" in entry:
+                self.parts.append(entry["part"])
+            else:
+                self.prompts[entry["prompt"]["index"]] = entry["prompt"]
+            whole += len(line)
+        self._opened.truncate(whole)
+
+    def begin_part(self, part: dict[str, Any]) -> None:
+        """A process starts or goes on: `part` says when and on what."""
+        self.parts.append(part | {"after_prompts": len(self.prompts)})
+        self._append({"part": self.parts[-1]})
+
+    def add(self, prompt: dict[str, Any]) -> None:
+        """A prompt is done. It is on the disk when this returns."""
+        self._append({"prompt": prompt})
+        self.prompts[prompt["index"]] = prompt
+
+    def remove(self) -> None:
+        """The record is written; the journal has done its work."""
+        self.file.unlink(missing_ok=True)
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        assert self._opened is not None
+        line = json.dumps({"schema": SCHEMA, **entry}, ensure_ascii=False).encode() + b"\n"
+        try:
+            self._opened.write(line)
+            self._opened.flush()
+            os.fsync(self._opened.fileno())
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> MachineError:
+        return MachineError(
+            f"{self.file}: cannot be written ({error.strerror}); what was finished is kept: run the same command "
+            "again, or set results=FOLDER elsewhere"
+        )

@@ -1,0 +1,105 @@
+"""One prompt, decoded both ways: the raw measurement that everything else is made from."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.config import RunConfig
+from specbench.decoding import Trace, autoregressive, speculative
+from specbench.errors import MachineError
+from specbench.measure.agreement import beta
+from specbench.measure.lossless import first_difference
+from specbench.run.build import Parts
+from specbench.sampling import Sampling
+
+CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
+WARMUP_TOKENS = 32
+GREEDY = Sampling(temperature=0.0)
+
+
+def sampling_of(config: RunConfig) -> Sampling:
+    return Sampling(**asdict(config.sampling))
+
+
+def warm_up(config: RunConfig, parts: Parts) -> None:
+    """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
+    for index in range(min(config.warmup, len(parts.prompts))):
+        both_ways(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
+    if config.sampling.temperature > 0:
+        _prove_greedy_identity(config, parts)
+
+
+def _prove_greedy_identity(config: RunConfig, parts: Parts) -> None:
+    """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first."""
+    for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
+        baseline, ours = both_ways(config, parts, index, GREEDY)
+        difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
+        if difference is not None and not difference.is_rounding:
+            raise MachineError(
+                f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
+                f"{difference.position + 1}, by more than rounding (margin {difference.margin:.3g}, noise "
+                f"{difference.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
+            )
+
+
+def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
+    """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree."""
+    prompt, example, sampling = parts.prompts[index], parts.examples[index], sampling_of(config)
+    baseline, ours = both_ways(config, parts, index, sampling)
+    difference = None
+    if sampling.temperature == 0:
+        found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
+        difference = found and asdict(found) | {"is_rounding": found.is_rounding}
+    return {
+        "index": example.index,
+        "prompt": example.prompt,
+        "reference": example.reference,
+        "prompt_tokens": len(prompt.source) + len(prompt.prefix),
+        "baseline": _raw(baseline, parts),
+        "speculative": _raw(ours, parts),
+        "beta": beta(parts.target, parts.draft, prompt, baseline.tokens, sampling),
+        "difference": difference,
+    }
+
+
+def both_ways(
+    config: RunConfig, parts: Parts, index: int, sampling: Sampling, tokens: int | None = None
+) -> tuple[Trace, Trace]:
+    """The baseline and the speculative decoding of one prompt. Which goes first alternates, so that a machine that
+    slows down or speeds up favours neither."""
+    prompt = parts.prompts[index]
+    most = tokens or config.max_new_tokens
+
+    def baseline() -> Trace:
+        generator = generator_for(config.seed, index, "baseline", parts.device)
+        return autoregressive(parts.target, prompt, sampling=sampling, max_new_tokens=most, generator=generator)
+
+    def ours() -> Trace:
+        generator = generator_for(config.seed, index, "speculative", parts.device)
+        return speculative(
+            parts.target,
+            parts.draft,
+            prompt,
+            gamma=config.gamma,
+            sampling=sampling,
+            max_new_tokens=most,
+            generator=generator,
+        )
+
+    if index % 2 == 0:
+        first = baseline()
+        return first, ours()
+    second = ours()
+    return baseline(), second
+
+
+def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:
+    """The random numbers of one prompt and one purpose, independent of all others."""
+    words = [seed, index, *stream.encode()]
+    return torch.Generator(device).manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
+
+
+def _raw(trace: Trace, parts: Parts) -> dict[str, Any]:
+    return {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)

@@ -1,0 +1,79 @@
+"""Raw prompts to a record: the summary that tables show, the frozen config, and where and how it was made."""
+
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from specbench.config import RunConfig
+from specbench.environment import environment, hardware
+from specbench.measure.summary import summarise
+from specbench.models.load import name_of
+from specbench.quality import quality
+from specbench.run.build import Parts
+from specbench.run.identity import draft_name
+
+UNITS = {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"}
+
+
+def make_record(
+    config: RunConfig, run_id: str, parts: Parts, prompts: list[dict[str, Any]], processes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The record of a finished run. `processes` are those that worked on it: more than one after an interruption, and
+    then the times are from all of them."""
+    measured = summarise(
+        prompts,
+        gamma=config.gamma,
+        greedy=config.sampling.temperature == 0,
+        c_hat=parts.draft.operations / parts.target.operations,
+        resamples=config.resamples,
+        seed=config.seed,
+    )
+    surroundings = environment()
+    summary = {
+        **_names(config),
+        **measured,
+        **_quality(config, prompts),
+        "device": config.device,
+        "dtype": config.dtype,
+        "hardware": hardware(surroundings, config.device),
+        "simulated": False,
+        "processes": len(processes),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return {
+        "run_id": run_id,
+        "summary": summary,
+        "config": asdict(replace(config, force=False)),
+        "environment": surroundings,
+        "processes": processes,
+        "units": UNITS,
+        "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
+        "prompts": prompts,
+    }
+
+
+def _names(config: RunConfig) -> dict[str, Any]:
+    return {
+        "target": name_of(config.target),
+        "draft": draft_name(config),
+        "task": config.task.name,
+        "temperature": config.sampling.temperature,
+        "gamma": config.gamma,
+        "top_k": config.sampling.top_k,
+        "top_p": config.sampling.top_p,
+    }
+
+
+def _quality(config: RunConfig, prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    references = [prompt["reference"] for prompt in prompts]
+    scores = {
+        f"quality_{way}": quality(config.task.metric, [prompt[way]["text"] for prompt in prompts], references)
+        for way in ("baseline", "speculative")
+    }
+    return {"quality_metric": config.task.metric, **scores}
+
+
+def _tokens_of(prompts: list[dict[str, Any]]) -> set[int]:
+    """Every token that was written or drafted."""
+    written = {t for prompt in prompts for way in ("baseline", "speculative") for t in prompt[way]["tokens"]}
+    return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}

@@ -1,0 +1,143 @@
+"""Nothing is lost: interrupted runs go on where they were, and end equal to undisturbed ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from specbench import store
+from specbench.cli import main
+from specbench.errors import MachineError
+from specbench.journal import Journal
+
+Folders = dict[str, Path]
+
+
+def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.begin_part({"started": "now"})
+        journal.add({"index": 0, "beta": [0.1, 1 / 3]})
+        journal.add({"index": 1, "beta": [0.5]})
+    file = journal.file
+    file.write_bytes(file.read_bytes()[:-7])
+    with Journal(tmp_path, "run") as again:
+        assert again.prompts == {0: {"index": 0, "beta": [0.1, 1 / 3]}}
+        assert again.parts == [{"started": "now", "after_prompts": 0}]
+        again.add({"index": 1, "beta": [0.5]})
+    with Journal(tmp_path, "run") as third:
+        assert sorted(third.prompts) == [0, 1]
+        third.remove()
+    assert not list(file.parent.iterdir())
+
+
+def test_two_processes_on_one_run(tmp_path: Path) -> None:
+    with Journal(tmp_path, "run"):
+        with pytest.raises(MachineError, match="run: another process is at work on this very run"):
+            Journal(tmp_path, "run").__enter__()
+        with Journal(tmp_path, "another"):
+            pass
+    with Journal(tmp_path, "run"):
+        pass
+
+
+def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(tmp_path, "run") as journal:
+        journal.add({"index": 0})
+
+        def full(_: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(MachineError, match="No space left on device.*what was finished is kept"):
+            journal.add({"index": 1})
+        monkeypatch.undo()
+    with Journal(tmp_path, "run") as again:
+        assert 0 in again.prompts
+
+
+def arguments(folders: Folders, results: Path, *more: str) -> list[str]:
+    return [
+        "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
+        f"task.path={folders['rows']}", f"results={results}", "dtype=float32", "device=cpu", "resamples=100",
+        "sampling.temperature=1", "max_new_tokens=40", "threads=1", *more,
+    ]  # fmt: skip
+
+
+def comparable(results: Path) -> list[object]:
+    """All that must not depend on interruptions: texts, passes but for their times, betas, and what follows."""
+    (file,) = store.runs_folder(results).glob("*.json")
+    record = store.read(file)
+    kept: list[object] = [
+        record["summary"][key] for key in ("alpha", "alpha_low", "tokens_per_pass", "quality_baseline")
+    ]
+    for prompt in record["prompts"]:
+        passes = [{k: v for k, v in p.items() if not k.endswith("_s")} for p in prompt["speculative"]["passes"]]
+        kept.append([prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt["beta"], passes])
+    return kept
+
+
+def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(folders, tmp_path / "whole")) == 0
+    import specbench.run.execution as execution
+
+    real, measured = execution.measure, []
+
+    def interrupted(*given: object) -> object:
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(1)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(execution, "measure", interrupted)
+    assert main(arguments(folders, tmp_path / "cut")) == 130
+    assert not store.runs_folder(tmp_path / "cut").exists()
+    monkeypatch.setattr(execution, "measure", real)
+    capfd.readouterr()
+    assert main(arguments(folders, tmp_path / "cut")) == 0
+    assert "going on behind 2 prompts" in capfd.readouterr().err
+    assert comparable(tmp_path / "whole") == comparable(tmp_path / "cut")
+    (row,) = store.summaries(tmp_path / "cut")
+    assert row["processes"] == 2
+    assert not list((tmp_path / "cut" / "journals").iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_random_moments(folders: Folders, tmp_path: Path) -> None:
+    """SIGKILL, again and again; each time the same command goes on."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(folders["rows"].read_text() * 10)
+    more = (f"task.path={rows}",)
+    assert main(arguments(folders, tmp_path / "whole", *more)) == 0
+    command = [sys.executable, "-m", "specbench", *arguments(folders, tmp_path / "killed", *more)]
+    journals = tmp_path / "killed" / "journals"
+    lines_seen = set()
+    for kill in range(8):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began, wanted = time.monotonic(), 2 + kill
+        while process.poll() is None and time.monotonic() - began < 60:
+            lines = sum(file.read_bytes().count(b"\n") for file in journals.glob("*.jsonl")) if journals.exists() else 0
+            if lines >= wanted * 2:
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.005)
+        lines_seen.add(lines)
+        process.wait()
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert comparable(tmp_path / "whole") == comparable(tmp_path / "killed")
+    assert len(lines_seen) > 3
+
+
+def test_the_content_of_files_is_part_of_a_runs_identity(folders: Folders, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(folders["rows"].read_text())
+    more = (f"task.path={rows}", "limit=1")
+    assert main(arguments(folders, tmp_path / "r", *more)) == 0
+    rows.write_text(json.dumps({"en": "the old cat", "de": "x"}) + "\n")
+    assert main(arguments(folders, tmp_path / "r", *more)) == 0
+    assert len(store.summaries(tmp_path / "r")) == 2
