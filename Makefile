@@ -8,10 +8,31 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: run test test-slow check format coverage clean
+.PHONY: run mini tables figures report keep test test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
+
+# The twins of all the paper's tables and figures on the models that ship; runs that are there are not repeated.
+mini: $(READY)
+	$(BIN)/specbench sweep experiment=table2-mini $(ARGS)
+	$(BIN)/specbench sweep experiment=table3-mini $(ARGS)
+	$(BIN)/specbench sweep experiment=figure2-mini $(ARGS)
+	$(BIN)/specbench sweep experiment=gamma-mini $(ARGS)
+
+# Both draw from the records on disk, in results/runs and results/kept; no model is loaded.
+tables: $(READY)
+	$(BIN)/specbench tables --format markdown,csv,latex --output results/tables
+
+figures: $(READY)
+	$(BIN)/specbench figures --format svg,png --output results/figures
+
+report: $(READY)
+	$(BIN)/specbench report
+
+# Copies of this machine's records, small enough to commit with what is drawn from them.
+keep: $(READY)
+	$(BIN)/specbench report --keep
 
 test: $(READY)
 	$(BIN)/python -m pytest

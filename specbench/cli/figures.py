@@ -11,12 +11,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
     parser.add_argument("--output", default="results/figures", metavar="FOLDER", help="default results/figures")
     arguments = parser.parse_args(dashed(argv))
-    from specbench.report.figure import FORMATS, save
+    from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import build
     from specbench.report.records import Records
 
     forms = listed(arguments.format, FORMATS, "--format")
-    for drawn in build(arguments.names, Records(arguments.results)):
-        for file in save(drawn, Path(arguments.output), forms):
+    figures = build(arguments.names, Records(arguments.results))
+    folder = Path(arguments.output)
+    for drawn in figures:
+        for file in save(drawn, folder, forms):
             print(file)
+    if not arguments.names:
+        print(write_index(figures, folder, forms))
     return 0

@@ -1,5 +1,6 @@
 """`specbench report`: all tables and figures as one HTML page that needs no network."""
 
+import sys
 from pathlib import Path
 
 from specbench.cli.options import dashed, options
@@ -8,11 +9,18 @@ from specbench.cli.options import dashed, options
 def main(argv: list[str]) -> int:
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
+    parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
     arguments = parser.parse_args(dashed(argv))
     from specbench.report.page import write
-    from specbench.report.records import Records
+    from specbench.report.records import Records, kept_folder
 
+    records = Records(arguments.results)
+    if arguments.keep:
+        from specbench.report.keep import keep
+
+        copies = keep(records, lambda text: print(text, file=sys.stderr))
+        print(f"{len(copies)} records in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
-    write(Records(arguments.results), file)
+    write(records, file)
     print(file)
     return 0

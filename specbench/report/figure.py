@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench import store
-from specbench.errors import MachineError
+from specbench.report.files import write_bytes
 from specbench.report.style import DARK, styled
 
 FORMATS = ("svg", "pdf", "png")
@@ -51,10 +51,24 @@ def save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
         if form == "svg":
             store.write_atomically(file, svg(drawn))
         else:
-            _write_bytes(file, _bytes(drawn, form))
+            write_bytes(file, _bytes(drawn, form))
         files.append(file)
     store.write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False))
     return [*files, folder / f"{drawn.name}.csv"]
+
+
+def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) -> Path:
+    """A README.md that shows the figures with what a reader must know of each."""
+    form = next((form for form in ("svg", "png") if form in formats), formats[0])
+    parts = [
+        "# Figures\n\nDrawn by `specbench figures` from the records on disk; the numbers of each lie beside it as CSV."
+    ]
+    for drawn in figures:
+        notes = " ".join(f"{note}." for note in drawn.notes)
+        parts.append(f"## {drawn.title}\n\n![{drawn.title}]({drawn.name}.{form})\n\n{notes}")
+    file = folder / "README.md"
+    store.write_atomically(file, "\n\n".join(parts) + "\n")
+    return file
 
 
 def svg(drawn: Drawn) -> str:
@@ -87,11 +101,3 @@ def _bytes(drawn: Drawn, form: str) -> bytes:
     with styled():
         drawn.figure.savefig(buffer, format=form, metadata=metadata[form])
     return buffer.getvalue()
-
-
-def _write_bytes(file: Path, content: bytes) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-    except OSError as error:
-        raise MachineError(f"{file}: cannot be written ({error.strerror}); set --output to another folder") from error

@@ -50,7 +50,7 @@ def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> p
         whole = records.whole(row["run_id"])
         tokens, counted = tokens_per_pass(whole), operations(whole)
         kept = [*PAIR, "gamma", "hardware", "where", "dtype", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
-        kept += ["speedup_measured", "speedup_low", "speedup_high", "simulated", "run_id"]
+        kept += ["speedup_measured", "speedup_low", "speedup_high", "simulated", "created", "run_id"]
         rows.append({key: row[key] for key in kept} | {
             "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
             "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,

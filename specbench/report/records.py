@@ -16,7 +16,7 @@ from specbench import store
 from specbench.errors import UserError
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
-SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype"]
+SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype", "engine"]
 PAIR = ["target", "draft", "task", "temperature"]
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",

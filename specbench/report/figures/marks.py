@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
-from specbench.report.records import PAIR, digest
+from specbench.report.records import PAIR, date, digest
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels
 
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
@@ -70,7 +70,8 @@ def sources(frame: pd.DataFrame) -> list[str]:
     ):
         names = ", ".join(digest(run_id) for run_id in group["run_id"])
         where = hardware if pd.notna(hardware) else "hardware not noted"
-        kind = "simulated" if group["simulated"].all() else where
+        days = sorted({date(created) for created in group["created"]}) if "created" in group else []
+        kind = "simulated" if group["simulated"].all() else ", ".join([str(where), *days])
         lines.append(f"{target} with {draft} on {task}, {kind}: records {names}")
     return lines
 
