@@ -9,6 +9,7 @@ import torch
 
 from specbench.acceptance import AcceptanceRule, accept_exact
 from specbench.drafts import Draft
+from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, draw, standardise
 
@@ -67,7 +68,7 @@ def speculative(
     draft: Draft,
     prompt: Prompt,
     *,
-    gamma: int,
+    gamma: int | Gamma,
     sampling: Sampling,
     max_new_tokens: int,
     generator: torch.Generator,
@@ -75,19 +76,20 @@ def speculative(
 ) -> Trace:
     """Speculative decoding: `gamma` drafted tokens are checked by one target run (Algorithm 1).
 
-    A pass never drafts past `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an
-    accepted block.
+    `gamma` may be a policy, which decides before each pass from the passes that are over. A pass never drafts past
+    `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an accepted block.
     """
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
     drafting = draft.start(prompt, sampling)
+    choice = (Constant(gamma) if isinstance(gamma, int) else gamma).start()
     tokens = list(prompt.prefix)
     end = len(tokens) + max_new_tokens
     passes: list[Pass] = []
     started = before = target.now()
     while len(tokens) < end:
-        proposal = drafting.propose(tokens, min(gamma, end - len(tokens) - 1), generator)
+        proposal = drafting.propose(tokens, min(choice.next(), end - len(tokens) - 1), generator)
         drafted_at = target.now()
 
         count = len(proposal.tokens)
@@ -96,6 +98,7 @@ def speculative(
         verified_at = target.now()
 
         accepted, token = accept(p_GV, proposal.q_GV, proposal.tokens, generator)
+        choice.learn(count, accepted)
         emitted = _cut_at_end([*proposal.tokens[:accepted], token], target.eos_ids)
         tokens += emitted
         # The newest token has not been read yet; all behind it was rejected.

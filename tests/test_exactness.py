@@ -16,6 +16,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_tabl
 from specbench.acceptance import Verdict, accept_exact
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, ModelDraft, UniformDraft
+from specbench.gamma import Adaptive, Gamma
 from specbench.sampling import Sampling, draw
 
 ALARM = 1e-4
@@ -61,7 +62,9 @@ def p_value(decode: Callable[[torch.Generator], list[int]], sampling: Sampling, 
     return float(chisquare(observed, [count * total for count in model]).pvalue)
 
 
-def decoder(draft: Draft, gamma: int, sampling: Sampling, **options: object) -> Callable[[torch.Generator], list[int]]:
+def decoder(
+    draft: Draft, gamma: int | Gamma, sampling: Sampling, **options: object
+) -> Callable[[torch.Generator], list[int]]:
     def decode(generator: torch.Generator) -> list[int]:
         return speculative(
             TARGET, draft, PROMPT, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator, **options
@@ -86,6 +89,49 @@ def test_every_draft_from_perfect_to_disjoint(name: str) -> None:
 @pytest.mark.parametrize("setting", ["T=0.7", "top-k", "top-p", "all"])
 def test_every_sampling_setting(setting: str) -> None:
     assert p_value(decoder(drafts()["far"], 2, SAMPLINGS[setting]), SAMPLINGS[setting]) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["near", "far", "perfect"])
+def test_a_gamma_that_adapts_changes_no_probability(name: str) -> None:
+    """Prices at which every gamma from 1 to 3 is picked in turn, so that the choice follows what was accepted."""
+    adaptive = Adaptive(alpha=0.6, prices={1: 1.0, 2: 1.25, 3: 1.42}, weight=1.0)
+    assert p_value(decoder(drafts()[name], adaptive, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
+
+
+class Peeking:
+    """A policy that looks at what it must not: it stops a proposal by the tokens that were drawn for it."""
+
+    def __init__(self, target: ToyModel) -> None:
+        self.target = target
+
+    def start(self, prompt, sampling):  # type: ignore[no-untyped-def]
+        return PeekingSession(drafts()["far"].start(prompt, sampling), self.target)
+
+    operations = 1.0
+
+
+class PeekingSession:
+    def __init__(self, inner, target: ToyModel) -> None:  # type: ignore[no-untyped-def]
+        self.inner, self.target = inner, target
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        return getattr(self.inner, name)
+
+    def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+        """Drafts again until the target thinks the first token likely."""
+        for _ in range(20):
+            proposal = self.inner.propose(tokens, gamma, generator)
+            self.inner.rollback(len(tokens) - 1)
+            p_V = self.target.start(PROMPT).extend(tokens)[-1].exp()
+            if not proposal.tokens or p_V[proposal.tokens[0]] > 0.4:
+                break
+        return proposal
+
+
+@pytest.mark.statistical
+def test_a_gamma_that_peeks_at_the_tokens_is_caught() -> None:
+    assert p_value(decoder(Peeking(TARGET), 2, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) < ALARM
 
 
 @pytest.mark.statistical

@@ -7,6 +7,7 @@ from networks import network
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.counts import fit
+from specbench.gamma import Adaptive
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling
@@ -74,6 +75,21 @@ def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma:
             assert sum(p.emitted for p in trace.passes) == len(trace.tokens)
             if name == "the target itself":
                 assert all(p.accepted == p.drafted for p in trace.passes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adaptive_gamma_writes_the_same_text(kind: str) -> None:
+    adaptive = Adaptive(alpha=0.6, prices={gamma: 1 + 0.2 * gamma for gamma in range(1, 9)}, weight=2.0)
+    used = set()
+    for name, draft in drafts(kind).items():
+        for prompt in prompts(kind):
+            trace = speculative(
+                TARGETS[kind], draft, prompt,
+                gamma=adaptive, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
+            )  # fmt: skip
+            assert trace.tokens == baseline(kind, prompt), name
+            used |= {a_pass.drafted for a_pass in trace.passes}
+    assert len(used) > 2  # it did adapt
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 6, 7])

@@ -1,0 +1,4 @@
+"""Which draft, which gamma: alpha of many drafts at once, what their passes cost, a ranking, and its proof.
+
+Knows models only through `run.build` and proves a ranking through `run.execute`. Does not print.
+"""

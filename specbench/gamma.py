@@ -1,0 +1,87 @@
+"""How many tokens to draft next: the same number always, or one that follows what passes so far have shown.
+
+A `Gamma` is a policy; `start()` gives its state for one text. The state is told of each pass when it is over, so a
+choice rests on the past alone: the next proposal is still accepted or rejected by Algorithm 1 at a gamma that was
+fixed before a token of it was drawn, and the text keeps the target's distribution. Knows no models and no clocks.
+
+>>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
+5
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from specbench.theory import expected_tokens
+
+
+class GammaState(Protocol):
+    """A policy at work on one text."""
+
+    def next(self) -> int:
+        """Tokens to draft in the next pass."""
+        ...
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """A pass is over: `accepted` of `drafted` tokens stayed."""
+        ...
+
+
+class Gamma(Protocol):
+    """A policy. A text starts afresh, so that it does not depend on the texts before it."""
+
+    def start(self) -> GammaState: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The paper's fixed gamma. It has nothing to learn, and so is its own state."""
+
+    gamma: int
+
+    def start(self) -> "Constant":
+        return self
+
+    def next(self) -> int:
+        return self.gamma
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Nothing changes."""
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The gamma with the most expected tokens for its price, at an estimate of alpha that each text updates.
+
+    `prices[gamma]` is what a pass costs, in any unit; only these gammas are picked. `alpha` is the estimate to begin
+    with and counts as `weight` judged tokens. A judged token is one that was accepted or the one that was rejected:
+    what lies behind a rejection tells nothing. So the estimate is the mean of a beta posterior, that of a run of
+    successes cut off at gamma.
+    """
+
+    alpha: float
+    prices: Mapping[int, float]
+    weight: float = 20.0
+
+    def start(self) -> "AdaptiveState":
+        return AdaptiveState(self)
+
+    def best(self, alpha: float) -> int:
+        """The smallest gamma of the best expected tokens per price."""
+        return max(sorted(self.prices), key=lambda gamma: expected_tokens(alpha, gamma) / self.prices[gamma])
+
+
+class AdaptiveState:
+    """Accepted and judged tokens of one text so far, on top of what it began with."""
+
+    def __init__(self, policy: Adaptive) -> None:
+        self.policy = policy
+        self.accepted = policy.alpha * policy.weight
+        self.judged = policy.weight
+
+    def next(self) -> int:
+        return self.policy.best(self.accepted / self.judged)
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        self.accepted += accepted
+        self.judged += accepted + (accepted < drafted)
