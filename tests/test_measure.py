@@ -7,11 +7,12 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.decoding import speculative
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import beta
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import ModelDraft, UniformDraft
+from specbench.measure.agreement import agreements, beta
 from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 from specbench.measure.lossless import Difference, first_difference
+from specbench.measure.positions import passes
 from specbench.measure.summary import acceptance_by_position, summarise
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -165,3 +166,84 @@ def test_measured_tokens_per_pass_follow_equation_one_where_acceptance_is_indepe
     emitted = np.array([p.emitted for p in trace.passes[:-2]])
     error = emitted.std() / len(emitted) ** 0.5
     assert emitted.mean() == pytest.approx(theory.expected_tokens(0.7, 4), abs=5 * error)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0), Sampling(0.8, top_k=2)])
+def test_many_drafts_in_chunks_are_each_alone_and_whole(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = ModelDraft(EagerModel(network("gpt2", 3, layers=1), 40, frozenset()), 40)
+    target = EagerModel(network("gpt2", 4), 40, frozenset())
+    self_draft = ModelDraft(target, 40)
+    uniform = UniformDraft(40, torch.device("cpu"))
+    prompt, text = Prompt((), (3, 7, 9)), [5, 8, 8, 30, 2, 17, 9]
+    whole = agreements(target, [far, self_draft, uniform], prompt, text, sampling, (1.0, 0.5))
+    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    parts = agreements(target, [far, self_draft, uniform], prompt, text, sampling, (1.0, 0.5))
+    for a, b in zip(whole, parts, strict=True):
+        assert a.beta == pytest.approx(b.beta, abs=1e-5)
+        assert a.kept == pytest.approx(b.kept, abs=1e-4)
+        assert a.lenient[1.0] == pytest.approx(a.beta)
+        assert all(lenient >= plain - 1e-6 for lenient, plain in zip(a.lenient[0.5], a.beta, strict=True))
+    assert whole[0].beta == pytest.approx(beta(target, far, prompt, text, sampling), abs=1e-5)
+    assert whole[1].beta == pytest.approx([1.0] * 7, abs=1e-4)
+
+
+def test_no_distribution_outlives_its_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory bound that the module states: rows alive at a time do not grow with the text."""
+    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 16)
+    seen: list[int] = []
+
+    def counted(logits: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(logits.shape[0])
+        return standardise(logits, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("specbench.measure.agreement.standardise", counted)
+    monkeypatch.setattr("specbench.drafts.model.standardise", counted)
+    agreements(TARGET, [DRAFT, DRAFT], PROMPT, [1, 2] * 200, Sampling(1.0))
+    assert max(seen) == 16 and sum(seen) == 3 * 400
+
+
+def test_counting_passes_by_hand() -> None:
+    assert passes([1, 1, 0, 1, 1, 0], gamma=3).tolist() == [0, 0, 0, 2]  # 2 kept + 1, 2 kept + 1
+    assert passes([1, 1, 1, 1], gamma=3, most=4).tolist() == [0, 0, 0, 1]
+    assert passes([1, 1, 1, 1, 1], gamma=3, most=5).tolist() == [1, 0, 0, 1]  # no room to draft for the last token
+    assert passes([1, 1, 1, 1, 1], gamma=3, most=9).tolist() == [0, 1, 0, 1]  # it drafts the end, and stops
+    assert passes([0.5, 0.5], gamma=1, most=2).tolist() == pytest.approx([0.5, 1.0])
+    assert passes([0, 0, 0], gamma=2, most=9).sum() == 3
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_counted_passes_are_those_of_decoding_at_temperature_zero(gamma: int, seed: int) -> None:
+    target = ToyModel(random_table(seed))
+    draft = ModelDraft(ToyModel(0.5 * random_table(seed) + 0.5 * random_table(seed + 10)), VOCABULARY)
+    greedy, generator = Sampling(0.0), torch.Generator().manual_seed(0)
+    for most in (4, 9, 30):
+        trace = speculative(
+            target, draft, PROMPT, gamma=gamma, sampling=greedy, max_new_tokens=most, generator=generator
+        )
+        (agreement,) = agreements(target, [draft], PROMPT, trace.tokens, greedy)
+        counted = passes(agreement.kept, gamma, most)
+        assert counted.sum() == len(trace.passes)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("gamma", [2, 5])
+def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
+    """Tokens per pass from the target's text alone, and by decoding: within 4 standard errors of each other. The same
+    count with beta in the place of kept, as if accepted text were the target's, is off by more than that."""
+    sampling, most = Sampling(1.0), 12
+    target = ToyModel(random_table(11))
+    draft = ModelDraft(ToyModel(random_table(12)), VOCABULARY)
+    generator = torch.Generator().manual_seed(1)
+    shared = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
+    written = [autoregressive(target, PROMPT, **shared).tokens for _ in range(1500)]  # type: ignore[arg-type]
+    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
+    traces = [speculative(target, draft, PROMPT, gamma=gamma, **shared) for _ in range(1500)]  # type: ignore[arg-type]
+    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    right, wrong = (
+        bootstrap([(len(getattr(a, way)), passes(getattr(a, way), gamma, most).sum()) for a in found], ratio, 400, 0)
+        for way in ("kept", "beta")
+    )
+    error = (decoded.high - decoded.low + right.high - right.low) / 4 / 2**0.5
+    assert abs(right.value - decoded.value) < 4 * error
+    assert wrong.low > right.high
