@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
+from specbench.train.clock import Clock
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
 from specbench.train.quality import alpha, bleu, bleu_metric
@@ -56,9 +56,9 @@ def train(recipe: Recipe) -> Path:
     target = load_target(recipe, model, tokenizer)
     train_set = training_set(recipe, rows, tokenizer, target, output)
     trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
-    started = time.time()
+    clock = Clock(output / "seconds.txt")
+    trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
-    seconds = time.time() - started
     if trainer.is_world_process_zero():
         model.to(torch.bfloat16).save_pretrained(output)
         tokenizer.save_pretrained(output)
@@ -70,7 +70,7 @@ def train(recipe: Recipe) -> Path:
         facts = Facts(
             parameters=networks.parameter_count(model),
             rows=len(train_set),
-            seconds=seconds,
+            seconds=clock.seconds,
             tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * recipe.optim.max_steps),
             loss=float(losses[-1]) if losses else None,
             measured=measure(recipe, model.eval(), tokenizer, target),

@@ -75,6 +75,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint_to_the_same_weights(
     for name, weight in first.items():
         torch.testing.assert_close(weight, second[name], msg=name)
     assert losses(resumed)[-1] == losses(whole)[-1]
+    assert float((resumed / "seconds.txt").read_text()) > 0
 
 
 def test_a_text_recipe_writes_a_decoder_only_model_with_its_wordpiece_vocabulary(gpt_recipe: Recipe) -> None:
