@@ -10,6 +10,7 @@ MAX_GAMMA = 64
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 DRAFT_KINDS = ("model", "unigram", "bigram", "random")
 METRICS = ("bleu", "rouge")
+ENGINES = ("auto", "eager", "static")
 
 
 def require(holds: bool, key: str, value: object, allowed: str) -> None:
@@ -27,6 +28,7 @@ def check(config: RunConfig) -> None:
     require(config.resamples >= 100, "resamples", config.resamples, "at least 100")
     require(config.seed >= 0, "seed", config.seed, "at least 0")
     require(config.dtype in DTYPES, "dtype", config.dtype, " | ".join(DTYPES))
+    require(config.engine in ENGINES, "engine", config.engine, " | ".join(ENGINES))
     device = re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.device)
     require(device is not None, "device", config.device, "auto | cpu | cuda | cuda:N | mps")
     require(config.threads is None or config.threads >= 1, "threads", config.threads, "at least 1, or null")

@@ -18,6 +18,10 @@ from specbench.models.base import Prompt, Session
 class EagerModel:
     """A `transformers` model with a language head, ready to start sessions."""
 
+    engine = "eager"
+    warmup_s = 0.0  # seconds spent on making the engine ready
+    fell_back: str | None = None  # why 'auto' came to this
+
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
         self.vocabulary_size = vocabulary_size

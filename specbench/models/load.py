@@ -15,6 +15,7 @@ from specbench.config.schema import ModelConfig
 from specbench.errors import MachineError, UserError
 from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
+from specbench.models.engines import with_engine
 from specbench.models.vocabulary import Vocabulary
 
 OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"
@@ -84,9 +85,14 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
 
 
 def load_model(
-    model: ModelConfig, key: str, vocabulary: Vocabulary, dtype: torch.dtype, device: torch.device
+    model: ModelConfig,
+    key: str,
+    vocabulary: Vocabulary,
+    dtype: torch.dtype,
+    device: torch.device,
+    engine: str = "eager",
 ) -> EagerModel:
-    """The weights of `model` on `device`. `key` is 'target' or 'draft'."""
+    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'."""
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
     network = _from_pretrained(auto, model, key, dtype=dtype)
     if network.config.model_type == "t5" and dtype == torch.float16:
@@ -95,7 +101,7 @@ def load_model(
         network.to(device)
     except torch.OutOfMemoryError as error:
         raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
-    return EagerModel(network, vocabulary.size, _ends(network, vocabulary))
+    return with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
 
 
 def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:

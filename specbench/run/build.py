@@ -1,7 +1,7 @@
 """Config to working parts: prompts, target, draft. What can be refused is refused before weights are loaded."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.counts import Counts, cached, fit
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer, require_same_vocabulary
+from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
 from specbench.tasks import Example, Task
 
@@ -28,6 +29,8 @@ class Parts:
     target: Model
     draft: Draft
     device: torch.device
+    engine: str  # what ran the target, and after a '+' the draft where it is another
+    warmup_s: float  # seconds that made the engines ready
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -64,26 +67,72 @@ def _dtype(name: str, device: torch.device) -> str:
 
 def build(config: RunConfig, say: Say) -> Parts:
     """The parts of a resolved config. `say` is told of each long step."""
-    device = torch.device(config.device)
-    dtype: torch.dtype = getattr(torch, config.dtype)
-    examples = Task(config.task).examples(config.limit)
-    vocabulary = load_tokenizer(config.target, "target")
-    draft_vocabulary = None
-    if config.draft.kind == "model":
-        draft_vocabulary = load_tokenizer(config.draft, "draft")
-        _require_a_pair(config, vocabulary, draft_vocabulary)
-    prompts = [_prompt(config, vocabulary, example) for example in examples]
-    if draft_vocabulary is None:
-        draft = _without_weights(config, vocabulary, device, say)
-    say(f"loading target {name_of(config.target)}")
-    target = load_model(config.target, "target", vocabulary, dtype, device)
-    _require_room(config, target.longest, prompts)
-    if draft_vocabulary is not None:
-        say(f"loading draft {name_of(config.draft)}")
-        model = load_model(config.draft, "draft", draft_vocabulary, dtype, device)
-        _require_room(config, model.longest, prompts)
-        draft = ModelDraft(model, vocabulary.size)
-    return Parts(examples, prompts, vocabulary, target, draft, device)
+    return build_each([config], say)[0]
+
+
+def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
+    """The parts of each of several resolved configs that differ in draft, task and sampling alone. The target and every
+    draft are loaded once and stay in memory together; every pair is checked before any weight is loaded."""
+    first = configs[0]
+    device = torch.device(first.device)
+    vocabulary = load_tokenizer(first.target, "target")
+    drafts = {_key(config): _DraftMaker(config, vocabulary, device) for config in configs}
+    examples = [Task(config.task).examples(config.limit) for config in configs]
+    prompts = [
+        [_prompt(config, vocabulary, example) for example in given]
+        for config, given in zip(configs, examples, strict=True)
+    ]
+    for maker in drafts.values():
+        maker.fit(say)
+    say(f"loading target {name_of(first.target)}")
+    dtype: torch.dtype = getattr(torch, first.dtype)
+    target = load_model(first.target, "target", vocabulary, dtype, device, first.engine)
+    for config, given in zip(configs, prompts, strict=True):
+        _require_room(config, target.longest, given)
+    for maker in drafts.values():
+        maker.load(say)
+    found = []
+    for config, given, told in zip(configs, examples, prompts, strict=True):
+        maker = drafts[_key(config)]
+        engine, warmup_s = target.engine, target.warmup_s
+        if maker.model is not None:
+            _require_room(config, maker.model.longest, told)
+            engine += f"+{maker.model.engine}" if maker.model.engine != engine else ""
+            warmup_s += maker.model.warmup_s
+        assert maker.draft is not None
+        found.append(Parts(given, told, vocabulary, target, maker.draft, device, engine, warmup_s))
+    return found
+
+
+def _key(config: RunConfig) -> str:
+    """What makes one draft another: its own config, and for n-grams the text they are fitted on."""
+    return repr((config.draft, config.task if config.draft.kind in ("unigram", "bigram") else None))
+
+
+class _DraftMaker:
+    """A draft in the making: first all that can be refused without weights, then the weights."""
+
+    def __init__(self, config: RunConfig, vocabulary: Vocabulary, device: torch.device) -> None:
+        self.config = config
+        self.vocabulary = vocabulary
+        self.device = device
+        self.model: EagerModel | None = None
+        self.draft: Draft | None = None
+        if config.draft.kind == "model":
+            self.own_vocabulary = load_tokenizer(config.draft, "draft")
+            _require_a_pair(config, vocabulary, self.own_vocabulary)
+
+    def fit(self, say: Say) -> None:
+        if self.config.draft.kind != "model":
+            self.draft = _without_weights(self.config, self.vocabulary, self.device, say)
+
+    def load(self, say: Say) -> None:
+        config = self.config
+        if config.draft.kind == "model":
+            say(f"loading draft {name_of(config.draft)}")
+            dtype: torch.dtype = getattr(torch, config.dtype)
+            self.model = load_model(config.draft, "draft", self.own_vocabulary, dtype, self.device, config.engine)
+            self.draft = ModelDraft(self.model, self.vocabulary.size)
 
 
 def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:

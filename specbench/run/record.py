@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from specbench import store
 from specbench.config import RunConfig
 from specbench.environment import environment, hardware
 from specbench.measure.summary import summarise
@@ -35,6 +36,8 @@ def make_record(
         **_quality(config, prompts),
         "device": config.device,
         "dtype": config.dtype,
+        "engine": parts.engine,
+        "warmup_s": parts.warmup_s,
         "hardware": hardware(surroundings, config.device),
         "simulated": False,
         "processes": len(processes),
@@ -49,6 +52,17 @@ def make_record(
         "units": UNITS,
         "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
         "prompts": prompts,
+    }
+
+
+def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str, Any]:
+    """What is left of a run that failed: its config and why. The same command runs it again."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "run_id": run_id,
+        "summary": {**_names(config), store.FAILED: str(error), "created": created},
+        "config": asdict(replace(config, force=False)),
+        "environment": environment(),
     }
 
 

@@ -1,0 +1,13 @@
+"""A `transformers` model's decoding step as a graph of tensor operations: captured once, simplified, run alone.
+
+`markers` are the two places where a model meets its cache, in terms of `transformers`' own extension points; `capture`
+records a function; `rewrite` simplifies what was recorded; `hoist` takes out what depends on positions alone; `kernels`
+are what the simplified graph calls. None of these knows a model's architecture, sessions or decoding.
+"""
+
+from specbench.models.graph.capture import capture
+from specbench.models.graph.hoist import Hoisted, hoist
+from specbench.models.graph.lower import Layouts, lower
+from specbench.models.graph.rewrite import for_last_row, for_one_token, simplify
+
+__all__ = ["Hoisted", "Layouts", "capture", "for_last_row", "for_one_token", "hoist", "lower", "simplify"]

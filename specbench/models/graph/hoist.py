@@ -1,0 +1,77 @@
+"""Taking out of a graph what does not depend on tokens or caches.
+
+Masks, relative position biases, rotary angles and learned positions depend on nothing but how many tokens have been
+read. Taken out into a graph of their own, they can be remembered by that number instead of being computed every step.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from specbench.models.graph.rewrite import has_effect, value
+
+
+@dataclass(frozen=True)
+class Hoisted:
+    """`apart` takes the whole graph's inputs and gives `count` tensors; `rest` takes the inputs and then those."""
+
+    apart: GraphModule
+    rest: GraphModule
+    count: int
+
+
+def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) -> Hoisted:
+    """Split off everything whose values depend on no input tensor but those numbered `inputs`; sizes are no values.
+
+    What depends on nothing but sizes and weights goes along only if `with_constants`.
+    """
+    nodes = list(module.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    dependent: set[Node] = {placeholders[index] for index in inputs}
+    constant: set[Node] = set()
+    for node in nodes:
+        if node.op == "get_attr" or _is_size(node):
+            constant.add(node)
+        elif node.op == "call_function" and not has_effect(node) and getattr(node.target, "_schema", None) is not None:
+            before = set(node.all_input_nodes)
+            if before <= constant:
+                constant.add(node)
+            elif before <= constant | dependent:
+                dependent.add(node)
+    if with_constants:
+        dependent |= {node for node in constant if node.op == "call_function" and not _is_size(node)}
+    movable = dependent | constant
+    crossing = [
+        node
+        for node in nodes
+        if node in dependent and node.op == "call_function" and any(user not in movable for user in node.users)
+    ]
+    apart, rest = Graph(), Graph()
+    in_apart: dict[Node, Node] = {}
+    in_rest: dict[Node, Node] = {}
+    for node in nodes:
+        if node.op == "placeholder":
+            in_apart[node] = apart.node_copy(node)
+            in_rest[node] = rest.node_copy(node)
+    for node in crossing:
+        in_rest[node] = rest.placeholder(f"hoisted_{node.name}")
+        in_rest[node].meta = dict(node.meta)
+    for node in nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if node in movable:
+            in_apart[node] = apart.node_copy(node, in_apart.__getitem__)
+        if node not in in_rest and node not in dependent:
+            in_rest[node] = rest.node_copy(node, in_rest.__getitem__)
+    apart.output(tuple(in_apart[node] for node in crossing))
+    output = next(node for node in nodes if node.op == "output")
+    rest.output(torch.fx.node.map_arg(output.args[0], in_rest.__getitem__))
+    for graph in (apart, rest):
+        graph.eliminate_dead_code(is_impure_node=has_effect)
+    return Hoisted(GraphModule(module, apart), GraphModule(module, rest), len(crossing))
+
+
+def _is_size(node: Node) -> bool:
+    return node.op == "call_function" and isinstance(value(node), int | torch.SymInt)

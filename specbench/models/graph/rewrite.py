@@ -1,0 +1,255 @@
+"""Simplifying a captured graph: fewer operations that compute the same.
+
+Everything here holds for any model: it looks at operations and shapes, never at names of modules.
+"""
+
+import copy
+import itertools
+import operator
+import sys
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from specbench.models.graph import kernels
+
+aten = torch.ops.aten
+NO_OPERATION = {aten.dropout.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+                aten.lift_fresh_copy.default}  # fmt: skip
+CASTS = {aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other}
+VIEWS = (aten.view.default, aten.reshape.default)
+SAME_SHAPE = {*VIEWS, aten.expand.default, aten.slice.Tensor}
+
+
+def simplify(module: GraphModule) -> GraphModule:
+    """`module`, simplified in place."""
+    for step in (_one_node_per_size, _drop_no_operations, _product_as_linear, _share_equal_nodes, _merge_linears):
+        step(module)
+    return finished(module)
+
+
+def for_one_token(module: GraphModule) -> GraphModule:
+    """A copy for one new token, where the first input is the new tokens [1, L]."""
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
+    for node in list(module.graph.nodes):
+        if node.target == aten.sym_size.int and node.args[0] is tokens and node.args[1] == 1:
+            _replace_in_arguments(node, 1)
+        elif node.target == aten.transpose.int and set(node.args[1:]) == {1, 2}:
+            _transpose_as_view(module, node)
+    return finished(module)
+
+
+def for_last_row(module: GraphModule) -> GraphModule:
+    """A copy that computes the last token's logits only, where the output is rows [L, V] of a linear map."""
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    output = next(node for node in module.graph.nodes if node.op == "output")
+    head = output.all_input_nodes[0]
+    while head.target in (aten.select.int, *VIEWS):
+        head = head.all_input_nodes[0]
+    if head.target == aten.linear.default:
+        rows = head.all_input_nodes[0]
+        with module.graph.inserting_before(head):
+            last = module.graph.call_function(aten.slice.Tensor, (rows, 1, -1, sys.maxsize))
+        last.meta = dict(rows.meta)
+        head.args = (last, *head.args[1:])
+    return finished(module)
+
+
+def finished(module: GraphModule) -> GraphModule:
+    """`module` without what nothing uses, ready to run."""
+    module.graph.eliminate_dead_code(is_impure_node=has_effect)
+    module.recompile()
+    return module
+
+
+def has_effect(node: Node) -> bool:
+    """Whether `node` must run although nobody uses what it returns: an input, the output, or a write into a cache."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    schema = getattr(node.target, "_schema", None)
+    return node.target is kernels.write or (schema is not None and bool(schema.is_mutable))
+
+
+def calls(module: GraphModule, *targets: Any) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function" and node.target in targets]
+
+
+def value(node: Any) -> Any:
+    """What the node stood for when it was captured: a tensor without data, or a size."""
+    return node.meta.get("val") if isinstance(node, Node) else None
+
+
+def constant(module: GraphModule, node: Any) -> Tensor | None:
+    """The weight that a node fetches."""
+    if isinstance(node, Node) and node.op == "get_attr":
+        found = getattr(module, str(node.target))
+        return found if isinstance(found, Tensor) else None
+    return None
+
+
+def add_constant(module: GraphModule, tensor: Tensor) -> Node:
+    """A node that fetches `tensor`, at the insertion point."""
+    name = next(name for index in itertools.count() if not hasattr(module, name := f"constant_{index}"))
+    module.register_buffer(name, tensor, persistent=False)
+    node = module.graph.create_node("get_attr", name)
+    node.meta["val"] = tensor
+    return node
+
+
+def replace(node: Node, other: Node) -> None:
+    node.replace_all_uses_with(other)
+    node.graph.erase_node(node)
+
+
+def _replace_in_arguments(node: Node, plain: Any) -> None:
+    for user in list(node.users):
+        user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
+        user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)
+
+
+def _one_node_per_size(module: GraphModule) -> None:
+    """Each open size is read once, from an input if one has it; a size that is settled becomes a number."""
+    first: dict[str, Node] = {}
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    with module.graph.inserting_after(inputs[-1]):
+        for node in inputs:
+            for axis, size in enumerate(value(node).shape):
+                if isinstance(size, torch.SymInt) and not size.node.expr.is_number and str(size.node.expr) not in first:
+                    first[str(size.node.expr)] = read = module.graph.call_function(aten.sym_size.int, (node, axis))
+                    read.meta["val"] = size
+    own = set(first.values())
+    for node in list(module.graph.nodes):
+        if node in own:
+            continue
+        size = value(node)
+        if node.op != "call_function" or not isinstance(size, int | torch.SymInt):
+            continue
+        if isinstance(size, int):
+            _replace_in_arguments(node, size)
+            continue
+        expression = str(size.node.expr)
+        if size.node.expr.is_number:
+            _replace_in_arguments(node, int(size.node.expr))
+        elif expression in first:
+            replace(node, first[expression])
+        else:
+            first[expression] = node
+
+
+def _drop_no_operations(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+            continue
+        source = node.args[0]
+        before, after = value(source), value(node)
+        if not isinstance(after, Tensor) or not isinstance(before, Tensor):
+            continue
+        settled = (
+            (node.target in NO_OPERATION and not (node.target == aten.dropout.default and node.args[2]))
+            or (node.target in CASTS and (before.dtype, before.device) == (after.dtype, after.device))
+            or (node.target in SAME_SHAPE and list(map(str, before.shape)) == list(map(str, after.shape)))
+            or (node.target == aten.clone.default and not before.dtype.is_floating_point)
+        )
+        if settled:
+            for user in list(node.users):
+                if user.target == aten.view.default:  # what is laid out otherwise now cannot always be viewed
+                    user.target = aten.reshape.default
+            replace(node, source)
+
+
+def _product_as_linear(module: GraphModule) -> None:
+    """b + x W with a fixed W, as GPT-2 writes it, as the linear map that it is."""
+    for node in calls(module, aten.addmm.default):
+        bias, rows, weight_node = node.args[:3]
+        weight = constant(module, weight_node)
+        if weight is None or node.kwargs:
+            continue
+        with module.graph.inserting_before(node):
+            linear = module.graph.call_function(aten.linear.default, (rows, add_constant(module, weight.t()), bias))
+        linear.meta["val"] = value(node)
+        replace(node, linear)
+
+
+def _share_equal_nodes(module: GraphModule) -> None:
+    """Of operations that must give the same, the first one is kept. What reads or writes a cache is left alone."""
+    seen: dict[Any, Node] = {}
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr":
+            key: Any = ("get_attr", id(getattr(module, str(node.target))))
+        elif node.op == "call_function" and not _touches_cache(node):
+            key = (node.target, _key(node.args), _key(node.kwargs))
+        else:
+            continue
+        if key in seen:
+            replace(node, seen[key])
+        else:
+            seen[key] = node
+
+
+def _touches_cache(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or schema.is_mutable or "specbench" in str(node.target)
+
+
+def _key(argument: Any) -> Any:
+    if isinstance(argument, list | tuple):
+        return tuple(_key(item) for item in argument)
+    if isinstance(argument, dict):
+        return tuple((name, _key(item)) for name, item in sorted(argument.items()))
+    return (type(argument), argument)
+
+
+def _merge_linears(module: GraphModule) -> None:
+    """Linear maps of one and the same input, as queries, keys and values are, become one. The model's weights become
+    views of the merged one, so that they are kept once."""
+    groups: dict[Any, list[Node]] = defaultdict(list)
+    for node in calls(module, aten.linear.default):
+        weight = constant(module, node.args[1])
+        bias = node.args[2] if len(node.args) > 2 else None
+        if weight is not None and (bias is None or constant(module, bias) is not None):
+            groups[node.args[0], weight.dtype, bias is None].append(node)
+    for nodes in groups.values():
+        if len(nodes) > 1:
+            _merge(module, nodes)
+
+
+def _merge(module: GraphModule, nodes: list[Node]) -> None:
+    def joined(argument: int) -> Tensor:
+        parts: list[Tensor] = [getattr(module, str(node.args[argument].target)) for node in nodes]  # type: ignore[union-attr]
+        with torch.no_grad():
+            whole = torch.cat([part.detach() for part in parts])
+            for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+                part.data = view
+        return whole
+
+    sizes = [len(getattr(module, str(node.args[1].target))) for node in nodes]  # type: ignore[union-attr]
+    with module.graph.inserting_before(nodes[0]):
+        arguments = [nodes[0].args[0], add_constant(module, joined(1))]
+        if len(nodes[0].args) > 2:
+            arguments.append(add_constant(module, joined(2)))
+        merged = module.graph.call_function(aten.linear.default, tuple(arguments))
+        parts = module.graph.call_function(aten.split_with_sizes.default, (merged, sizes, -1))
+        for index, node in enumerate(nodes):
+            part = module.graph.call_function(operator.getitem, (parts, index))
+            part.meta["val"] = value(node)
+            node.replace_all_uses_with(part)
+    for node in nodes:
+        module.graph.erase_node(node)
+
+
+def _transpose_as_view(module: GraphModule, node: Node) -> None:
+    """With one token, swapping the axes of tokens and heads moves no data."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    shape: Any = source.args[1] if source.target in VIEWS else None
+    if shape is not None and list(shape[:2]) == [1, 1] and len(shape) == 4:
+        with module.graph.inserting_before(node):
+            view = module.graph.call_function(aten.reshape.default, (source.args[0], [1, shape[2], 1, shape[3]]))
+        view.meta = dict(node.meta)
+        replace(node, view)
+    elif all(user.target in VIEWS for user in node.users):
+        replace(node, source)

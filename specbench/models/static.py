@@ -1,0 +1,149 @@
+"""Sessions over preallocated caches and a captured step: the same tokens as `eager`, without the model's Python.
+
+A cache is a set of buffers with room for a number of positions, of which the first `length` count; rolling back is
+moving that number. Buffers grow by doubling, so that attention never pays for more than twice what was read, and
+go back to the model's pool with their session.
+"""
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.models.base import Prompt
+from specbench.models.eager import EagerModel
+from specbench.models.program import Program, Step
+
+FIRST_CAPACITY = 64
+SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
+REMEMBERED_BYTES = 64 * 2**20  # masks and position biases kept between steps
+
+
+class StaticModel(EagerModel):
+    """An `EagerModel` whose sessions run a captured step."""
+
+    engine = "static"
+
+    def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
+        super().__init__(network, vocabulary_size, eos_ids)
+        began = time.perf_counter()
+        self.program = Program.of(network, self._cache_dtype(network))
+        self.buffers = Buffers(self.program, self.device)
+        self.positions = Remembered()
+        self.warmup_s = time.perf_counter() - began
+
+    @staticmethod
+    def _cache_dtype(network: Any) -> torch.dtype:
+        """On CPU attention over bf16 is slower than over fp32, which also is the more exact; see kernels.attend."""
+        dtype: torch.dtype = network.dtype
+        return torch.promote_types(dtype, torch.float32) if network.device.type == "cpu" else dtype
+
+    def start(self, prompt: Prompt) -> "StaticSession":
+        return StaticSession(self, prompt)
+
+
+class Remembered:
+    """What depends on lengths alone, by (length, tokens, capacity); emptied when it grows large."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple[int, int, int], step: Step, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        found = self._kept.get(key)
+        if found is None:
+            found = tuple(tensor.contiguous() for tensor in step.of_length(*inputs))
+            self._bytes += sum(tensor.nbytes for tensor in found)
+            if self._bytes > REMEMBERED_BYTES:
+                self._kept.clear()
+                self._bytes = 0
+            self._kept[key] = found
+        return found
+
+
+class Buffers:
+    """Caches that no session uses at the moment, by their number of positions."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program = program
+        self.device = device
+        self._free: dict[tuple[str, int], list[list[Tensor]]] = {}
+
+    def take(self, kind: str, positions: int) -> list[Tensor]:
+        """Buffers for `kind` ('self' or 'cross') attention. What they hold is finite, and stale."""
+        free = self._free.setdefault((kind, positions), [])
+        if free:
+            return free.pop()
+        return [
+            torch.zeros(1, heads, positions, channels, dtype=self.program.cache_dtype, device=self.device)
+            for heads, channels in self.program.shapes[kind]
+        ]
+
+    def give_back(self, held: dict[str, list[Tensor]]) -> None:
+        for kind, buffers in held.items():
+            if buffers:
+                self._free[kind, buffers[0].shape[2]].append(buffers)
+
+
+class StaticSession:
+    """One sequence: buffers, and how many of their positions count."""
+
+    def __init__(self, model: StaticModel, prompt: Prompt) -> None:
+        self.model = model
+        self.length = 0
+        self._held: dict[str, list[Tensor]] = {"self": [], "cross": []}
+        weakref.finalize(self, model.buffers.give_back, self._held)
+        self._source_length = torch.tensor(len(prompt.source), device=model.device)
+        self._of_source: dict[int, tuple[Tensor, ...]] = {}
+        with torch.inference_mode():
+            if model.program.encode is not None:
+                self._read_source(prompt.source)
+            self._reserve(max(FIRST_CAPACITY, len(prompt.prefix)))
+            if len(prompt.prefix) > 1:
+                self._run(prompt.prefix[:-1], last_row=True)  # a long prompt's logits are of no use, and large
+
+    def extend(self, tokens: Sequence[int]) -> Tensor:
+        with torch.inference_mode():
+            return self._run(tokens)
+
+    def rollback(self, length: int) -> None:
+        self.length = min(self.length, length)
+
+    def _read_source(self, source: Sequence[int]) -> None:
+        positions = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
+        self._held["cross"] = self.model.buffers.take("cross", positions)
+        assert self.model.program.encode is not None
+        states = self.model.program.encode(self.model.ids(source))
+        for buffer, state in zip(self._held["cross"], states, strict=True):
+            buffer[:, :, : len(source)] = state
+
+    def _reserve(self, needed: int) -> None:
+        """Room for `needed` positions, in the next power of two; what was read moves along."""
+        old = self._held["self"]
+        capacity = 1 << (needed - 1).bit_length()
+        self._held["self"] = new = self.model.buffers.take("self", capacity)
+        for before, after in zip(old, new, strict=False):
+            after[:, :, : self.length] = before[:, :, : self.length]
+        self.model.buffers.give_back({"self": old})
+        self._capacity = capacity
+        self._buffers = [*new, *self._held["cross"]]
+        self._of_source.clear()  # it depends on sizes too
+
+    def _run(self, tokens: Sequence[int], last_row: bool = False) -> Tensor:
+        count = len(tokens)
+        if self.length + count > self._capacity:
+            self._reserve(self.length + count)
+        program = self.model.program
+        step = program.one if count == 1 else program.last if last_row else program.several
+        inputs = [self.model.ids(tokens), torch.tensor(self.length, device=self.model.device), self._source_length,
+                  *self._buffers]  # fmt: skip
+        if count not in self._of_source:
+            self._of_source[count] = step.of_source(*inputs)
+        of_source = self._of_source[count]
+        of_length = self.model.positions.get((self.length, count, self._capacity), step, [*inputs, *of_source])
+        logits_LV = step.run(*inputs, *of_source, *of_length)
+        self.length += count
+        return logits_LV

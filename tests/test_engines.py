@@ -1,0 +1,96 @@
+"""Engines: a captured step gives what the model itself gives, in every family, through any walk of extending."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import PADDED, network
+
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import ModelDraft
+from specbench.models import Prompt
+from specbench.models.eager import EagerModel
+from specbench.models.static import StaticModel
+from specbench.sampling import Sampling
+
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
+SOURCE = (5, 9, 12, 30, 1)
+ENDS = frozenset({1})
+NEAR = 1e-5  # of the largest logit
+
+
+def prompt(kind: str) -> Prompt:
+    return Prompt(SOURCE, (0,)) if kind.startswith("t5") else Prompt((), SOURCE)
+
+
+def calm(kind: str) -> Any:
+    """Random weights that do not amplify rounding: attention that all but ties would turn 1e-7 into 1e-3."""
+    made = network(kind, seed=5)
+    if kind.startswith("t5"):
+        with torch.no_grad():
+            for weight in made.decoder.block.parameters():
+                weight.mul_(0.1)
+    return made
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest) -> tuple[str, EagerModel, StaticModel]:
+    kind: str = request.param
+    # Two networks of the same weights: capturing must not need, nor change, the eager one.
+    return kind, EagerModel(calm(kind), 40, ENDS), StaticModel(calm(kind), 40, ENDS)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=12))
+def test_any_walk_of_extending_and_rolling_back(
+    pair: tuple[str, EagerModel, StaticModel], walk: list[tuple[int, int]]
+) -> None:
+    kind, eager, static = pair
+    ours, theirs = static.start(prompt(kind)), eager.start(prompt(kind))
+    assert ours.length == theirs.length
+    generator = torch.Generator().manual_seed(len(walk))
+    for fed, forgotten in walk:
+        new = torch.randint(2, 40, (fed,), generator=generator).tolist()
+        logits, exact = ours.extend(new), theirs.extend(new)
+        assert logits.shape == (fed, PADDED)
+        assert (logits - exact).abs().max() < NEAR * exact.abs().max()
+        kept = max(len(prompt(kind).prefix) - 1, ours.length - forgotten)
+        ours.rollback(kept)
+        theirs.rollback(kept)
+        assert ours.length == theirs.length == kept
+
+
+def test_a_cache_that_grows_keeps_what_it_read(pair: tuple[str, EagerModel, StaticModel]) -> None:
+    kind, eager, static = pair
+    ours, theirs = static.start(prompt(kind)), eager.start(prompt(kind))
+    for start in range(0, 110, 10):  # past 64, where the first buffers end
+        tokens = [2 + (start * 7 + i * 3) % 38 for i in range(10)]
+        logits, exact = ours.extend(tokens), theirs.extend(tokens)
+        assert (logits - exact).abs().max() < NEAR * exact.abs().max()
+
+
+def test_sources_of_other_lengths_and_sessions_side_by_side(pair: tuple[str, EagerModel, StaticModel]) -> None:
+    kind, eager, static = pair
+    for length in (1, 2, 15, 16, 17, 40):
+        tokens = tuple(2 + (length * 5 + i * 3) % 38 for i in range(length))
+        one = Prompt(tokens, (0,)) if kind.startswith("t5") else Prompt((), tokens)
+        ours, again, theirs = static.start(one), static.start(one), eager.start(one)
+        again.extend([7, 8, 9])
+        for new in ([4], [5, 6, 7], [8]):
+            logits, exact = ours.extend(new), theirs.extend(new)
+            assert (logits - exact).abs().max() < NEAR * exact.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_tokens(kind: str) -> None:
+    texts = []
+    for of in (EagerModel, StaticModel):
+        target, small = of(network(kind, seed=5), 40, ENDS), of(network(kind, seed=6, layers=1), 40, ENDS)
+        draft = ModelDraft(small, 40)
+        settings = {"sampling": Sampling(), "max_new_tokens": 30, "generator": torch.Generator()}
+        texts.append(autoregressive(target, prompt(kind), **settings).tokens)  # type: ignore[arg-type]
+        for gamma in (1, 2, 4, 7):
+            texts.append(speculative(target, draft, prompt(kind), gamma=gamma, **settings).tokens)  # type: ignore[arg-type]
+    assert all(text == texts[0] for text in texts)
