@@ -14,6 +14,7 @@ from typing import Any
 from specbench.errors import MachineError
 
 SCHEMA = 1
+FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
 
@@ -75,12 +76,16 @@ def read_summary(file: Path) -> dict[str, Any]:
     return {"run_id": record["run_id"], **record["summary"]}
 
 
-def summaries(results: str | Path) -> list[dict[str, Any]]:
-    """The summaries of all records, by the time of writing; a damaged one is skipped with a warning that names it."""
+def summaries(results: str | Path, failed: bool = False) -> list[dict[str, Any]]:
+    """The summaries of all records, by the time of writing; a damaged one is skipped with a warning that names it.
+    Those of failed runs, which hold no numbers, are left out unless asked for."""
     rows = []
     for file in sorted(runs_folder(results).glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name)):
         try:
-            rows.append(read_summary(file))
+            row = read_summary(file)
         except (ValueError, KeyError, OSError) as error:
             warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
+            continue
+        if failed or FAILED not in row:
+            rows.append(row)
     return rows

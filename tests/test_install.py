@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_a_checkout_finds_its_conf() -> None:
     assert conf_dir() == ROOT / "conf"
     assert shipped("data", "ende-mini.jsonl.gz").is_file()
-    assert ROOT == PACKAGE.parent
+    assert PACKAGE.parent == ROOT
 
 
 @pytest.mark.slow

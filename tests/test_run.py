@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from specbench import store
 from specbench.cli import main
@@ -94,7 +95,26 @@ def test_a_sweep_runs_all_and_a_failing_job_fails_alone(run, tmp_path: Path) -> 
     code, _, err, _ = run("gamma=1,99,2", verb="sweep")
     assert code == 2
     assert "gamma=99: must be from 1 to 64" in err and "2 of 3 runs done" in err
+    assert "failed: gamma=99" in err.splitlines()[-1]
     assert sorted(row["gamma"] for row in store.summaries(tmp_path)) == [1, 2]
+
+
+def test_a_failed_run_says_why_in_its_record_and_is_run_again(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture  # type: ignore[no-untyped-def]
+) -> None:  # fmt: skip
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("specbench.run.execution.measure", out_of_memory)
+    code, _, err, record = run()
+    assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
+    assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 4
+    assert store.summaries(tmp_path) == []
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert "failed: t5-t5-draft-ende" in capfd.readouterr().out
+    monkeypatch.undo()
+    code, out, _, record = run()
+    assert code == 0 and "written" in out and "error" not in record["summary"]
 
 
 def test_results_in_every_format(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]

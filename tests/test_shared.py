@@ -16,7 +16,8 @@ def test_a_trained_pair_on_captions(shared: Path, tmp_path: Path, gamma: int) ->
         pytest.skip("needs models/t5-13m and data/ende in the shared folder")
     code = main(
         [
-            "run", f"target.path={models / 't5-13m'}", f"draft.path={models / 't5-2m'}", "task=ende", f"task.path={rows}",
+            "run", f"target.path={models / 't5-13m'}", f"draft.path={models / 't5-2m'}", "task=ende",
+            f"task.path={rows}",
             f"gamma={gamma}", "limit=8", "dtype=float32", "threads=1", f"results={tmp_path}", "resamples=100",
         ]
     )  # fmt: skip

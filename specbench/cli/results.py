@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
     parser.add_argument("--format", default="table", choices=("table", "csv", "json"), help="default: table")
     arguments = parser.parse_args(argv)
-    rows = store.summaries(arguments.results)
+    rows = store.summaries(arguments.results, failed=True)
     if arguments.format == "json":
         json.dump([_ordered(row) for row in rows], sys.stdout, indent=1, ensure_ascii=False)
         print()
@@ -69,8 +69,12 @@ def _table(rows: list[dict[str, Any]], results: str) -> None:
         text = column in ("target", "draft", "task")
         table.add_column(title, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
     for row in rows:
-        table.add_row(*(_cell(column, row) for column in SHOWN))
+        if store.FAILED not in row:
+            table.add_row(*(_cell(column, row) for column in SHOWN))
     console.print(table)
+    for row in rows:
+        if store.FAILED in row:
+            console.print(f"failed: {row['run_id']}: {row[store.FAILED]}")
     if any(row.get("simulated") for row in rows):
         console.print("* simulated: acceptance was drawn at a given α, or weights are random")
 

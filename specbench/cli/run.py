@@ -4,7 +4,7 @@ import sys
 
 from omegaconf import DictConfig
 
-from specbench.cli import fail
+from specbench.cli import fail, outcomes
 from specbench.cli.hydra_app import launch, to_schema
 from specbench.config import RunConfig, check, conf_dir
 from specbench.errors import MachineError, UserError
@@ -43,23 +43,22 @@ def main(argv: list[str], verb: str = "run") -> int:
         return 0
     if verb == "sweep" and "--multirun" not in argv and "-m" not in argv:
         argv = ["--multirun", *argv]
-    outcomes.clear()
+    results = next((word.partition("=")[2] for word in argv if word.startswith("results=")), "results")
+    file = outcomes.begin(results)
     launch(job, "run", RunConfig, argv, verb)
-    failures = [error for error in outcomes if error is not None]
-    if len(outcomes) > 1:
-        done = len(outcomes) - len(failures)
-        print(f"{done} of {len(outcomes)} runs done; 'specbench results' shows them all", file=sys.stderr)
-    return max((error.exit_code for error in failures), default=0)
-
-
-# What became of each job of this process: None is well.
-outcomes: list[UserError | MachineError | None] = []
+    ended = outcomes.read(file)
+    failed = [outcome for outcome in ended if outcome["code"]]
+    if verb == "sweep" and ended:
+        print(f"{len(ended) - len(failed)} of {len(ended)} runs done; 'specbench results' shows them", file=sys.stderr)
+        for outcome in failed:
+            print(f"failed: {outcome['error']}", file=sys.stderr)
+    return max((outcome["code"] for outcome in ended), default=0)
 
 
 def job(composed: DictConfig) -> None:
     """One run of a composed config. Importable by name, so that launchers in other processes find it.
 
-    An error is told here and remembered, so that in a sweep a failing job fails alone.
+    An error is told and noted here, so that in a sweep a failing job fails alone.
     """
     try:
         config = to_schema(composed, RunConfig)
@@ -70,7 +69,7 @@ def job(composed: DictConfig) -> None:
         with Screen(sys.stderr) as screen:
             result = execute(config, screen)
         screen.show(result)
-        outcomes.append(None)
+        outcomes.add(code=0, run_id=result.record["run_id"])
     except (UserError, MachineError) as error:
         fail(str(error), error.exit_code)
-        outcomes.append(error)
+        outcomes.add(code=error.exit_code, error=str(error))

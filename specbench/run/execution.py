@@ -1,5 +1,6 @@
 """Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +10,12 @@ import torch
 
 from specbench import store
 from specbench.config import RunConfig
-from specbench.errors import MachineError
+from specbench.errors import MachineError, UserError
 from specbench.journal import Journal
 from specbench.run.build import Parts, build, resolve
 from specbench.run.identity import identify
 from specbench.run.pair import measure, warm_up
-from specbench.run.record import make_record
+from specbench.run.record import failed_record, make_record
 
 
 class Progress(Protocol):
@@ -42,21 +43,35 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     config = resolve(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
-    if file.exists() and not config.force:
-        try:
-            return Result(file, store.read(file), reused=True)
-        except ValueError:
-            progress.say(f"{file} is damaged; running again")
+    if not config.force and (record := _finished(file, progress)) is not None:
+        return Result(file, record, reused=True)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     with Journal(config.results, run_id) as journal:
-        parts = build(config, progress.say)
-        _decode_missing(config, parts, journal, progress)
-        prompts = [journal.prompts[example.index] for example in parts.examples]
-        record = make_record(config, run_id, parts, prompts, journal.parts)
+        try:
+            parts = build(config, progress.say)
+            _decode_missing(config, parts, journal, progress)
+            prompts = [journal.prompts[example.index] for example in parts.examples]
+            record = make_record(config, run_id, parts, prompts, journal.parts)
+        except (UserError, MachineError) as error:
+            with contextlib.suppress(MachineError):  # the first error is the one to tell
+                store.write(config.results, failed_record(config, run_id, error))
+            raise
         store.write(config.results, record)
         journal.remove()
     return Result(file, record, reused=False)
+
+
+def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
+    """The record in `file`, unless there is none, or it is damaged, or it only says why the run failed."""
+    if not file.exists():
+        return None
+    try:
+        record = store.read(file)
+    except ValueError:
+        progress.say(f"{file} is damaged; running again")
+        return None
+    return None if store.FAILED in record["summary"] else record
 
 
 def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, progress: Progress) -> None:
