@@ -87,8 +87,8 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     say(f"loading target {name_of(first.target)}")
     dtype: torch.dtype = getattr(torch, first.dtype)
     target = load_model(first.target, "target", vocabulary, dtype, device, first.engine)
-    for config, given in zip(configs, prompts, strict=True):
-        _require_room(config, target.longest, given)
+    for config, told in zip(configs, prompts, strict=True):
+        _require_room(config, target.longest, told)
     for maker in drafts.values():
         maker.load(say)
     found = []

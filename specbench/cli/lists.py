@@ -1,0 +1,98 @@
+"""Lists on the command line: `draft=[unigram,bigram]`, `draft.path=[DIR1,DIR2]`, `sampling.temperature=[0,1]`.
+
+Hydra picks one choice of a group. A verb that compares several composes its config once for each combination: the
+first is launched by Hydra as any other, so that its switches and errors are the same, and the others are composed
+beside it under the same overrides. Commas without brackets, Hydra's spelling in a sweep, mean the same here.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.cli.hydra_app import launch, one_line, to_schema
+from specbench.errors import UserError
+
+T = TypeVar("T")
+Overrides = list[str]
+DRAFT = ("draft", "draft.path")  # both name drafts, so their lists add up
+TEMPERATURE = "sampling.temperature"
+
+
+def launch_each(
+    task: Callable[[list[T]], None],
+    config_name: str,
+    schema: type[T],
+    argv: list[str],
+    verb: str,
+    defaults: dict[str, list[str]] | None = None,
+) -> None:
+    """Call `task` with one config of `schema` for each combination of the lists in `argv`. `defaults` holds lists for
+    keys that `argv` does not set."""
+    common, combinations = split(argv, defaults or {})
+
+    def job(composed: DictConfig) -> None:
+        given = list(HydraConfig.get().overrides.task)
+        for override in combinations[0]:
+            given.remove(override)
+        try:
+            rest = [hydra.compose(config_name, overrides=[*given, *these]) for these in combinations[1:]]
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(one_line(error, schema)) from error
+        task([to_schema(one, schema) for one in (composed, *rest)])
+
+    launch(job, config_name, schema, [*common, *combinations[0]], verb)
+
+
+def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
+    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest."""
+    listed: dict[str, list[str]] = {}
+    single: dict[str, str] = {}
+    for argument in argv:
+        parsed = _parsed(argument)
+        if parsed is not None and parsed.key_or_group in (*DRAFT, TEMPERATURE):
+            key = parsed.key_or_group
+            if (values := _values(parsed)) is None:
+                single[key] = argument
+            else:
+                if not values:
+                    raise UserError(f"{key}=[]: the list is empty")
+                listed[key] = [f"{key}={value}" for value in values]
+    several = {key: overrides for key, overrides in listed.items() if len(overrides) > 1}
+    drafts = [one for key in DRAFT for one in listed.get(key, [single[key]] if key in single and several else [])]
+    axes = [drafts] if any(key in listed for key in DRAFT) else []
+    if TEMPERATURE in listed:
+        axes.append(listed[TEMPERATURE])
+    elif TEMPERATURE not in single and TEMPERATURE in defaults:
+        axes.append([f"{TEMPERATURE}={value}" for value in defaults[TEMPERATURE]])
+    moved = {one for axis in axes for one in axis} | {a for a in argv if (p := _parsed(a)) and p.key_or_group in listed}
+    return [argument for argument in argv if argument not in moved], [list(these) for these in product(*axes)]
+
+
+def _parsed(argument: str) -> Override | None:
+    """The override that `argument` is, or None: what cannot be read is Hydra's to refuse."""
+    if argument.startswith("-"):
+        return None
+    try:
+        parsed: Override = OverridesParser.create().parse_override(argument)
+    except HydraException:
+        return None
+    return parsed
+
+
+def _values(parsed: Override) -> list[str] | None:
+    value: Any = parsed.value()
+    if isinstance(value, ChoiceSweep):
+        value = value.list
+    return [_text(one) for one in value] if isinstance(value, list) else None
+
+
+def _text(value: Any) -> str:
+    return value.with_quotes() if isinstance(value, QuotedString) else str(value)

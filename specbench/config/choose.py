@@ -1,0 +1,44 @@
+"""The keys of `specbench alpha` and `specbench recommend`: those of a run, and a few of their own."""
+
+from dataclasses import dataclass, field, fields
+
+from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.schema import RunConfig
+from specbench.errors import UserError
+
+
+@dataclass
+class ChooseConfig(RunConfig):
+    """One draft of several; the command line makes one of these for each."""
+
+    tokens: int | None = None  # of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU
+    leniences: list[float] = field(default_factory=lambda: [1.0, 0.5, 0.3, 0.1])  # of alpha(l), A.5
+    gammas: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5, 7, 10])  # recommend: what to choose from
+    rounds: int = 6  # recommend: of timed passes
+    verify: int = 0  # recommend: how many of the best to run for real
+
+
+def check_choose(config: ChooseConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    check(config)
+    require(config.tokens is None or config.tokens >= 1, "tokens", config.tokens, "at least 1, or null")
+    require(all(0 < one <= 1 for one in config.leniences), "leniences", config.leniences, "above 0 and at most 1")
+    require(
+        bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
+        "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
+    )  # fmt: skip
+    require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
+    require(config.verify >= 0, "verify", config.verify, "at least 0")
+
+
+def require_distinct(names: list[str]) -> None:
+    """Drafts are told apart by name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"draft: two of the drafts are called {twice}; name one of them otherwise")
+
+
+def as_run(config: ChooseConfig, gamma: int | None = None) -> RunConfig:
+    """The run of this draft, at another gamma if one is given; its record is that of `specbench run`."""
+    values = {one.name: getattr(config, one.name) for one in fields(RunConfig)}
+    return RunConfig(**values | ({} if gamma is None else {"gamma": gamma}))

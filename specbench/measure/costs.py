@@ -1,0 +1,126 @@
+"""What a pass costs with each draft and gamma, in steps of the target: c, v(gamma) and overhead, from short probes.
+
+A probe is a handful of real passes of the real loop, begun inside texts that the target wrote, at places spread over
+their length, so that caches are as long as in a run and the engine is the one that a run uses. Every round visits the
+baseline and each (draft, gamma) in turn, so that a machine that slows down slows all of them. Medians are taken over
+passes, and rounds are what an interval resamples.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specbench.decoding import Pass, autoregressive, speculative
+from specbench.drafts import Draft
+from specbench.gamma import Gamma
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling
+
+Text = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
+STEPS = 16  # baseline steps of a round
+PASSES = 5  # about so many passes of each (draft, gamma) a round
+GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds from one place of one text: baseline steps, and the passes of each (draft, gamma)."""
+
+    steps_s: list[float]
+    passes: dict[tuple[str, int], list[Pass]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """In target steps: drafting one token (c), checking gamma+1 positions (v), and accepting (overhead)."""
+
+    c: float
+    verify_cost: float
+    overhead: float
+    passes: int  # how many were timed
+
+    def of_pass(self, gamma: float) -> float:
+        return gamma * self.c + self.verify_cost + self.overhead
+
+
+def probe(
+    target: Model,
+    drafts: Mapping[str, Draft],
+    gammas: Sequence[int],
+    texts: Sequence[Text],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    rounds: int,
+    seed: int = 0,
+) -> list[Round]:
+    """`rounds` rounds over `texts`. One more goes before them unheard: what is made at a first call is not the cost."""
+    found = []
+    for number in range(-1, rounds):
+        prompt, written = texts[number % len(texts)]
+
+        def begun(
+            tokens: int, prompt: Prompt = prompt, written: Sequence[int] = written, number: int = number
+        ) -> Prompt:
+            """The prompt and the text so far, with `tokens` still to come."""
+            start = int(max(0, len(written) - tokens) * (number * GOLDEN % 1))
+            return Prompt(prompt.source, (*prompt.prefix, *written[:start]))
+
+        def generator(number: int = number) -> torch.Generator:
+            return torch.Generator(_device(target)).manual_seed(seed + number + 1)
+
+        steps = min(STEPS, max_new_tokens)
+        baseline = autoregressive(target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator())
+        passes = {}
+        for name, draft in drafts.items():
+            for gamma in gammas:
+                most = min(PASSES * (gamma + 1), max_new_tokens)
+                passes[name, gamma] = _passes(
+                    target, draft, begun(most), gamma, sampling=sampling, most=most, generator=generator()
+                )
+        if number >= 0:
+            found.append(Round(baseline.steps_s[1:], passes))
+    return found
+
+
+def _passes(
+    target: Model, draft: Draft, prompt: Prompt, gamma: int | Gamma, *, sampling: Sampling, most: int,
+    generator: torch.Generator,
+) -> list[Pass]:  # fmt: skip
+    """All passes but the first, which may have to read the text so far."""
+    trace = speculative(target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator)
+    return trace.passes[1:]
+
+
+def _device(target: Model) -> torch.device:
+    device: torch.device = getattr(target, "device", torch.device("cpu"))
+    return device
+
+
+def costs(rounds: Sequence[Round], weights: NDArray[np.int64] | None = None) -> dict[tuple[str, int], Cost]:
+    """The cost of each (draft, gamma) of which full passes were seen. `weights` says how often a round counts."""
+    weighted = [
+        one for one, times in zip(rounds, np.ones(len(rounds), int) if weights is None else weights, strict=True)
+        for _ in range(times)
+    ]  # fmt: skip
+    steps_s = [step for one in weighted for step in one.steps_s]
+    if not steps_s:
+        return {}
+    step_s = float(np.median(steps_s))
+    found = {}
+    for key in rounds[0].passes:
+        full = [a_pass for one in weighted for a_pass in one.passes[key] if a_pass.drafted == key[1]]
+        if full:
+            drafting, checking, accepting = np.median(
+                [(a_pass.draft_s / a_pass.drafted, a_pass.verify_s, a_pass.accept_s) for a_pass in full], axis=0
+            )
+            found[key] = Cost(drafting / step_s, checking / step_s, accepting / step_s, len(full))
+    return found
+
+
+def step_seconds(rounds: Sequence[Round]) -> float:
+    """The median target step."""
+    return float(np.median([step for one in rounds for step in one.steps_s]))
