@@ -56,8 +56,8 @@ def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
         if alphas[0] <= top["alpha"] <= alphas[1]:
             near = group[group["speedup_high"] >= top["speedup_measured"]]["gamma"]
             kept = [
-                *PAIR, "gamma", "alpha", "alpha_low", "alpha_high", "c", "speedup_measured", "hardware", "where", "dtype",
-                "simulated", "created", "run_id",
+                *PAIR, "gamma", "alpha", "alpha_low", "alpha_high", "c", "speedup_measured", "hardware",
+                "where", "dtype", "simulated", "created", "run_id",
             ]  # fmt: skip
             rows.append({key: top[key] for key in kept} | {
                 "gamma_low": near.min(), "gamma_high": near.max(),

@@ -11,6 +11,8 @@ from specbench.report.tables import notes
 
 Row = dict[str, Any]
 TEMPERATURES = (0, 1)
+MEASURED = ["alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware"]
+CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "command"]
 
 
 def table3(records: Records) -> Table:
@@ -19,7 +21,8 @@ def table3(records: Records) -> Table:
     theirs = {(row["target"], row["task"], row["draft"]) for row in printed}
     pairs = best[["target", "task", "draft"]].drop_duplicates().itertuples(index=False, name=None)
     rows = printed + [dict(zip(("target", "task", "draft"), pair, strict=True)) for pair in pairs if pair not in theirs]
-    values = pd.DataFrame([_cell(row, temperature, best) for row in rows for temperature in TEMPERATURES])
+    cells = [_cell(row, temperature, best) for row in rows for temperature in TEMPERATURES]
+    values = pd.DataFrame(cells, columns=CELL)
     shown = pd.DataFrame([_show(row, values) for row in rows])
     used = best[best["run_id"].isin(values["run_id"].dropna())]
     wanted = paper()["setup"]["alpha_tokens"]
@@ -56,8 +59,7 @@ def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
     if found.empty:
         gpt = row["target"].startswith("gpt-")
         return cell | {"state": "no record", "command": fill("table3") + ("-lm1b" if gpt else "")}
-    kept = ("alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware")
-    return cell | {"state": "measured"} | {key: found.iloc[0][key] for key in kept}
+    return cell | {"state": "measured"} | {key: found.iloc[0][key] for key in MEASURED}
 
 
 def _show(row: Row, values: pd.DataFrame) -> Row:

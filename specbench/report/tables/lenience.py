@@ -88,7 +88,7 @@ def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
     """Records with alpha(l), one a pair and temperature: that with the most tokens."""
     if "lenience" not in frame:
         return []
-    has = frame[[isinstance(cell, list) for cell in frame["lenience"]]]
+    has = frame[frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)]
     ranked = has.sort_values(["tokens", "created"], ascending=False, kind="stable")
     keys = ["target", "task", "draft", "temperature"]
     return [

@@ -110,7 +110,8 @@ def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFr
 def _others(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of pairs that the paper does not have."""
     theirs = {(row["task"], row["target"], row["draft"]) for row in paper()["table2"]["rows"]}
-    return frame[[key not in theirs for key in zip(frame["task"], frame["target"], frame["draft"], strict=True)]]
+    keys = zip(frame["task"], frame["target"], frame["draft"], strict=True)
+    return frame[pd.Series([key not in theirs for key in keys], index=frame.index, dtype=bool)]
 
 
 def _fastest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,73 @@
+"""Records made up for tests: a simulated run with acceptances of a known rate, in the shape that runs write."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench import store
+from specbench.measure.summary import summarise
+
+EOS = 1
+
+
+def make(
+    results: Path,
+    *,
+    target: str = "t5-mini",
+    draft: str = "t5-nano",
+    task: str = "ende-mini",
+    temperature: float = 0.0,
+    gamma: int = 3,
+    alpha: float = 0.7,
+    c: float = 0.2,
+    prompts: int = 6,
+    seed: int = 0,
+    **summary: Any,
+) -> str:
+    """Write a record and return its id. `summary` replaces what the summary says."""
+    draw = np.random.default_rng([seed, gamma, int(10 * temperature)])
+    rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
+    measured = summarise(rows, gamma=gamma, greedy=temperature == 0, c_hat=0.1, resamples=200, seed=0)
+    names = {"target": target, "draft": draft, "task": task, "temperature": temperature, "gamma": gamma}
+    run_id = f"{target}-{draft}-{task}-T{temperature:g}-g{gamma}-{draw.integers(2**32):08x}"
+    rest = {
+        "top_k": None, "top_p": None, "device": "cpu", "dtype": "float32", "hardware": "a CPU, 2 threads",
+        "simulated": True, "created": "2026-01-02T03:04:05+00:00",
+    }  # fmt: skip
+    record = {
+        "run_id": run_id,
+        "summary": names | measured | rest | summary,
+        "config": {"target": {"path": None}, "draft": {"path": None}, "task": {"train_path": None}, "results": "r"},
+        "environment": {"cpu": "a CPU", "threads": 2, "platform": "a host"},
+        "pieces": {str(token): f" w{token}" for token in range(100)} | {str(EOS): "</s>"},
+        "prompts": rows,
+    }
+    store.write(results, record)
+    return run_id
+
+
+def _prompt(index: int, gamma: int, alpha: float, c: float, draw: np.random.Generator, greedy: bool) -> dict[str, Any]:
+    step_s = 0.004
+    length = int(draw.integers(8, 20))
+    text = [*(int(token) for token in draw.integers(2, 100, length - 1)), EOS]
+    passes: list[dict[str, Any]] = []
+    done = 0
+    while done < length:
+        drafted = min(gamma, length - done)
+        accepted = int((draw.random(drafted) < alpha).cumprod().sum())
+        tokens = [t if i < accepted else (t + 1) % 98 + 2 for i, t in enumerate(text[done : done + drafted])]
+        emitted = min(accepted + 1, length - done)
+        passes.append({
+            "drafted": drafted, "accepted": accepted, "emitted": emitted, "tokens": tokens,
+            "draft_s": drafted * c * step_s, "verify_s": 1.1 * step_s, "accept_s": 0.1 * step_s,
+        })  # fmt: skip
+        done += emitted
+    spent = sum(p["draft_s"] + p["verify_s"] + p["accept_s"] for p in passes)
+    beta = (draw.random(length) < alpha).astype(float) if greedy else draw.beta(4 * alpha, 4 * (1 - alpha), length)
+    way = {"text": "text", "tokens": text, "start_s": 0.006}
+    return {
+        "index": index, "prompt": f"prompt {index}", "reference": "text", "difference": None, "beta": beta.tolist(),
+        "baseline": way | {"decode_s": length * step_s, "steps_s": [step_s] * length, "passes": []},
+        "speculative": way | {"decode_s": spent, "steps_s": [], "passes": passes, "draft_start_s": 0.001},
+    }  # fmt: skip

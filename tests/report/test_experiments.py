@@ -1,0 +1,75 @@
+"""Every sweep composes and stays within the ranges; every table and figure has its file, its sweep and its twin."""
+
+import hydra
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from specbench.cli.hydra_app import to_schema
+from specbench.config import RunConfig, check, conf_dir
+from specbench.config.paths import experiments_dir
+from specbench.report.figures import FIGURES
+from specbench.report.paper import experiment, paper
+from specbench.report.tables import TABLES
+
+SWEEPS = sorted(file.stem for file in (conf_dir() / "experiment").glob("*.yaml"))
+ALONE = {"mini", "table3-lm1b"}  # the twins' common part; part of table3, whose twin covers it
+
+
+def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        whole = hydra.compose("run", overrides=[f"experiment={name}", *overrides], return_hydra_config=True)
+        bare = hydra.compose("run", overrides=[f"experiment={name}", *overrides])
+    params = OmegaConf.to_container(whole.hydra.sweeper.params or OmegaConf.create({}))
+    assert isinstance(params, dict)
+    return to_schema(bare, RunConfig), {str(key): str(value) for key, value in params.items()}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
+    config, params = compose(name)
+    if config.target.shipped is None and config.target.path is None:
+        check(config)
+    for key, values in params.items():
+        for value in values.split(","):
+            if key in ("task", "draft"):
+                assert (conf_dir() / key / f"{value}.yaml").is_file()
+            else:
+                assert key in ("gamma", "sampling.temperature")
+                assert 0 <= float(value) <= 64
+
+
+@pytest.mark.parametrize("name", sorted(set(SWEEPS) - ALONE))
+def test_a_sweep_has_a_twin(name: str) -> None:
+    assert name.endswith("-mini") or f"{name}-mini" in SWEEPS
+    if name.endswith("-mini"):
+        config, _ = compose(name)
+        assert (config.target.name, config.task.name, config.limit) == ("t5-mini", "ende-mini", 100)
+
+
+@pytest.mark.parametrize("name", [*TABLES, *FIGURES])
+def test_every_table_and_figure_has_its_file(name: str) -> None:
+    plan = experiment(name)
+    assert {"title", "place", "shows", "sweep", "silent", "takes"} <= set(plan)
+    assert plan["sweep"] in SWEEPS or name == "table1"
+
+
+def test_the_papers_rows_are_in_the_sweep() -> None:
+    config, params = compose("table2")
+    assert config.target.name == "t5-xxl"
+    for row in paper()["table2"]["rows"]:
+        for key, value in (("task", row["task"]), ("draft", row["draft"]), ("gamma", str(row["gamma"])),
+                           ("sampling.temperature", str(row["temperature"]))):  # fmt: skip
+            assert value in params[key].split(",")
+
+
+def test_the_command_line_wins_over_an_experiment() -> None:
+    config, _ = compose("table2", "limit=3", "draft=t5-base")
+    assert (config.limit, config.draft.name) == (3, "t5-base")
+
+
+def test_files_are_plain_yaml() -> None:
+    for file in experiments_dir().glob("*.yaml"):
+        assert isinstance(yaml.safe_load(file.read_text(encoding="utf-8")), dict)

@@ -1,0 +1,177 @@
+"""Every figure is drawn, with and without records; every number on it comes from a record."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_records import make
+
+from specbench import theory
+from specbench.cli import main
+from specbench.report import style
+from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
+from specbench.report.figures import FIGURES, build
+from specbench.report.figures.agreement import survival
+from specbench.report.figures.costs import parts
+from specbench.report.figures.timeline import baseline_calls, speculative_calls
+from specbench.report.measured import operations, tokens_per_pass
+from specbench.report.records import Records
+
+
+@pytest.fixture(scope="module")
+def drawn(results: Path) -> dict[str, Drawn]:
+    return {figure.name: figure for figure in build((), Records(results))}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Records) -> None:
+    (empty,) = build((name,), nothing)
+    assert empty.run_ids == []
+    assert "specbench sweep experiment=" in empty.alt
+    assert svg(empty)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_points_name_their_records(name: str, drawn: dict[str, Drawn], records: Records) -> None:
+    figure = drawn[name]
+    assert figure.run_ids
+    assert set(figure.run_ids) <= set(records.frame["run_id"])
+    assert figure.points["run_id"].notna().all()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_svg_is_sound_and_traceable_and_turns_dark(name: str, drawn: dict[str, Drawn]) -> None:
+    text = svg(drawn[name])
+    root = ElementTree.fromstring(text)
+    assert root.get("role") == "img"
+    assert all(run_id in text for run_id in drawn[name].run_ids)
+    assert "simulated" in text
+    colours = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text))
+    assert colours <= set(style.DARK), "a colour has no dark twin"
+
+
+@pytest.mark.parametrize("name", ["figure2", "gamma"])
+def test_the_same_records_give_the_same_bytes(name: str, records: Records) -> None:
+    (first,), (second,) = build((name,), records), build((name,), records)
+    assert svg(first) == svg(second)
+
+
+def test_files(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    formats = ",".join(FORMATS)
+    assert main(["figures", "figure2", f"results={results}", f"output={tmp_path}", "--format", formats]) == 0
+    assert {f.name for f in tmp_path.iterdir()} == {f"figure2.{end}" for end in (*FORMATS, "csv")}
+    assert capsys.readouterr().out.count("figure2") == 4
+    points = pd.read_csv(tmp_path / "figure2.csv")
+    assert len(points) == 9
+    assert points["tokens_low"].le(points["tokens_per_pass"]).all()
+
+
+def test_all_figures_have_an_index(drawn: dict[str, Drawn], tmp_path: Path) -> None:
+    index = write_index(list(drawn.values()), tmp_path, ["png", "svg"]).read_text()
+    assert all(f"]({name}.svg)" in index for name in drawn)
+
+
+def test_figure_2_draws_the_papers_curves(drawn: dict[str, Drawn]) -> None:
+    axes = drawn["figure2"].figure.axes[0]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0.5, 0.9), (0, 10))
+    heights = sorted(round(float(line.get_ydata()[-1]), 2) for line in axes.lines if len(line.get_xdata()) == 161)
+    assert heights == [1.9, 3.44, 4.69, 5.7, 10.0]
+
+
+def test_figure_3_ends_at_the_papers_gammas(drawn: dict[str, Drawn]) -> None:
+    axes = drawn["figure3"].figure.axes[0]
+    curves = [line for line in axes.lines if len(line.get_xdata()) == 401]
+    assert [int(line.get_ydata()[-1]) for line in curves[:4]] == [24, 19, 13, 10]
+
+
+def test_figure_4_draws_both_theorems(drawn: dict[str, Drawn]) -> None:
+    axes = drawn["figure4"].figure.axes[0]
+    curves = [line for line in axes.lines if len(line.get_xdata()) == 161]
+    ends = [round(float(line.get_ydata()[-1]), 3) for line in curves]
+    wanted = [f(0.9, g, 0) for g in (1, 3, 5, 7, 10) for f in (theory.walltime_improvement, theory.operations_increase)]
+    assert ends == [round(value, 3) for value in wanted]
+
+
+def test_points_beside_the_axes_are_told(drawn: dict[str, Drawn]) -> None:
+    assert "t5-mini+bigram" in drawn["figure2"].alt
+
+
+def test_the_timeline_is_the_recorded_time(records: Records) -> None:
+    record = records.whole(records.frame["run_id"].iloc[0])
+    for prompt in record["prompts"]:
+        ours, alone = prompt["speculative"], prompt["baseline"]
+        calls = speculative_calls(prompt)
+        assert sum(call.length for call in calls if call.what == "M_q") == pytest.approx(
+            sum(a_pass["draft_s"] for a_pass in ours["passes"])
+        )
+        last_accept = ours["passes"][-1]["accept_s"]
+        assert calls[-1].begin + calls[-1].length + last_accept == pytest.approx(ours["start_s"] + ours["decode_s"])
+        assert [call.what for call in calls[:2]] == ["M_p encoder", "M_q encoder"]
+        steps = baseline_calls(prompt)
+        assert steps[-1].begin + steps[-1].length == pytest.approx(alone["start_s"] + alone["decode_s"])
+
+
+def test_survival_is_the_product_of_conditional_shares_and_stops_at_the_end_of_the_text() -> None:
+    def a_pass(drafted: int, accepted: int, emitted: int) -> dict[str, int]:
+        return {"drafted": drafted, "accepted": accepted, "emitted": emitted}
+
+    # The third drafted an end of sequence first: what it accepted behind it does not count.
+    passes = [a_pass(3, 3, 4), a_pass(3, 1, 2), a_pass(3, 3, 1), a_pass(2, 0, 1)]
+    record = {
+        "run_id": "r", "prompts": [{"speculative": {"passes": passes}}],
+        "summary": {"gamma": 3, "alpha": 0.5, "draft": "d", "temperature": 0},
+    }  # fmt: skip
+    rows = survival(record)
+    assert [row["reached"] for row in rows] == [4, 2, 1]
+    assert [row["share"] for row in rows] == pytest.approx([3 / 4, 3 / 4 * 1 / 2, 3 / 4 * 1 / 2 * 1])
+
+
+def test_parts_of_a_pass_add_up_to_the_measured_speedup(records: Records) -> None:
+    for run_id, measured in zip(records.frame["run_id"], records.frame["speedup_measured"], strict=True):
+        row = parts(records.whole(run_id))
+        spent = sum(row[part] for part in ("draft", "verify", "accept", "host"))
+        assert row["tokens_per_pass"] / spent == pytest.approx(measured)
+
+
+def test_counted_operations_and_tokens(tmp_path: Path) -> None:
+    run_id = make(tmp_path, alpha=1.0, gamma=3, prompts=2)
+    record = Records(tmp_path).whole(run_id)
+    passes = [p for prompt in record["prompts"] for p in prompt["speculative"]["passes"]]
+    emitted = sum(p["emitted"] for p in passes)
+    assert tokens_per_pass(record).value == pytest.approx(emitted / len(passes))
+    ran = sum(p["drafted"] + 1 + 0.1 * p["drafted"] for p in passes)
+    assert operations(record).value == pytest.approx(ran / emitted)
+
+
+def _contrast(a: str, b: str) -> float:
+    def light(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((light(a), light(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colour", [*style.SERIES, style.INK, style.FAINT])
+def test_lines_and_labels_stand_out_in_print_and_in_the_dark(colour: str) -> None:
+    assert _contrast(colour, style.PAPER) >= 3
+    assert _contrast(style.DARK[colour], style.DARK[style.PAPER]) >= 3
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.01, 1.02, 5.0], [0.0, 0.0, 0.0], [3.0, 1.0, 2.0], []])
+def test_labels_are_spread_in_order(values: list[float]) -> None:
+    placed = style.spread(values, 0.5)
+    ranked = sorted(zip(values, placed, strict=True))
+    assert all(b[1] - a[1] >= 0.5 - 1e-9 for a, b in pairwise(ranked))
+    assert sum(placed) == pytest.approx(sum(values))
+
+
+def test_save_names_the_option_where_it_cannot_write(drawn: dict[str, Drawn], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        save(drawn["figure2"], tmp_path / "file", ["png"])

@@ -1,0 +1,97 @@
+"""The page holds everything and fetches nothing; no model library is loaded to draw it; kept records draw the same."""
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_records import make
+
+from specbench.report.figures import FIGURES
+from specbench.report.keep import keep
+from specbench.report.page import page
+from specbench.report.records import Records, kept_folder
+from specbench.report.tables import TABLES
+
+VOID = {"meta", "path", "use", "rect", "br", "img", "link"}
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("with_records", [True, False])
+def test_the_page_is_whole_and_self_contained(with_records: bool, records: Records, nothing: Records) -> None:
+    text = page(records if with_records else nothing)
+    assert text.startswith("<!doctype html>")
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    for name in [*TABLES, *FIGURES]:
+        assert f"id='{name}'" in text and f"href='#{name}'" in text
+    outside = re.findall(r"(?:src|href)=[\"']([^#\"'][^\"']*)", text)
+    assert outside == [], "something would be fetched"
+    assert "url(http" not in text and "@import" not in text
+    if with_records:
+        assert "are simulated, not measured" in text
+        assert all(run_id in text for run_id in records.frame["run_id"])
+    else:
+        assert "all of ours is empty" in text
+
+
+def test_nothing_of_a_model_is_loaded(results: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from specbench.cli import main; "
+        "import specbench.report.page, specbench.report.figures; "
+        f"assert main(['figures', 'figure2', 'results={results}', 'output={tmp_path}']) == 0; "
+        f"assert main(['tables', 'results={results}', 'output={tmp_path}']) == 0; "
+        "print([name for name in ('torch', 'transformers', 'hydra') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    before = Records(tmp_path)
+    keep(before, print)
+    shutil.rmtree(tmp_path / "runs")
+    after = Records(tmp_path)
+    assert after.frame.equals(before.frame)
+    whole = after.whole(after.frame["run_id"].iloc[0])
+    assert "platform" not in whole["environment"]
+    assert (
+        whole["prompts"][0]["speculative"]["tokens"]
+        == before.whole(whole["run_id"])["prompts"][0]["speculative"]["tokens"]
+    )
+
+
+def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = make(tmp_path, prompts=4, seed=1)
+    keep(Records(tmp_path), print)
+    new = make(tmp_path, prompts=5, seed=2)
+    local = make(tmp_path, draft="other", seed=3)
+    file = tmp_path / "runs" / f"{local}.json"
+    file.write_text(file.read_text().replace('"draft": {\n   "path": null', '"draft": {\n   "path": "/home/me/model"'))
+    keep(Records(tmp_path), print)
+    assert {f.name for f in kept_folder(tmp_path).iterdir()} == {f"{new}.json.gz"}
+    assert old != new
+    assert f"{local}: not kept, it names /home/me/model" in capsys.readouterr().out

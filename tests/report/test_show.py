@@ -1,0 +1,62 @@
+"""A run's text pass by pass: the kept tokens are the text, and the rest is marked."""
+
+from pathlib import Path
+
+import pytest
+from made_records import make
+
+from specbench.cli import main
+from specbench.errors import UserError
+from specbench.report.passes import lines, pick
+from specbench.report.records import Records
+
+
+def test_the_kept_tokens_are_the_text(records: Records) -> None:
+    record = records.whole(records.frame["run_id"].iloc[0])
+    for prompt in record["prompts"]:
+        rows = lines(record, prompt, width=10_000)
+        assert len(rows) == len(prompt["speculative"]["passes"])
+        kept = "".join(piece.text for row in rows for piece in row.pieces if piece.kind != "rejected")
+        wanted = "".join(record["pieces"][str(token)] for token in prompt["speculative"]["tokens"])
+        assert kept.strip() == wanted.strip().replace("</s>", "▪")
+        for row in rows:
+            assert sum(piece.kind != "accepted" for piece in row.pieces) <= 2
+
+
+def test_nothing_behind_the_end_of_the_text_is_shown() -> None:
+    passes = [{"drafted": 3, "accepted": 2, "emitted": 1, "tokens": [1, 1, 5]}]
+    prompt = {"speculative": {"tokens": [1], "passes": passes}}
+    (row,) = lines({"run_id": "r", "pieces": {"1": "</s>", "5": "x"}}, prompt)
+    assert [(piece.text, piece.kind) for piece in row.pieces] == [("▪", "accepted")]
+
+
+def test_long_text_is_cut_at_the_front(records: Records) -> None:
+    record = records.whole(records.frame["run_id"].iloc[0])
+    for row in lines(record, record["prompts"][pick(record)], width=40):
+        assert len(row.before) + sum(len(piece.text) for piece in row.pieces) <= 41
+
+
+def test_a_record_without_drafted_tokens_says_what_to_do() -> None:
+    prompt = {"speculative": {"tokens": [1], "passes": [{"drafted": 1, "accepted": 1, "emitted": 1}]}}
+    with pytest.raises(UserError, match="run it again with force=true"):
+        lines({"run_id": "r", "pieces": {}}, prompt)
+
+
+def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = Records(results).frame["run_id"].iloc[0]
+    assert main(["show", run_id, "--prompt", "2", f"results={results}", "--picture", str(tmp_path / "one.svg")]) == 0
+    out = capsys.readouterr().out
+    assert "prompt 2 of 6" in out and "(simulated)" in out
+    assert "-drafted and rejected-" in out, "without colour there are other marks"
+    assert (tmp_path / "one.svg").is_file()
+    assert main(["show", run_id, "--prompt", "7", f"results={results}"]) == 2
+    assert "this run has prompts 1 to 6" in capsys.readouterr().err
+    assert main(["show", "t5-nano", f"results={results}"]) == 2
+    assert "8 records have this in their name" in capsys.readouterr().err
+    assert main(["show", run_id, f"results={results}", "--picture", "x.gif"]) == 2
+    assert "must end in .svg, .pdf, .png" in capsys.readouterr().err
+
+
+def test_a_run_is_found_by_its_digest(tmp_path: Path) -> None:
+    run_id = make(tmp_path)
+    assert Records(tmp_path).find(run_id[-8:]) == run_id

@@ -1,0 +1,133 @@
+"""Ours beside the paper's: what is measured is shown with its record, what is not says how to fill it."""
+
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_records import make
+
+from specbench.cli import main
+from specbench.config import conf_dir
+from specbench.report.records import Records, digest
+from specbench.report.table import FORMATS, render
+from specbench.report.tables import TABLES
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_in_every_format_with_and_without_records(
+    name: str, form: str, records: Records, nothing: Records
+) -> None:
+    for source in (records, nothing):
+        assert len(render(TABLES[name](source), form).splitlines()) > 5
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "table5"])
+def test_an_empty_cell_names_a_command_that_exists(name: str, nothing: Records) -> None:
+    text = render(TABLES[name](nothing), "markdown")
+    assert "no record" in text
+    commands = set(re.findall(r"experiment=([\w-]+)", text))
+    assert commands
+    for command in commands:
+        assert (conf_dir() / "experiment" / f"{command}.yaml").is_file()
+
+
+def test_lamda_is_not_public(nothing: Records) -> None:
+    shown = TABLES["table3"](nothing).shown
+    lamda = shown[shown["M_p"].str.startswith("LaMDA")]
+    assert lamda["T=0, paper"].tolist() == ["0.61", "0.71", "0.75"]
+    assert (lamda[["T=0, ours", "T=1, ours", "record"]] == "not public").all(axis=None)
+
+
+def test_our_row_stands_under_the_papers(records: Records) -> None:
+    shown = TABLES["table2"](records).shown
+    printed, ours = shown.iloc[0], shown.iloc[1]
+    assert (printed["whose"], printed["EMP"], printed["γ"]) == ("paper", "3.4", "7")
+    assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("ours", "t5-xxl", "t5-small", "7")
+    assert re.fullmatch(r"0\.\d\d \[0\.\d\d, \d\.\d\d\]", ours["α"])
+    assert ours["record"].endswith("(simulated)")
+
+
+def test_table_4_has_paper_theory_and_ours(records: Records) -> None:
+    shown = TABLES["table4"](records).shown
+    assert shown["whose"].tolist()[:3] == ["paper", "theory", "ours"]
+    assert shown["EXP"].tolist()[:2] == ["3.2", "3.16"]
+    assert shown["best γ"].tolist()[1] == "9"
+
+
+def test_values_are_those_of_the_record(records: Records) -> None:
+    values = pd.read_csv(io.StringIO(render(TABLES["table4"](records), "csv")))
+    ours = values.dropna(subset="run_id")
+    assert len(ours) == len(records.frame)
+    for _, row in ours.iterrows():
+        summary = records.whole(row["run_id"])["summary"]
+        assert row["empirical"] == pytest.approx(summary["speedup_measured"])
+        assert row["alpha_low"] == pytest.approx(summary["alpha_low"])
+
+
+def test_the_largest_then_newest_record_of_a_config_is_shown(tmp_path: Path) -> None:
+    make(tmp_path, prompts=4, seed=1)
+    large = make(tmp_path, prompts=9, seed=2, created="2026-01-01T00:00:00+00:00")
+    make(tmp_path, prompts=5, seed=3, created="2026-05-01T00:00:00+00:00")
+    assert Records(tmp_path).frame["run_id"].tolist() == [large]
+
+
+def test_a_wrong_text_has_no_speed(tmp_path: Path) -> None:
+    make(tmp_path, lossless=False, speedup_measured=None, speedup_low=None, speedup_high=None)
+    row = TABLES["table4"](Records(tmp_path)).shown.iloc[-1]
+    assert (row["EMP"], row["end to end"]) == ("not lossless", "–")
+
+
+def test_a_damaged_record_is_named_and_skipped(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "runs" / "broken.json").write_text('{"schema": 1')
+    with pytest.warns(UserWarning, match=r"broken\.json: skipped"):
+        assert len(Records(tmp_path).frame) == 1
+
+
+def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
+    cells = [{"lenience": lenience, "alpha": a, "alpha_low": a - 0.1, "alpha_high": a + 0.1}
+             for lenience, a in ((1.0, 0.6), (0.5, 0.7), (0.3, 0.75), (0.1, 0.8))]  # fmt: skip
+    make(tmp_path, target="t5-xxl", draft="t5-small", task="ende", temperature=1.0, lenience=cells)
+    make(tmp_path, temperature=1.0, lenience=cells, seed=4)
+    shown = TABLES["table5"](Records(tmp_path)).shown
+    beside = shown[(shown["M_q"] == "T5-small 77M") & (shown["T"] == "1")]
+    assert beside["α, ours"].tolist() == [
+        "0.60 [0.50, 0.70]",
+        "0.70 [0.60, 0.80]",
+        "0.75 [0.65, 0.85]",
+        "0.80 [0.70, 0.90]",
+    ]
+    assert shown["M_p"].tolist()[-4:] == ["t5-mini"] * 4
+
+
+def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables", "table1", f"results={results}"]) == 0
+    assert "| 0.9 | 10 |" in capsys.readouterr().out
+    assert main(["tables", "--results", str(results), "--format", "csv,latex", "--output", str(tmp_path)]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {f"{name}.{end}" for name in TABLES for end in ("csv", "tex")}
+
+
+WRONG = {
+    "tables table9": "table9: no such table; choose from table1",
+    "tables --format html": "--format html: no such format; choose from markdown, latex, csv",
+    "tables --colour": "unrecognized arguments: --colour ('specbench tables --help' tells more)",
+    "figures figure9": "figure9: no such figure; choose from figure1",
+    "figures --format gif": "--format gif: no such format; choose from svg, pdf, png",
+    "show nonsense": "nonsense: no record of that name",
+    "show": "the following arguments are required: RUN",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_mistake_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"specbench: {WRONG[line]}")
+    assert err.count("\n") == 1
+
+
+def test_digest() -> None:
+    assert digest("t5-mini-t5-nano-ende-mini-T0-g3-1abd7e16") == "1abd7e16"
