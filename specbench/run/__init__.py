@@ -3,6 +3,6 @@
 `build` makes the task, target and draft; `execute` decodes every prompt both ways and writes the record.
 """
 
-from specbench.run.execution import Progress, execute
+from specbench.run.execution import Progress, Result, execute
 
-__all__ = ["Progress", "execute"]
+__all__ = ["Progress", "Result", "execute"]
