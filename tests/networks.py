@@ -14,6 +14,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -101,6 +103,14 @@ def network(kind: str, seed: int, layers: int = 2, width: int = 32) -> Any:
             GPT2Config(
                 vocab_size=PADDED, n_embd=width, n_layer=layers, n_head=2, n_positions=128, initializer_range=0.4,
                 bos_token_id=1, **ends,
+            )
+        )  # fmt: skip
+    elif kind == "mistral":  # attends to the last 8 tokens only
+        made = MistralForCausalLM(
+            MistralConfig(
+                vocab_size=PADDED, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+                num_attention_heads=4, num_key_value_heads=2, sliding_window=8, max_position_embeddings=128,
+                initializer_range=0.4, bos_token_id=1, **ends,
             )
         )  # fmt: skip
     else:

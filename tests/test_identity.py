@@ -12,7 +12,7 @@ from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling
 
-KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 SIZE = 40
 GREEDY = Sampling(0.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]

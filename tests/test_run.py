@@ -201,6 +201,11 @@ def test_weights_that_are_not_finite_are_told(run, folders: Folders, tmp_path: P
     assert "dtype=float32: the model's logits are not finite" in err
 
 
+def test_t5_is_refused_in_fp16(run) -> None:  # type: ignore[no-untyped-def]
+    code, _, err, _ = run("dtype=float16")
+    assert code == 2 and "dtype=float16: t5 is a T5, which overflows in fp16; use bfloat16 or float32" in err
+
+
 def test_positions_end_somewhere(run) -> None:  # type: ignore[no-untyped-def]
     code, _, err, _ = run("max_new_tokens=500", kind="gpt2")
     assert code == 2 and "the model has positions for 128" in err

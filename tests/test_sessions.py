@@ -9,7 +9,7 @@ from networks import PADDED, network
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 
-KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 NETWORKS = {kind: network(kind, seed=5) for kind in KINDS}
 SOURCE = (5, 9, 12, 30, 1)
 

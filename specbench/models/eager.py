@@ -97,7 +97,9 @@ class DecoderOnlySession(_CachedSession):
     """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
 
     def __init__(self, model: EagerModel, read_first: Sequence[int]) -> None:
-        super().__init__(model, DynamicCache(config=model.network.config))
+        # Without the config every layer keeps all it read: layers that attend to a window only would drop what a
+        # rollback needs. Their masks hold them to the window all the same.
+        super().__init__(model, DynamicCache())
         if read_first:
             # The head's logits of the prompt are of no use, and large.
             self._forward(read_first, input_ids=model.ids(read_first), logits_to_keep=1)

@@ -81,7 +81,7 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise UserError(f"{key}: {name_of(model)} names no token to begin a text with (bos_token or eos_token)")
-    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder))
+    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type)
 
 
 def load_model(
@@ -95,8 +95,6 @@ def load_model(
     """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'."""
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
     network = _from_pretrained(auto, model, key, dtype=dtype)
-    if network.config.model_type == "t5" and dtype == torch.float16:
-        raise UserError(f"dtype=float16: {name_of(model)} is a T5, which overflows in fp16; use bfloat16 or float32")
     try:
         network.to(device)
     except torch.OutOfMemoryError as error:

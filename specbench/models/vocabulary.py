@@ -16,8 +16,9 @@ class Vocabulary:
     beginning (or, failing that, end) of text of a decoder-only one.
     """
 
-    def __init__(self, tokenizer: Any, start: int, is_encoder_decoder: bool) -> None:
+    def __init__(self, tokenizer: Any, start: int, is_encoder_decoder: bool, family: str = "") -> None:
         self.tokenizer = tokenizer
+        self.family = family  # what transformers calls the architecture
         self.start = start
         self.is_encoder_decoder = is_encoder_decoder
         self.tokens: dict[str, int] = tokenizer.get_vocab()

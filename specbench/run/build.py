@@ -76,6 +76,7 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     first = configs[0]
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
+    _require_range(first, vocabulary, name_of(first.target))
     drafts = {_key(config): _DraftMaker(config, vocabulary, device) for config in configs}
     examples = [Task(config.task).examples(config.limit) for config in configs]
     prompts = [
@@ -121,6 +122,7 @@ class _DraftMaker:
         if config.draft.kind == "model":
             self.own_vocabulary = load_tokenizer(config.draft, "draft")
             _require_a_pair(config, vocabulary, self.own_vocabulary)
+            _require_range(config, self.own_vocabulary, name_of(config.draft))
 
     def fit(self, say: Say) -> None:
         if self.config.draft.kind != "model":
@@ -152,6 +154,12 @@ def _require_a_pair(config: RunConfig, target: Vocabulary, draft: Vocabulary) ->
             f"is {kinds[target.is_encoder_decoder]}: pick a draft of the target's kind, or use unigram, bigram, random"
         )
     require_same_vocabulary(target, draft, name_of(config.target), name_of(config.draft))
+
+
+def _require_range(config: RunConfig, vocabulary: Vocabulary, name: str) -> None:
+    """T5 was trained in bf16, and its activations leave the range of fp16 (transformers#9295)."""
+    if config.dtype == "float16" and vocabulary.family in ("t5", "mt5", "umt5"):
+        raise UserError(f"dtype=float16: {name} is a T5, which overflows in fp16; use bfloat16 or float32")
 
 
 def _require_room(config: RunConfig, longest: int | None, prompts: list[Prompt]) -> None:
