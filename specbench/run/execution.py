@@ -1,7 +1,7 @@
 """Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from specbench.config import RunConfig
 from specbench.errors import MachineError, UserError
 from specbench.journal import Journal
 from specbench.run.build import Parts, build, resolve
+from specbench.run.claim import claimed
 from specbench.run.identity import identify
 from specbench.run.pair import measure, warm_up
 from specbench.run.record import failed_record, make_record
@@ -47,9 +48,9 @@ def execute(config: RunConfig, progress: Progress) -> Result:
         return Result(file, record, reused=True)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    with Journal(config.results, run_id) as journal:
+    with Journal(config.results, run_id) as journal, claimed(config.device, progress.say) as device:
         try:
-            parts = build(config, progress.say)
+            parts = build(replace(config, device=str(device)), progress.say)
             _decode_missing(config, parts, journal, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             record = make_record(config, run_id, parts, prompts, journal.parts)

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from specbench.config import RunConfig
+from specbench.config import ModelConfig, RunConfig
 from specbench.config.paths import shipped
 from specbench.models.load import name_of
 
@@ -27,20 +27,38 @@ def draft_name(config: RunConfig) -> str:
     return name_of(config.draft) if config.draft.kind == "model" else config.draft.kind
 
 
-def _content(config: RunConfig) -> list[tuple[str, int, int]]:
+def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
     """Name, size and time of change of each local file: weights or rows that change make another run.
 
-    Files that ship count by size alone: an installation sets its own times.
+    Files that ship count by their content: an installation sets its own times, and they are small.
     """
     models = [config.target] + ([config.draft] if config.draft.kind == "model" else [])
-    own = [path for model in models if (path := model.path)] + [p for p in (config.task.path,) if p]
+    seen = [entry for model in models for entry in files_of(model)]
+    own = [config.task.path] if config.task.path else []
     if config.draft.kind in ("unigram", "bigram") and config.task.train_path:
         own.append(config.task.train_path)
-    seen = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for path in own for file in _files(Path(path))]
-    ours = [shipped("models", model.shipped) for model in models if model.path is None and model.shipped]
+    seen += [_seen(file) for path in own for file in _files(Path(path))]
     if config.task.path is None and config.task.shipped:
-        ours.append(shipped("data", config.task.shipped))
-    return seen + [(file.name, file.stat().st_size, 0) for path in ours for file in _files(path)]
+        seen += [_seen(file, ships=True) for file in _files(shipped("data", config.task.shipped))]
+    return seen
+
+
+def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
+    """Name, size and time of change of the files of a local model; none for one of the hub, whose commit names it."""
+    if model.path is not None:
+        return [_seen(file) for file in _files(Path(model.path))]
+    if model.shipped is not None and model.hub is None:
+        return [_seen(file, ships=True) for file in _files(shipped("models", model.shipped))]
+    return []
+
+
+def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
+    return (file.name, file.stat().st_size, _digest(file) if ships else file.stat().st_mtime_ns)
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _files(path: Path) -> list[Path]:
