@@ -10,6 +10,7 @@ import sys
 VERBS = {
     "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
+    "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
     "results": ("specbench.cli.results", "all records as one table"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),

@@ -5,6 +5,7 @@ first is launched by Hydra as any other, so that its switches and errors are the
 beside it under the same overrides. Commas without brackets, Hydra's spelling in a sweep, mean the same here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, TypeVar
@@ -12,13 +13,13 @@ from typing import Any, TypeVar
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch, one_line, to_schema
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError
 
 T = TypeVar("T")
 Overrides = list[str]
@@ -44,11 +45,16 @@ def launch_each(
             given.remove(override)
         try:
             rest = [hydra.compose(config_name, overrides=[*given, *these]) for these in combinations[1:]]
+            task([to_schema(one, schema) for one in (composed, *rest)])
         except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(one_line(error, schema)) from error
-        task([to_schema(one, schema) for one in (composed, *rest)])
+            failed.append(UserError(one_line(error, schema)))
+        except (UserError, MachineError) as error:
+            failed.append(error)
 
+    failed: list[UserError | MachineError] = []  # Hydra adds lines of its own to errors that reach it
     launch(job, config_name, schema, [*common, *combinations[0]], verb)
+    if failed:
+        raise failed[0]
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
@@ -95,4 +101,9 @@ def _values(parsed: Override) -> list[str] | None:
 
 
 def _text(value: Any) -> str:
-    return value.with_quotes() if isinstance(value, QuotedString) else str(value)
+    """`value` as Hydra reads it back."""
+    text = str(value)
+    if re.fullmatch(r"[\w./+-]+", text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -15,7 +15,8 @@ LOG_LINES = 5  # progress lines of a run where there is no terminal
 class Screen:
     """Progress on `stream`, a bar on a terminal and plain lines in a log; and the final table on stdout."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], doing: str = "decoding", done: str = "decoded {} of {} prompts") -> None:
+        self._doing, self._done = doing, done
         self._console = Console(file=stream, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=self._console, transient=True)
@@ -36,9 +37,9 @@ class Screen:
             self._console.print(text)
 
     def advance(self, done: int, total: int) -> None:
-        self._progress.update(self._task, description="decoding", completed=done, total=total)
+        self._progress.update(self._task, description=self._doing, completed=done, total=total)
         if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
-            self._console.print(f"decoded {done} of {total} prompts")
+            self._console.print(self._done.format(done, total))
 
     def show(self, result: Any) -> None:
         """The table of a finished run."""

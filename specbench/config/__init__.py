@@ -4,7 +4,18 @@ Knows names, types and ranges. Does not know models, data or Hydra.
 """
 
 from specbench.config.checks import check
+from specbench.config.choose import ChooseConfig, check_choose
 from specbench.config.paths import conf_dir
 from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
 
-__all__ = ["DraftConfig", "ModelConfig", "RunConfig", "SamplingConfig", "TaskConfig", "check", "conf_dir"]
+__all__ = [
+    "ChooseConfig",
+    "DraftConfig",
+    "ModelConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TaskConfig",
+    "check",
+    "check_choose",
+    "conf_dir",
+]

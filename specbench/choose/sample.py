@@ -1,0 +1,114 @@
+"""The target's own text, written once and kept: what every draft is scored on.
+
+A file holds token ids, not distributions: 10,000 tokens are some 60 KB. Its name is a hash of all that the text depends
+on (target and its files, sampling, seed, dtype, limit on new tokens); each text in it goes by a hash of its prompt's
+tokens and place, so that a larger sample takes over what a smaller one wrote. The draws are those of a run's baseline:
+`specbench run` on the same prompts writes the same texts.
+"""
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench import store
+from specbench.config import RunConfig
+from specbench.decoding import autoregressive
+from specbench.models import Prompt
+from specbench.models.load import name_of
+from specbench.run import Progress
+from specbench.run.build import Parts
+from specbench.run.identity import files_of
+from specbench.run.pair import generator_for, sampling_of
+
+SAVED_EVERY_S = 60.0
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`texts[i]` is what the target wrote for prompt i; `seconds`, what writing took, now or when it was done."""
+
+    texts: list[list[int]]
+    seconds: float
+    reused: int  # how many were there already
+    file: Path
+
+
+def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progress) -> Sample:
+    """Texts for the first prompts of `parts`, until they hold `tokens` tokens or the prompts are used up."""
+    file, key = sample_file(config)
+    known = _read(file)
+    entries: list[dict[str, Any]] = []
+    reused = written = 0
+    saved = time.monotonic()
+    try:
+        for index, prompt in enumerate(parts.prompts):
+            if sum(len(entry["tokens"]) for entry in entries) >= tokens:
+                break
+            name = _name(index, prompt)
+            if name in known:
+                reused += 1
+            else:
+                known[name] = _write_text(config, parts, index)
+                written += 1
+            entries.append(known[name])
+            progress.advance(min(tokens, sum(len(entry["tokens"]) for entry in entries)), tokens)
+            if written and time.monotonic() - saved > SAVED_EVERY_S:
+                _save(file, key, known)
+                saved = time.monotonic()
+    finally:
+        if written:
+            _save(file, key, known)
+    return Sample([entry["tokens"] for entry in entries], sum(entry["seconds"] for entry in entries), reused, file)
+
+
+def sample_file(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    """Where the texts of this config's target are kept, and what the name is a hash of."""
+    target = replace(config.target, note=None)
+    key = {
+        "target": asdict(target),
+        "files": files_of(target),
+        "sampling": asdict(config.sampling),
+        "seed": config.seed,
+        "dtype": config.dtype,
+        "device": torch.device(config.device).type,  # each kind has random numbers of its own
+        "max_new_tokens": config.max_new_tokens,
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    name = f"{name_of(config.target)}-T{config.sampling.temperature:g}-{digest}.json"
+    return Path(config.results) / "samples" / name, key
+
+
+def _name(index: int, prompt: Prompt) -> str:
+    return hashlib.sha256(json.dumps([index, prompt.source, prompt.prefix]).encode()).hexdigest()[:16]
+
+
+def _write_text(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
+    trace = autoregressive(
+        parts.target,
+        parts.prompts[index],
+        sampling=sampling_of(config),
+        max_new_tokens=config.max_new_tokens,
+        generator=generator_for(config.seed, index, "baseline", parts.device),
+    )
+    return {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """What is kept; nothing where there is no file, or one that cannot be read."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        texts: dict[str, dict[str, Any]] = kept["texts"] if kept["schema"] == SCHEMA else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return texts
+
+
+def _save(file: Path, key: dict[str, Any], texts: dict[str, dict[str, Any]]) -> None:
+    """All of it, with what another process may have added since; a reader sees the old file or the new one."""
+    store.write_atomically(file, json.dumps({"schema": SCHEMA, "key": key, "texts": {**_read(file), **texts}}) + "\n")
