@@ -34,13 +34,13 @@ class Journal:
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(blocking=False)
+            self._opened = open(self.file, "a+b")
         except Timeout as error:
             raise MachineError(
                 f"{self.run_id}: another process is at work on this very run; it is left to it"
             ) from error
         except OSError as error:
             raise self._unwritable(error) from error
-        self._opened = open(self.file, "a+b")  # closed on exit
         self._read()
         return self
 

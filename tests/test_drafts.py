@@ -100,3 +100,15 @@ def test_counts_are_fitted_once_per_content(tmp_path: Path) -> None:
     assert len(made) == 2
     assert np.array_equal(first.followers_P, again.followers_P)
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_damaged_or_unwritable_cache_costs_time_not_the_run(tmp_path: Path) -> None:
+    def make() -> counting.Counts:
+        return fit([[3, 4]], V, START)
+
+    cached(tmp_path, "text", make)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:50])
+    assert cached(tmp_path, "text", make).unigrams_V.sum() == 2
+    (tmp_path / "taken").write_text("")
+    assert cached(tmp_path / "taken", "text", make).unigrams_V.sum() == 2

@@ -6,9 +6,11 @@ million distinct pairs at a 32k vocabulary) takes some 120 MB where a dense tabl
 Shapes: V tokens of the vocabulary, P distinct pairs.
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,8 +77,15 @@ def _chunks(sequences: Iterable[Sequence[int]], start: int) -> Iterable[tuple[ND
 
 
 def cached(folder: Path, key: str, make: Callable[[], Counts]) -> Counts:
-    """The counts kept under `key`, made at the first call. `key` must name the whole content: text and tokenizer."""
+    """The counts kept under `key`, made at the first call. `key` must name the whole content: text and tokenizer.
+
+    A cache that is damaged or cannot be written costs time, not the run.
+    """
     file = folder / f"ngram-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
-    if not file.exists():
-        make().save(file)
-    return Counts.load(file)
+    if file.exists():
+        with contextlib.suppress(OSError, ValueError, TypeError, zipfile.BadZipFile):
+            return Counts.load(file)
+    counts = make()
+    with contextlib.suppress(OSError):
+        counts.save(file)
+    return counts

@@ -1,7 +1,7 @@
 """Config to working parts: prompts, target, draft. What can be refused is refused before weights are loaded."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from specbench.models.load import name_of
 from specbench.tasks import Example, Task
 
 Say = Callable[[str], None]
+ROWS_BETWEEN_WORDS = 20_000
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,14 @@ def _without_weights(config: RunConfig, vocabulary: Vocabulary, device: torch.de
         return UniformDraft(vocabulary.size, device)
     task = Task(config.task)
 
+    def sequences() -> Iterator[list[int]]:
+        for number, text in enumerate(task.training_text()):
+            if number % ROWS_BETWEEN_WORDS == 0:
+                say(f"fitting n-gram counts on the training text of {config.task.name}: {number:,} rows")
+            yield vocabulary.ids(text)
+
     def count() -> Counts:
-        say(f"fitting n-gram counts on the training text of {config.task.name}")
-        return fit((vocabulary.ids(text) for text in task.training_text()), vocabulary.size, vocabulary.start)
+        return fit(sequences(), vocabulary.size, vocabulary.start)
 
     key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{task.training_key()}"
     counts = cached(ngram_cache(config), key, count)
