@@ -11,12 +11,14 @@ VERBS = {
     "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
     "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
+    "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
     "results": ("specbench.cli.results", "all records as one table"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
     "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
+    "check": ("specbench.cli.against", "fail where alpha or a speedup moved from a recorded baseline"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

@@ -1,9 +1,9 @@
 """What a pass costs with each draft and gamma, in steps of the target: c, v(gamma) and overhead, from short probes.
 
 A probe is a handful of real passes of the real loop, begun inside texts that the target wrote, at places spread over
-their length, so that caches are as long as in a run and the engine is the one that a run uses. Every round visits the
-baseline and each (draft, gamma) in turn, so that a machine that slows down slows all of them. Medians are taken over
-passes, and rounds are what an interval resamples.
+their length, so that caches are as long as in a run and the engine is the one that a run uses. Every round visits
+each draft in turn, the baseline first and then every gamma, and is divided by its own target step, so that a machine
+that slows down slows all of them. Medians are taken over passes and over rounds; an interval resamples rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,16 +73,20 @@ def probe(
             return torch.Generator(_device(target)).manual_seed(seed + number + 1)
 
         steps = min(STEPS, max_new_tokens)
-        baseline = autoregressive(target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator())
+        steps_s: list[float] = []
         passes = {}
         for name, draft in drafts.items():
+            baseline = autoregressive(
+                target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator()
+            )
+            steps_s += baseline.steps_s[1:]
             for gamma in gammas:
                 most = min(PASSES * (gamma + 1), max_new_tokens)
                 passes[name, gamma] = _passes(
                     target, draft, begun(most), gamma, sampling=sampling, most=most, generator=generator()
                 )
         if number >= 0:
-            found.append(Round(baseline.steps_s[1:], passes))
+            found.append(Round(steps_s, passes))
     return found
 
 
@@ -100,25 +104,41 @@ def _device(target: Model) -> torch.device:
     return device
 
 
-def costs(rounds: Sequence[Round], weights: NDArray[np.int64] | None = None) -> dict[tuple[str, int], Cost]:
-    """The cost of each (draft, gamma) of which full passes were seen. `weights` says how often a round counts."""
-    weighted = [
-        one for one, times in zip(rounds, np.ones(len(rounds), int) if weights is None else weights, strict=True)
-        for _ in range(times)
-    ]  # fmt: skip
-    steps_s = [step for one in weighted for step in one.steps_s]
-    if not steps_s:
-        return {}
-    step_s = float(np.median(steps_s))
-    found = {}
-    for key in rounds[0].passes:
-        full = [a_pass for one in weighted for a_pass in one.passes[key] if a_pass.drafted == key[1]]
-        if full:
-            drafting, checking, accepting = np.median(
-                [(a_pass.draft_s / a_pass.drafted, a_pass.verify_s, a_pass.accept_s) for a_pass in full], axis=0
-            )
-            found[key] = Cost(drafting / step_s, checking / step_s, accepting / step_s, len(full))
-    return found
+class Costs:
+    """The cost of each (draft, gamma) of which full passes were seen, round by round."""
+
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self.keys = list(rounds[0].passes)
+        # Each round is divided by its own target step, so that a machine that slows down between rounds cancels.
+        self.ratios_RK3 = np.array([[_ratios(one, key) for key in self.keys] for one in rounds])
+        self.seen_RK = np.array([[len(_full(one, key)) for key in self.keys] for one in rounds])
+
+    def table(self, rounds: Sequence[int] | NDArray[np.int64] | None = None) -> dict[tuple[str, int], Cost]:
+        """Medians over `rounds` (their numbers, some perhaps more than once), or over all."""
+        picked = np.arange(len(self.ratios_RK3)) if rounds is None else np.asarray(rounds)
+        found = {}
+        for place, key in enumerate(self.keys):
+            ratios_R3 = self.ratios_RK3[picked, place]
+            ratios_R3 = ratios_R3[~np.isnan(ratios_R3[:, 0])]
+            if len(ratios_R3):
+                c, verify_cost, overhead = np.median(ratios_R3, axis=0).tolist()
+                found[key] = Cost(c, verify_cost, overhead, int(self.seen_RK[picked, place].sum()))
+        return found
+
+
+def _full(one: Round, key: tuple[str, int]) -> list[Pass]:
+    return [a_pass for a_pass in one.passes[key] if a_pass.drafted == key[1]]
+
+
+def _ratios(one: Round, key: tuple[str, int]) -> tuple[float, float, float]:
+    """c, v and overhead of one round; NaN where it saw no full pass."""
+    full = _full(one, key)
+    if not full or not one.steps_s:
+        return (np.nan, np.nan, np.nan)
+    step_s = float(np.median(one.steps_s))
+    times = [(a_pass.draft_s / a_pass.drafted, a_pass.verify_s, a_pass.accept_s) for a_pass in full]
+    drafting, checking, accepting = np.median(times, axis=0) / step_s
+    return (drafting, checking, accepting)
 
 
 def step_seconds(rounds: Sequence[Round]) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specbench import theory
 from specbench.measure.agreement import Agreement
-from specbench.measure.costs import Cost, Round, costs
+from specbench.measure.costs import Cost, Costs, Round
 from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.measure.positions import passes
 
@@ -58,13 +58,14 @@ class Predictions:
         seed: int,
     ) -> None:
         self.found = found
-        self.costs = costs(rounds)
+        timed = Costs(rounds)
+        self.costs = timed.table()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         self.counts = {
             (draft, gamma): np.array([passes(a.kept, gamma, max_new_tokens) for a in found[draft]])
             for draft, gamma in self.costs
         }  # [prompts, gamma + 1]
-        self._resamples = self._resampled(rounds, resamples, seed)
+        self._resamples = self._resampled(timed, len(rounds), resamples, seed)
         alphas = {
             draft: bootstrap([(sum(a.beta), len(a.beta)) for a in texts], ratio, resamples, seed)
             for draft, texts in found.items()
@@ -110,15 +111,15 @@ class Predictions:
         priced: NDArray[np.float64] = drafted * table[key].c + verify_cost + table[key].overhead
         return priced
 
-    def _resampled(self, rounds: Sequence[Round], resamples: int, seed: int) -> list[dict[Key, float]]:
+    def _resampled(self, timed: Costs, rounds: int, resamples: int, seed: int) -> list[dict[Key, float]]:
         """The speedups of all keys under one draw of prompts and rounds after another."""
-        prompts, timed = len(self.tokens_P), len(rounds)
-        if prompts < 2 or timed < 2:
+        prompts = len(self.tokens_P)
+        if prompts < 2 or rounds < 2:
             return []
         generator = np.random.default_rng(seed)
         of_prompts = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
-        of_rounds = generator.multinomial(timed, np.full(timed, 1 / timed), size=resamples)
-        tables = [{**self.costs, **costs(rounds, weights)} for weights in of_rounds[:TABLES]]
+        drawn_rounds = generator.integers(rounds, size=(TABLES, rounds))
+        tables = [{**self.costs, **timed.table(picked)} for picked in drawn_rounds]
         tokens = of_prompts @ self.tokens_P
         counts = {key: of_prompts @ counts_PG for key, counts_PG in self.counts.items()}
         drawn = []

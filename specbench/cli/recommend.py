@@ -1,0 +1,105 @@
+"""`specbench recommend`: which draft and which gamma, why, and a proof by real runs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from specbench.cli.lists import launch_each
+from specbench.config import ChooseConfig, check_choose
+
+HELP = """usage: specbench recommend target=NAME 'draft=[NAME,NAME,...]' [key=value ...] [--verify N]
+
+Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), what a pass costs from short timed
+passes on the engine that a run uses, and from both the speedup to expect, with a 95% interval. Says why the best is the
+best and what would have to change for the next to win. Writes results/recommend/ID.json.
+
+  'draft=[A,B]'     any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up
+  'gammas=[1,3,5]'  what to choose from (default 1,2,3,4,5,7,10)
+  --verify N        run the N best for real, and show how the prediction fared (also: verify=N)
+  sampling.temperature=T   one temperature (default 0)
+  tokens=N          of the target's own text to score (default 10000 on a GPU, 2000 on a CPU)
+  rounds=N          of timed passes (default 6)
+  target= task= limit= max_new_tokens= seed= dtype= device= engine= threads= results=   as in `specbench run --help`
+"""
+MOST_ROWS = 16
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(HELP)
+        return 0
+    launch_each(job, "choose", ChooseConfig, _with_verify(argv), "recommend")
+    return 0
+
+
+def _with_verify(argv: list[str]) -> list[str]:
+    """`--verify N` and `--verify=N` as the key that they stand for."""
+    joined = []
+    words = iter(argv)
+    for word in words:
+        if word == "--verify":
+            joined.append(f"verify={next(words, '')}")
+        else:
+            joined.append(word.removeprefix("--") if word.startswith("--verify=") else word)
+    return joined
+
+
+def job(configs: list[ChooseConfig]) -> None:
+    for config in configs:
+        check_choose(config)
+    from specbench.choose.recommend import recommend  # torch is imported only from here on
+    from specbench.cli.screen import Screen
+
+    with Screen(sys.stderr, "working", "{} of {}") as screen:
+        found = recommend(configs, screen)
+    show(found.file, found.record)
+
+
+def show(file: Path, record: dict[str, Any]) -> None:
+    """The ranking, the reasons, and the proof."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 130)
+    console.print(
+        f"[bold]{record['target']}[/bold] on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
+        f"{record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"):
+        table.add_column(title, justify="left" if title in ("", "draft") else "right")
+    for place, row in enumerate(record["rows"][:MOST_ROWS]):
+        cost, calibrated = row["cost"], row["calibrated"]
+        low, high = calibrated["low"], calibrated["high"]
+        table.add_row(
+            "→" if place == 0 else "", row["draft"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
+            f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
+            f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}", f"{row['predicted']:.2f}",
+            f"{calibrated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
+            style="bold" if place == 0 else None,
+        )  # fmt: skip
+    console.print(table)
+    for line in record["reasons"]:
+        console.print(f"· {line}")
+    if record["verified"]:
+        console.print(_proof(record["verified"]))
+    console.print(f"record: {file}")
+
+
+def _proof(verified: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")
+    for title in ("draft", "γ", "calibrated", "measured", "95%", "off by", "run"):
+        table.add_column(title, justify="left" if title in ("draft", "run") else "right")
+    for one in verified:
+        measured = one["measured"]
+        table.add_row(
+            one["draft"], str(one["gamma"]), f"{one['calibrated']['value']:.2f}",
+            "–" if measured is None else f"{measured:.2f}",
+            "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
+            "–" if one["off"] is None else f"{100 * one['off']:+.1f}%",
+            one["run_id"] + (" (was there already)" if one["reused"] else ""),
+        )  # fmt: skip
+    return table

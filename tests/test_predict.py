@@ -1,0 +1,162 @@
+"""Costs from probes, speedups from agreement and costs, the cover of their intervals, and what is said of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from toy import PROMPT, VOCABULARY, ToyModel, random_table
+
+from specbench import theory
+from specbench.choose.words import reasons, winning_alpha, winning_c
+from specbench.decoding import Pass, autoregressive, speculative
+from specbench.drafts import ModelDraft, UniformDraft
+from specbench.measure.agreement import Agreement, agreements
+from specbench.measure.costs import Costs, Round, probe
+from specbench.measure.predict import Predictions
+from specbench.sampling import Sampling
+
+STEP = 0.01
+
+
+def fake_round(
+    costs: dict[str, float], gammas: Sequence[int], noise: float = 0.0, seed: int = 0, slow: float = 1.0
+) -> Round:
+    """Passes with the given c of each draft, v = 1 + 0.05 gamma and an overhead of 0.02, all `slow` times slower."""
+    generator = np.random.default_rng(seed)
+
+    def time(steps: float) -> float:
+        return float(STEP * steps * slow * (1 + noise * generator.standard_normal()))
+
+    passes = {
+        (draft, gamma): [
+            Pass(gamma, 0, 1, time(gamma * c), time(1 + 0.05 * gamma), time(0.02)) for _ in range(4)
+        ]
+        for draft, c in costs.items()
+        for gamma in gammas
+    }  # fmt: skip
+    return Round([time(1.0) for _ in range(12)], passes)
+
+
+def texts(alpha: float, prompts: int, seed: int, length: int = 30) -> list[Agreement]:
+    kept = np.random.default_rng(seed).random((prompts, length)) < alpha
+    return [Agreement([float(one) for one in row], [float(one) for one in row]) for row in kept]
+
+
+def test_costs_are_in_target_steps_however_slow_the_machine() -> None:
+    rounds = [fake_round({"a": 0.1, "b": 0.3}, [1, 4], slow=slow) for slow in (1, 3, 1.5)]
+    table = Costs(rounds).table()
+    assert table["a", 4].c == pytest.approx(0.1) and table["b", 1].c == pytest.approx(0.3)
+    assert table["a", 4].verify_cost == pytest.approx(1.2) and table["a", 4].overhead == pytest.approx(0.02)
+    assert table["a", 4].of_pass(4) == pytest.approx(0.4 + 1.2 + 0.02)
+    assert table["a", 4].passes == 12
+
+
+def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
+    one = fake_round({"a": 0.1}, [2, 5])
+    short = Round(one.steps_s, {key: [Pass(1, 0, 1, 1, 1, 1)] if key[1] == 5 else p for key, p in one.passes.items()})
+    assert set(Costs([short, short]).table()) == {("a", 2)}
+
+
+def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
+    target = ToyModel(random_table(3))
+    drafts = {"near": ModelDraft(ToyModel(random_table(4)), VOCABULARY), "any": UniformDraft(4, torch.device("cpu"))}
+    text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
+    rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, Sampling(1.0), max_new_tokens=40, rounds=6)
+    assert len(rounds) == 6
+    table = Costs(rounds).table()
+    assert set(table) == {(name, gamma) for name in drafts for gamma in (1, 3)}
+    assert all(cost.c > 0 and cost.verify_cost > 0 and cost.overhead > 0 for cost in table.values())
+
+
+def predictions(
+    alphas: dict[str, float], costs: dict[str, float], prompts: int = 40, noise: float = 0.0
+) -> Predictions:
+    gammas = [1, 2, 3, 5]
+    found = {draft: texts(alpha, prompts, seed) for seed, (draft, alpha) in enumerate(alphas.items())}
+    return Predictions(found, [fake_round(costs, gammas, noise, seed) for seed in range(4)], 128, 200, seed=0)
+
+
+def test_where_positions_are_independent_both_ways_agree() -> None:
+    table = predictions({"a": 0.7}, {"a": 0.05}, prompts=400)
+    for one in table.ranked:
+        assert one.tokens_per_pass == pytest.approx(one.tokens_per_pass_iid, rel=0.06)  # texts end; Eq. 1 has no end
+        assert one.predicted == pytest.approx(theory.walltime_improvement(one.alpha.value, one.gamma, 0.05))
+        cost = one.gamma * 0.05 + 1 + 0.05 * one.gamma + 0.02
+        assert one.calibrated_iid == pytest.approx(one.tokens_per_pass_iid / cost)
+        assert one.calibrated.low <= one.calibrated.value <= one.calibrated.high
+    assert [one.calibrated.value for one in table.ranked] == sorted(
+        (one.calibrated.value for one in table.ranked), reverse=True
+    )
+
+
+def test_stretches_that_are_easy_and_hard_are_not_what_equation_one_thinks() -> None:
+    """Half of the texts always agree, half never: alpha is 1/2, and a long gamma pays on the easy half only."""
+    agreed = [Agreement([1.0] * 30, [1.0] * 30), Agreement([0.0] * 30, [0.0] * 30)] * 5
+    (one,) = Predictions({"a": agreed}, [fake_round({"a": 0.0}, [5])] * 2, 64, 100, 0).ranked
+    assert one.alpha.value == 0.5
+    assert one.tokens_per_pass_iid == pytest.approx(1.97, abs=0.01)
+    assert one.tokens_per_pass == pytest.approx(60 / 35, rel=0.03)  # the easy half in 5 passes, the hard one in 30
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 6])
+def test_at_temperature_zero_the_calibrated_speedup_is_that_of_decoding_at_these_prices(gamma: int) -> None:
+    """Decode for real on the toy model, price every pass by the table, and compare. Texts do not end here: a draft that
+    draws the end behind a rejected token stops early, which is seen by nobody who only reads the target's text."""
+
+    class Endless(ToyModel):
+        eos_ids: frozenset[int] = frozenset()
+
+    target, greedy = Endless(random_table(2)), Sampling(0.0)
+    draft = ModelDraft(Endless(0.5 * random_table(2) + 0.5 * random_table(7)), VOCABULARY)
+    generator = torch.Generator().manual_seed(0)
+    keys = {"sampling": greedy, "max_new_tokens": 40, "generator": generator}
+    text = autoregressive(target, PROMPT, **keys).tokens  # type: ignore[arg-type]
+    trace = speculative(target, draft, PROMPT, gamma=gamma, **keys)  # type: ignore[arg-type]
+    found = {"a": agreements(target, [draft], PROMPT, text, greedy)}
+    rounds = [fake_round({"a": 0.1}, range(1, gamma + 1))] * 2
+    one = next(p for p in Predictions(found, rounds, 40, 100, 0).ranked if p.gamma == gamma)
+    spent = sum(p.drafted * 0.1 + 1 + 0.05 * p.drafted + 0.02 for p in trace.passes)
+    assert one.tokens_per_pass == pytest.approx(len(text) / len(trace.passes))
+    assert one.calibrated.value == pytest.approx(len(text) / spent)
+
+
+@pytest.mark.statistical
+def test_the_interval_of_the_calibrated_speedup_covers_the_truth() -> None:
+    """Independent positions with alpha 0.7 and timings with 20% noise; 150 samples of 30 prompts and 8 rounds. The
+    truth is from one very large sample. The floor holds with a false alarm for fewer than one seed in 1,000."""
+    many = Predictions({"a": texts(0.7, 20_000, 99)}, [fake_round({"a": 0.1}, [3])] * 2, 128, 2, 0)
+    truth, covered = many.ranked[0].calibrated.value, 0
+    for seed in range(150):
+        rounds = [fake_round({"a": 0.1}, [3], 0.2, 1000 * seed + number) for number in range(8)]
+        (one,) = Predictions({"a": texts(0.7, 30, seed)}, rounds, 128, 200, seed).ranked
+        covered += one.calibrated.low <= truth <= one.calibrated.high
+    assert covered / 150 >= 0.85
+
+
+def test_reasons_name_what_decides() -> None:
+    table = predictions({"cheap": 0.5, "good": 0.75}, {"cheap": 0.01, "good": 0.6})
+    said = "\n".join(reasons(table))
+    assert table.ranked[0].draft == "cheap" and "cheap with γ=" in said
+    assert "cheap beats good here" in said and "but its c is 0.60 against 0.01" in said
+    assert "for good with γ=" in said and "to win it would need" in said
+
+
+def test_what_would_let_the_next_one_win_does() -> None:
+    table = predictions({"cheap": 0.4, "good": 0.75}, {"cheap": 0.01, "good": 0.5}, prompts=300)
+    best = table.ranked[0]
+    other = next(one for one in table.ranked if one.draft != best.draft)
+    c = winning_c(best, other)
+    assert c is not None and 0 < c < other.cost.c
+    tied = predictions({"cheap": 0.4, "good": 0.75}, {"cheap": 0.01, "good": c}, prompts=300)
+    again = next(one for one in tied.ranked if (one.draft, one.gamma) == (other.draft, other.gamma))
+    assert again.calibrated.value == pytest.approx(best.calibrated.value, rel=0.02)
+    alpha = winning_alpha(best, other)
+    if alpha is not None:
+        assert alpha > other.alpha.value
+
+
+def test_a_draft_that_cannot_help_is_told() -> None:
+    said = reasons(predictions({"bad": 0.1}, {"bad": 0.5}))
+    assert said[0].startswith("no draft helps here: the best, bad with γ=1")
+    assert "not above c=0.50 (Cor 3.9)" in said[0]
