@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specbench.drafts.base import Proposal
 from specbench.models import Model, Prompt, Session
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Sampling, draw, most_likely, standardise
 
 
 class ModelDraft:
@@ -33,16 +33,23 @@ class ModelDraftSession:
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         sequence = list(tokens)
+        size, greedy = self.draft.vocabulary_size, self.sampling.temperature == 0
         rows: list[Tensor] = []
         for _ in range(gamma):
-            logits_LV = self.session.extend(sequence[self.session.length :])
-            q_1V = standardise(logits_LV[-1:], self.sampling, self.draft.vocabulary_size)
-            token = draw(q_1V[0], generator)
+            row_1V = self.session.extend(sequence[self.session.length :])[-1:]
+            if greedy:
+                token = most_likely(row_1V[0], size)
+            else:
+                row_1V = standardise(row_1V, self.sampling, size)
+                token = draw(row_1V[0], generator)
             sequence.append(token)
-            rows.append(q_1V)
+            rows.append(row_1V)
             if token in self.draft.model.eos_ids:
                 break  # nothing can follow
-        return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else torch.empty(0))
+        q_GV = torch.cat(rows) if rows else torch.empty(0)
+        if greedy and rows:  # for all rows at once: a step of a small draft costs little more than this would each time
+            q_GV = standardise(q_GV, self.sampling, size)
+        return Proposal(sequence[len(tokens) :], q_GV)
 
     def rollback(self, length: int) -> None:
         self.session.rollback(length)

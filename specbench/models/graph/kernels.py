@@ -53,9 +53,3 @@ def packed_linear(input_1LE: Tensor, packed: Tensor, bias: Tensor | None) -> Ten
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(input_1LE, packed, bias, "none", [], "")
     return product
 
-
-def widened_linear(input_1LE: Tensor, transposed_EN: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b of a small bf16 W kept as fp32 W^T: the same sums, and no call to oneDNN."""
-    wide = input_1LE.float().view(-1, transposed_EN.shape[0])
-    product = torch.mm(wide, transposed_EN) if bias is None else torch.addmm(bias, wide, transposed_EN)
-    return product.to(input_1LE.dtype).view(*input_1LE.shape[:-1], -1)

@@ -7,32 +7,21 @@ from torch.fx import GraphModule, Node
 from specbench.models.graph import kernels
 from specbench.models.graph.rewrite import add_constant, aten, calls, constant, finished, replace, value
 
-# Weights up to this many numbers are multiplied faster in fp32 than oneDNN is called in bf16 (one token: 5 us against
-# 12 us at 256 x 256).
-SMALL = 2**16
 # In fp32 oneDNN's own layout pays from here: for one token, and for several.
 LARGE_FP32 = {True: 2**20, False: 2**18}
 
 
 class Layouts:
-    """Weights in the layouts that kernels want, each made once, however many graphs use it."""
+    """Weights as oneDNN lays them out, each made once, however many graphs use it."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, str], Tensor] = {}
-        self._kept: list[Tensor] = []  # ids are only good while their tensors live
+        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # an id is only good while its tensor lives
 
     def packed(self, weight: Tensor) -> Tensor:
-        return self._get(weight, "packed", lambda w: torch.ops.mkldnn._reorder_linear_weight(w, 1))
-
-    def widened(self, weight: Tensor) -> Tensor:
-        return self._get(weight, "widened", lambda w: w.float().t().contiguous())
-
-    def _get(self, weight: Tensor, kind: str, make: object) -> Tensor:
-        key = (id(weight), kind)
-        if key not in self._made:
-            self._kept.append(weight)
-            self._made[key] = make(weight.detach().contiguous())  # type: ignore[operator]
-        return self._made[key]
+        if id(weight) not in self._made:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
+            self._made[id(weight)] = weight, packed
+        return self._made[id(weight)][1]
 
 
 def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> GraphModule:
@@ -81,16 +70,11 @@ def _lean_linear(module: GraphModule, node: Node, layouts: Layouts, one_token: b
     bias = node.args[2] if len(node.args) > 2 else None
     if weight is None or value(node.args[0]).dtype != weight.dtype:
         return
-    if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        small = one_token and weight.numel() <= SMALL
-        if small and bias is not None and value(bias) is not None:
-            small = False
-        kernel, layout = (kernels.widened_linear, layouts.widened) if small else (kernels.packed_linear, layouts.packed)
-    elif weight.dtype == torch.float32 and weight.numel() >= LARGE_FP32[one_token]:
-        kernel, layout = kernels.packed_linear, layouts.packed
-    else:
+    bf16 = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= LARGE_FP32[one_token]):
         return
     with module.graph.inserting_before(node):
-        lean = module.graph.call_function(kernel, (node.args[0], add_constant(module, layout(weight)), bias))
+        packed = add_constant(module, layouts.packed(weight))
+        lean = module.graph.call_function(kernels.packed_linear, (node.args[0], packed, bias))
     lean.meta = dict(node.meta)
     replace(node, lean)
