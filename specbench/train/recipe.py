@@ -149,14 +149,12 @@ def make_trainer(
         if pairs
         else DataCollatorForLanguageModeling(tokenizer, mlm=False),
         "processing_class": tokenizer,
+        "lr_by_size": recipe.optim.lr_scale == "rms",
         "compute_metrics": bleu_metric(tokenizer) if pairs else None,
     }
     if target is None:
-        trainer = SizedTrainer(**told)
-    else:
-        trainer = DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
-    trainer.lr_by_size = recipe.optim.lr_scale == "rms"
-    return trainer
+        return SizedTrainer(**told)
+    return DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
 
 
 def measure(

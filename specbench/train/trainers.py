@@ -38,18 +38,21 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
 class SizedTrainer(Seq2SeqTrainer):
     """A Trainer for pairs and for text; `lr_by_size` makes its optimiser AdamW over `groups_by_size`."""
 
-    lr_by_size: bool = False
-
     optimizer: torch.optim.Optimizer | None
+
+    def __init__(self, *args: Any, lr_by_size: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Now, while the model is as it was built: a resumed training loads trained weights before its optimiser.
+        told = self.args
+        self.groups = groups_by_size(self.model, told.learning_rate, told.weight_decay) if lr_by_size else None
 
     def create_optimizer(self, model: PreTrainedModel | None = None) -> torch.optim.Optimizer:
         if self.optimizer is not None:
             return self.optimizer
-        if not self.lr_by_size:
+        if self.groups is None:
             return cast(torch.optim.Optimizer, super().create_optimizer(model))
-        groups = groups_by_size(model or self.model, self.args.learning_rate, self.args.weight_decay)
         betas = (self.args.adam_beta1, self.args.adam_beta2)
-        self.optimizer = torch.optim.AdamW(groups, betas=betas, fused=True)
+        self.optimizer = torch.optim.AdamW(self.groups, betas=betas, fused=True)
         return self.optimizer
 
 

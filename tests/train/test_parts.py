@@ -9,6 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
+from transformers import Seq2SeqTrainingArguments
 
 from specbench.config import conf_dir
 from specbench.errors import UserError
@@ -18,7 +19,7 @@ from specbench.train.dropout import ByteDropout, use_byte_dropout
 from specbench.train.rows import HeldOut, joined, load_rows, without_held_out
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
 from specbench.train.tokenizers import fit_unigram
-from specbench.train.trainers import groups_by_size
+from specbench.train.trainers import SizedTrainer, groups_by_size
 
 RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
 
@@ -74,6 +75,21 @@ def test_rates_follow_the_size_of_each_tensor() -> None:
     assert rate[id(model.shared.weight)] == pytest.approx(0.01)
     query = model.decoder.block[0].layer[0].SelfAttention.q.weight
     assert rate[id(query)] == pytest.approx(0.01 * 2 ** round(math.log2((64 * 16) ** -0.5)))
+
+
+def test_a_resumed_training_has_the_groups_of_the_first_start(tmp_path: Path) -> None:
+    shape = ModelShape(d_model=64, d_ff=64, d_kv=16, encoder_layers=1, decoder_layers=1)
+    sizes = []
+    for trained in (False, True):
+        model = networks.build(shape, Vocabulary())
+        trainer = SizedTrainer(
+            model, Seq2SeqTrainingArguments(str(tmp_path), report_to="none", use_cpu=True), lr_by_size=True
+        )
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(8.0 if trained and weight.dim() == 1 else 1.0)  # as loading a checkpoint would
+        sizes.append([len(group["params"]) for group in trainer.create_optimizer().param_groups])
+    assert sizes[0] == sizes[1]
 
 
 def test_norms_and_embeddings_are_not_decayed() -> None:
