@@ -12,6 +12,7 @@ from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements, beta
 from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 from specbench.measure.lossless import Difference, first_difference
+from specbench.measure.paired import compare, shared
 from specbench.measure.positions import passes
 from specbench.measure.summary import acceptance_by_position, summarise
 from specbench.models import Prompt
@@ -247,3 +248,48 @@ def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> 
     error = (decoded.high - decoded.low + right.high - right.low) / 4 / 2**0.5
     assert abs(right.value - decoded.value) < 4 * error
     assert wrong.low > right.high
+
+
+def both(index: int, slow: float, gain: float, alpha: float, generator: np.random.Generator) -> dict:  # type: ignore[type-arg]
+    """A prompt whose own difficulty stretches the times of both ways alike."""
+    tokens = int(generator.integers(10, 40))
+    betas = (generator.random(tokens) < alpha).astype(float).tolist()
+    own = np.random.default_rng(index).lognormal(0, 0.8) * tokens * slow
+    spent = own / gain * generator.normal(1, 0.05)
+    return {
+        "index": index, "prompt": f"p{index}", "beta": betas,
+        "baseline": {"tokens": [5] * tokens, "decode_s": own},
+        "speculative": {"tokens": [5] * tokens, "decode_s": spent, "passes": [{}] * (tokens // 2)},
+    }  # fmt: skip
+
+
+def test_runs_are_compared_over_the_prompts_they_share() -> None:
+    generator = np.random.default_rng(0)
+    a = [both(i, 1.0, 2.0, 0.8, generator) for i in range(30)]
+    b = [both(i, 3.0, 1.6, 0.7, generator) for i in range(10, 50)]
+    pairs = shared(a, b)
+    assert [one["index"] for one, _ in pairs] == list(range(10, 30))
+    assert shared(a, [{**one, "prompt": "other"} for one in b]) == []
+    found = compare(pairs, 300, 0)
+    assert found.prompts == 20
+    assert found.speedup.value == pytest.approx(1.25, rel=0.05)
+    assert found.speedup.low > 1  # told apart, though times spread by a factor of five over prompts
+    assert found.alpha.low <= found.alpha.value <= found.alpha.high
+    same = compare(shared(a, a), 300, 0)
+    assert same.speedup.low == same.speedup.high == 1 and same.alpha.value == 0
+    assert same.faster.value == same.tokens_per_pass.value == 1
+
+
+@pytest.mark.statistical
+def test_paired_intervals_cover_the_truth() -> None:
+    """The truth is 1.25 and 0.1; 200 samples of 30 prompts; a false alarm for fewer than one seed in 1,000."""
+    generator = np.random.default_rng(8)
+    covered = np.zeros(2)
+    for _ in range(200):
+        pairs = [(both(i, 1, 2.0, 0.8, generator), both(i, 1, 1.6, 0.7, generator)) for i in range(30)]
+        found = compare(pairs, 200, int(generator.integers(1e9)))
+        covered += (
+            found.speedup.low <= 1.25 <= found.speedup.high,
+            found.alpha.low <= 0.1 <= found.alpha.high,
+        )
+    assert (covered / 200 >= 0.87).all()

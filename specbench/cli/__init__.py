@@ -13,6 +13,7 @@ VERBS = {
     "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
     "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
     "results": ("specbench.cli.results", "all records as one table"),
+    "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),

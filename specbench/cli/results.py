@@ -28,7 +28,15 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("specbench results", description="All records as one table, a row a run.")
     parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
     parser.add_argument("--format", default="table", choices=("table", "csv", "json"), help="default: table")
+    parser.add_argument(
+        "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
+    )
     arguments = parser.parse_args(argv)
+    if arguments.group_by is not None:
+        from specbench.cli.grouped import grouped
+
+        grouped(arguments.results, arguments.group_by, arguments.format)
+        return 0
     rows = store.summaries(arguments.results, failed=True)
     if arguments.format == "json":
         json.dump([_ordered(row) for row in rows], sys.stdout, indent=1, ensure_ascii=False)

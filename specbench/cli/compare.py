@@ -1,0 +1,89 @@
+"""`specbench compare`: two runs over the prompts they share."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from specbench.cli.options import dashed, options
+from specbench.errors import UserError
+
+RESAMPLES = 2000
+SEED = 0
+# What is said of a pair: attribute, title, what no difference is, unit, remark.
+LINES = (
+    ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
+    ("faster", "tokens a second A / B", 1.0, "×", "as decoded; another hour or machine counts too"),
+    ("alpha", "α of A − α of B", 0.0, "", "along the baseline texts"),
+    ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
+)
+
+
+def main(argv: list[str]) -> int:
+    parser = options("compare", "Run A against run B over the prompts they share: paired differences, 95% intervals.")
+    parser.add_argument("a", metavar="RUN", help="a run's id, or any part of it that only one has")
+    parser.add_argument("b", metavar="RUN", help="the run it is compared with")
+    parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
+    arguments = parser.parse_args(dashed(argv))
+    from specbench.measure.paired import compare, shared
+    from specbench.report.records import Records
+
+    records = Records(arguments.results)
+    ids = [records.find(name) for name in (arguments.a, arguments.b)]
+    first, second = (records.whole(run_id) for run_id in ids)
+    pairs = shared(first["prompts"], second["prompts"])
+    if not pairs:
+        raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
+    paired = asdict(compare(pairs, RESAMPLES, SEED))
+    others = differing(first, second)
+    if arguments.format == "json":
+        json.dump({"a": ids[0], "b": ids[1], "differ_in": others, **paired}, sys.stdout, indent=1)
+        print()
+    else:
+        _show(ids, paired, others)
+    return 0
+
+
+def differing(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
+    """What is not the same in the two, besides the draft and gamma that are being compared."""
+    keys = ("target", "task", "temperature", "top_k", "top_p", "dtype", "hardware", "engine")
+    return {
+        key: [a["summary"].get(key), b["summary"].get(key)]
+        for key in keys
+        if a["summary"].get(key) != b["summary"].get(key)
+    }
+
+
+def verdict(low: float | None, high: float | None, none: float) -> str:
+    """Which of the two the interval is in favour of."""
+    if low is None or high is None:
+        return "one prompt tells nothing"
+    if low > none:
+        return "A"
+    return "B" if high < none else "no difference shown"
+
+
+def _show(ids: list[str], paired: dict[str, Any], others: dict[str, list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specbench.measure.intervals import FEW_PROMPTS
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)
+    console.print(f"A  {ids[0]}\nB  {ids[1]}\n{paired['prompts']} prompts in both")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "value", "95%", "higher", ""):
+        table.add_column(title, justify="right" if title in ("value", "95%") else "left")
+    for key, title, none, unit, remark in LINES:
+        one = paired[key]
+        between = "–" if one["low"] is None else f"{one['low']:.3f}–{one['high']:.3f}"
+        if none == 0 and one["low"] is not None:
+            between = f"{one['low']:+.3f} to {one['high']:+.3f}"
+        value = f"{one['value']:+.3f}" if none == 0 else f"{one['value']:.3f}{unit}"
+        table.add_row(title, value, between, verdict(one["low"], one["high"], none), remark)
+    console.print(table)
+    for key, (left, right) in others.items():
+        console.print(f"they differ in {key} too: {left} and {right}")
+    if paired["prompts"] < FEW_PROMPTS:
+        console.print(f"{paired['prompts']} prompts are few: the intervals are rough")

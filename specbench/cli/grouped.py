@@ -1,0 +1,84 @@
+"""`specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from specbench.errors import UserError
+
+KEYS = ("draft", "gamma", "temperature", "dtype", "engine", "hardware")
+RESAMPLES = 2000
+SEED = 0
+
+
+def grouped(results: str, key: str, form: str) -> None:
+    """Print every group of two runs or more, as tables or as JSON."""
+    if key not in KEYS:
+        raise UserError(f"--group-by {key}: choose from {', '.join(KEYS)}")
+    if form == "csv":
+        raise UserError("--format csv: groups are printed as table or json")
+    groups = _groups(results, key)
+    if form == "json":
+        json.dump(groups, sys.stdout, indent=1, ensure_ascii=False)
+        print()
+    else:
+        _show(groups, key)
+
+
+def _groups(results: str, key: str) -> list[dict[str, Any]]:
+    from specbench.measure.paired import compare, shared
+    from specbench.report.records import SAME, Records
+
+    records = Records(results)
+    alike = [name for name in SAME if name != key]
+    frame = records.frame[records.frame["speedup_measured"].notna()]
+    made = []
+    for values, group in frame.groupby(alike, dropna=False, sort=False):
+        if len(group) < 2:
+            continue
+        group = group.sort_values("speedup_measured", ascending=False)
+        best = records.whole(group.iloc[0]["run_id"])
+        rows = []
+        for _, row in group.iterrows():
+            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured")}
+            pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
+            if row["run_id"] != best["run_id"] and pairs:
+                entry["against_best"] = asdict(compare(pairs, RESAMPLES, SEED))
+            rows.append({name: getattr(value, "item", lambda v=value: v)() for name, value in entry.items()})
+        told = dict(zip(alike, values, strict=True))
+        made.append({"group": {name: value for name, value in told.items() if value == value}, "rows": rows})
+    return made
+
+
+def _show(groups: list[dict[str, Any]], key: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specbench.cli.compare import verdict
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)
+    if not groups:
+        console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
+    for group in groups:
+        named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
+        console.print(f"[bold]{named}[/bold]")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
+            table.add_column(title, justify="left" if title in (key, "") else "right")
+        for row in group["rows"]:
+            cells = [str(row[key]), f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            against = row.get("against_best")
+            if against is None:
+                table.add_row(*cells, "fastest", style="bold")
+                continue
+            speed, alpha = against["speedup"], against["alpha"]
+            known = speed["low"] is not None
+            said = {"A": "faster on these prompts", "B": "slower"}.get(verdict(speed["low"], speed["high"], 1.0))
+            table.add_row(
+                *cells, f"{speed['value']:.3f}×", f"{speed['low']:.3f}–{speed['high']:.3f}" if known else "–",
+                f"{alpha['value']:+.3f}", f"{alpha['low']:+.3f} to {alpha['high']:+.3f}" if known else "–",
+                str(against["prompts"]), said or "no difference shown",
+            )  # fmt: skip
+        console.print(table)

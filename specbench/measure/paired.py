@@ -1,0 +1,69 @@
+"""Two runs over the prompts they share: differences with intervals, prompt against prompt.
+
+What a prompt has of its own (length, difficulty) is in both runs and cancels, so the interval of a difference is
+narrower than two intervals side by side would suggest, and it says what they cannot: whether one is better.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from specbench.measure.intervals import Interval, bootstrap, ratio_of_ratios
+
+RawPrompt = dict[str, Any]
+Pairs = list[tuple[RawPrompt, RawPrompt]]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Run A against run B. A ratio above 1 is in favour of A."""
+
+    prompts: int
+    faster: Interval  # time per token of B over that of A, as decoded
+    speedup: Interval  # speedup of A over that of B, each against its own baseline, which cancels a slower hour
+    alpha: Interval  # alpha of A less that of B
+    tokens_per_pass: Interval  # of A over that of B
+
+
+def shared(a: Sequence[RawPrompt], b: Sequence[RawPrompt]) -> Pairs:
+    """Prompts that are in both, told by place and text."""
+    there = {(prompt["index"], prompt["prompt"]): prompt for prompt in b}
+    return [(prompt, there[key]) for prompt in a if (key := (prompt["index"], prompt["prompt"])) in there]
+
+
+def compare(pairs: Pairs, resamples: int, seed: int) -> Paired:
+    """Totals over the shared prompts, with intervals that resample prompts."""
+
+    def interval(columns: ArrayLike, statistic: Any) -> Interval:
+        return bootstrap(columns, statistic, resamples, seed)
+
+    times = [[*_time(b, "speculative"), *_time(a, "speculative")] for a, b in pairs]
+    both = [
+        [*_time(a, "baseline"), *_time(a, "speculative"), *_time(b, "baseline"), *_time(b, "speculative")]
+        for a, b in pairs
+    ]
+    betas = [[sum(a["beta"]), len(a["beta"]), sum(b["beta"]), len(b["beta"])] for a, b in pairs]
+    passes = [[*_passes(a), *_passes(b)] for a, b in pairs]
+    return Paired(
+        len(pairs),
+        faster=interval(times, ratio_of_ratios),
+        speedup=interval(both, lambda t: ratio_of_ratios(t[..., :4]) / ratio_of_ratios(t[..., 4:])),
+        alpha=interval(betas, difference_of_ratios),
+        tokens_per_pass=interval(passes, ratio_of_ratios),
+    )
+
+
+def difference_of_ratios(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Totals [..., (a, b, c, d)] to a / b - c / d."""
+    return totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
+
+
+def _time(prompt: RawPrompt, way: str) -> tuple[float, int]:
+    return prompt[way]["decode_s"], len(prompt[way]["tokens"])
+
+
+def _passes(prompt: RawPrompt) -> tuple[int, int]:
+    return len(prompt["speculative"]["tokens"]), len(prompt["speculative"]["passes"])
