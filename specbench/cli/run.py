@@ -1,5 +1,6 @@
 """`specbench run` and `specbench sweep`: one run, or many."""
 
+import os
 import sys
 
 from omegaconf import DictConfig
@@ -19,7 +20,8 @@ the speedup; write a record to results/runs/ and show it as a table.
   draft=NAME        the same names, draft.path=FOLDER, or unigram | bigram | random (no weights)
   task=NAME         {tasks}
                     task.path=FILE.jsonl[.gz] reads your own rows, task.train_path= the text n-grams are fitted on
-  gamma=N           tokens drafted in a pass (default 4)
+  gamma=N           tokens drafted in a pass (default 4); gamma=auto takes the best by a short probe, gamma=adaptive
+                    starts there and follows each text
   sampling.temperature=T  sampling.top_k=K  sampling.top_p=P     for p and q alike (default T=0, argmax)
   max_new_tokens=N  limit=PROMPTS  seed=N  dtype=bfloat16|float32  device=cpu|cuda  threads=N
   results=FOLDER    where records go (default results)
@@ -64,8 +66,12 @@ def job(composed: DictConfig) -> None:
         config = to_schema(composed, RunConfig)
         check(config)
         from specbench.cli.screen import Screen  # torch is imported only from here on
-        from specbench.run import execute
+        from specbench.run import execute, follow, rank
 
+        if rank() > 0:
+            with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
+                follow(config, silent)
+            return
         with Screen(sys.stderr) as screen:
             result = execute(config, screen)
         screen.show(result)

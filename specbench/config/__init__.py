@@ -3,12 +3,14 @@
 Knows names, types and ranges. Does not know models, data or Hydra.
 """
 
+from specbench.config.bench import BenchConfig, check_bench
 from specbench.config.checks import check
 from specbench.config.choose import ChooseConfig, check_choose
 from specbench.config.paths import conf_dir
 from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
 
 __all__ = [
+    "BenchConfig",
     "ChooseConfig",
     "DraftConfig",
     "ModelConfig",
@@ -16,6 +18,7 @@ __all__ = [
     "SamplingConfig",
     "TaskConfig",
     "check",
+    "check_bench",
     "check_choose",
     "conf_dir",
 ]

@@ -7,8 +7,10 @@ from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskCon
 from specbench.errors import UserError
 
 MAX_GAMMA = 64
+GAMMAS = ("auto", "adaptive")
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 DRAFT_KINDS = ("model", "unigram", "bigram", "random")
+DEVICE_MAPS = ("auto", "balanced", "sequential")
 METRICS = ("bleu", "rouge")
 ENGINES = ("auto", "eager", "static")
 
@@ -21,7 +23,8 @@ def require(holds: bool, key: str, value: object, allowed: str) -> None:
 
 def check(config: RunConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
-    require(1 <= config.gamma <= MAX_GAMMA, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}")
+    fits = config.gamma in GAMMAS if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
+    require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
     require(config.max_new_tokens >= 1, "max_new_tokens", config.max_new_tokens, "at least 1")
     require(config.limit is None or config.limit >= 1, "limit", config.limit, "at least 1, or null for all")
     require(config.warmup >= 0, "warmup", config.warmup, "at least 0")
@@ -48,6 +51,12 @@ def check(config: RunConfig) -> None:
 
 
 def _check_model(key: str, model: ModelConfig) -> None:
+    require(model.device_map in (None, *DEVICE_MAPS), f"{key}.device_map", model.device_map, " | ".join(DEVICE_MAPS))
+    require(model.tp_plan in (None, "auto"), f"{key}.tp_plan", model.tp_plan, "auto, or null")
+    if key == "draft" and (model.device_map or model.tp_plan):
+        raise UserError("draft.device_map, draft.tp_plan: a draft lives on one device; leave them null")
+    if model.device_map and model.tp_plan:
+        raise UserError(f"{key}.device_map={model.device_map}: not together with {key}.tp_plan; leave one of them null")
     if model.path is not None:
         require(Path(model.path).is_dir(), f"{key}.path", model.path, "a folder; there is none of that name")
     elif model.hub is not None:

@@ -18,6 +18,8 @@ class ModelConfig:
     hub: str | None = None  # a repository on the model hub
     revision: str | None = None  # its commit; needed with `hub`
     shipped: str | None = None  # a model that comes with this project
+    device_map: str | None = None  # auto | balanced | sequential: spread over all GPUs, layer by layer (accelerate)
+    tp_plan: str | None = None  # auto: every layer over all GPUs (tensor parallel), under torchrun
     note: str | None = None  # what this checkpoint is, and which one of the paper's it stands for
 
 
@@ -72,7 +74,7 @@ class RunConfig:
     draft: DraftConfig = field(default_factory=DraftConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    gamma: int = 4  # tokens drafted in a pass
+    gamma: int | str = 4  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
     max_new_tokens: int = 128
     limit: int | None = None  # prompts; unset: all
     seed: int = 0

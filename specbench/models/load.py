@@ -92,9 +92,17 @@ def load_model(
     device: torch.device,
     engine: str = "eager",
 ) -> EagerModel:
-    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'."""
+    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'.
+
+    A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one.
+    """
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
-    network = _from_pretrained(auto, model, key, dtype=dtype)
+    spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
+    if spread and engine not in ("auto", "eager"):
+        raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
+    network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
+    if spread:
+        return with_engine("eager", network, vocabulary.size, _ends(network, vocabulary))
     try:
         network.to(device)
     except torch.OutOfMemoryError as error:

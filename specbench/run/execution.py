@@ -1,6 +1,7 @@
 """Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +15,10 @@ from specbench.errors import MachineError, UserError
 from specbench.journal import Journal
 from specbench.run.build import Parts, build, resolve
 from specbench.run.claim import claimed
+from specbench.run.gamma import with_gamma
 from specbench.run.identity import identify
 from specbench.run.pair import measure, warm_up
+from specbench.run.ranks import agree, join, own_device
 from specbench.run.record import failed_record, make_record
 
 
@@ -39,19 +42,23 @@ class Result:
 def execute(config: RunConfig, progress: Progress) -> Result:
     """Run `config`, which was checked, and write its record; or hand back the record of the very same config.
 
-    A run that was interrupted goes on behind the last prompt it finished.
+    A run that was interrupted goes on behind the last prompt it finished. Of several ranks the first executes and the
+    others `follow`.
     """
     config = resolve(config)
+    join(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
-    if not config.force and (record := _finished(file, progress)) is not None:
-        return Result(file, record, reused=True)
+    if agree(not config.force and _finished(file, progress) is not None):
+        return Result(file, store.read(file), reused=True)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    with Journal(config.results, run_id) as journal, claimed(config.device, progress.say) as device:
+    with Journal(config.results, run_id) as journal, _device(config, progress) as device:
         try:
             parts = build(replace(config, device=str(device)), progress.say)
-            _decode_missing(config, parts, journal, progress)
+            with _told(config):
+                parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
+                _decode_missing(config, parts, journal, {"gamma": settled}, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             record = make_record(config, run_id, parts, prompts, journal.parts)
         except (UserError, MachineError) as error:
@@ -61,6 +68,28 @@ def execute(config: RunConfig, progress: Progress) -> Result:
         store.write(config.results, record)
         journal.remove()
     return Result(file, record, reused=False)
+
+
+def _device(config: RunConfig, progress: Progress) -> contextlib.AbstractContextManager[torch.device]:
+    """One device for this run alone; a target that is spread takes them all."""
+    if config.target.device_map or config.target.tp_plan:
+        return contextlib.nullcontext(own_device(config))
+    return claimed(config.device, progress.say)
+
+
+def follow(config: RunConfig, progress: Progress) -> None:
+    """What a rank does that only lends its device: it decodes what the first rank decodes, and keeps nothing."""
+    config = resolve(config)
+    join(config)
+    if agree(False):
+        return
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    parts, _ = with_gamma(config, build(replace(config, device=str(own_device(config))), progress.say), None)
+    if missing := agree(list[int]()):
+        warm_up(config, parts)
+        for place in missing:
+            measure(config, parts, place)
 
 
 def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
@@ -75,20 +104,28 @@ def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
     return None if store.FAILED in record["summary"] else record
 
 
-def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, progress: Progress) -> None:
+def _decode_missing(
+    config: RunConfig, parts: Parts, journal: Journal, settled: dict[str, Any], progress: Progress
+) -> None:
     total = len(parts.examples)
-    missing = [place for place, example in enumerate(parts.examples) if example.index not in journal.prompts]
+    missing = agree([place for place, example in enumerate(parts.examples) if example.index not in journal.prompts])
     if not missing:
         return
     if journal.prompts:
         progress.say(f"going on behind {len(journal.prompts)} prompts that were finished before")
-    journal.begin_part({"started": datetime.now(UTC).isoformat(timespec="seconds")})
+    journal.begin_part({"started": datetime.now(UTC).isoformat(timespec="seconds"), **settled})
+    progress.say("warming up")
+    warm_up(config, parts)
+    for place in missing:
+        journal.add(measure(config, parts, place))
+        progress.advance(len(journal.prompts), total)
+
+
+@contextlib.contextmanager
+def _told(config: RunConfig) -> Iterator[None]:
+    """What a model may run into, as errors that name the key."""
     try:
-        progress.say("warming up")
-        warm_up(config, parts)
-        for place in missing:
-            journal.add(measure(config, parts, place))
-            progress.advance(len(journal.prompts), total)
+        yield
     except FloatingPointError as error:
         raise MachineError(
             f"dtype={config.dtype}: {error}; use dtype=float32, and check that the weights are not damaged"
