@@ -185,6 +185,45 @@ def test_a_malicious_pickle_is_refused(run, folders: Folders, tmp_path: Path) ->
     assert not (tmp_path / "owned").exists()
 
 
+def test_remote_code_is_never_run(run, folders: Folders, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    import shutil
+
+    folder = tmp_path / "remote"
+    shutil.copytree(folders["t5"], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.Own", "AutoModelForSeq2SeqLM": "code.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\nclass Own: pass\n")
+    code, _, err, _ = run(f"target.path={folder}")
+    assert code == 2 and f"target.path={folder}: cannot be loaded" in err
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_missing_tokenizer_is_told(run, folders: Folders, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    import shutil
+
+    folder = tmp_path / "mute"
+    shutil.copytree(folders["t5"], folder, ignore=shutil.ignore_patterns("tokenizer*", "special*"))
+    code, _, err, _ = run(f"target.path={folder}")
+    assert code == 2 and err.startswith("specbench: target") and err.count("\n") == 1
+
+
+def test_a_hub_that_refuses_for_now(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from transformers import AutoConfig
+
+    class Refused(OSError):
+        class response:
+            status_code = 429
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("cannot load") from Refused("Too Many Requests")
+
+    monkeypatch.setattr("specbench.models.load.hub_is_reachable", lambda: True)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    code, _, err, _ = run("target=t5-small", "target.path=null")
+    assert code == 1 and "the model hub refused google-t5/t5-small for now (HTTP 429); run it again later" in err
+
+
 def test_weights_that_are_not_finite_are_told(run, folders: Folders, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     import shutil
 
@@ -246,7 +285,7 @@ def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.run.pair.beta", interrupt)
+    monkeypatch.setattr("specbench.run.pair.agreements", interrupt)
     code, _, err, record = run()
     assert code == 130 and record is None and "interrupted" in err
     assert not list(tmp_path.rglob("*.part"))

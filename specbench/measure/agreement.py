@@ -2,7 +2,7 @@
 alpha (Theorem 3.5, Corollary 3.6).
 
 One reading of the text by the target serves all drafts. Distributions are made `CHUNK` positions at a time and dropped:
-however long the text, about five tensors of CHUNK x V numbers are alive (0.17 GB at a vocabulary of 32k).
+however long the text, about six tensors of CHUNK x V numbers are alive (0.2 GB at a vocabulary of 32k).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.drafts import Draft
+from specbench.measure.lenience import accepted, compared, strayed
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, standardise
 
@@ -29,7 +30,8 @@ class Agreement:
         events along a text drawn from p are independent given the text, with these chances, so that products of them
         over neighbours are right where products of betas are not: after an accepted token the text is no longer a
         draw from p alone. `measure.positions` counts passes with them.
-    lenient: sum_x min(p(x) / l, q(x)) for each lenience l (A.5). Its mean is alpha(l).
+    lenient: the same chance as beta under each lenience l (A.5, `measure.lenience`). Its mean is alpha(l).
+    strayed: how far the token that comes out under l is from the target's, in total variation.
 
     At T = 0 p and q are one-hot, and both beta and kept are 1 where the argmaxes agree and 0 elsewhere.
     """
@@ -37,6 +39,7 @@ class Agreement:
     beta: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
     lenient: dict[float, list[float]] = field(default_factory=dict)
+    strayed: dict[float, list[float]] = field(default_factory=dict)
 
 
 def agreements(
@@ -52,18 +55,21 @@ def agreements(
     first, end = len(prompt.prefix), len(prompt.prefix) + len(generated)
     session = target.start(prompt)
     drafting = [draft.start(prompt, sampling) for draft in drafts]
-    found = [Agreement(lenient={lenience: [] for lenience in leniences}) for _ in drafts]
+    found = [Agreement(lenient={x: [] for x in leniences}, strayed={x: [] for x in leniences}) for _ in drafts]
+    greedy = sampling.temperature == 0
     for start in range(first, end, CHUNK):
         stop = min(start + CHUNK, end)
         logits_LV = session.extend(tokens[session.length : stop - 1])
         p_LV = standardise(logits_LV[-(stop - start) :], sampling, target.vocabulary_size)
+        compared_LV = compared(logits_LV[-(stop - start) :], sampling, target.vocabulary_size) if leniences else p_LV
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement in zip(drafting, found, strict=True):
             q_LV = one.score(tokens[:stop], start)
             agreement.beta.extend(p_LV.minimum(q_LV).sum(-1).tolist())
             agreement.kept.extend(_kept(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
-            for lenience, values in agreement.lenient.items():
-                values.extend((p_LV / lenience).minimum(q_LV).sum(-1).tolist())
+            for lenience in leniences:
+                agreement.lenient[lenience].extend(accepted(compared_LV, q_LV, lenience, greedy).tolist())
+                agreement.strayed[lenience].extend(strayed(compared_LV, q_LV, lenience, greedy).tolist())
     return found
 
 

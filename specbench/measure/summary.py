@@ -16,17 +16,18 @@ RawPrompt = dict[str, Any]
 
 
 def summarise(
-    prompts: Sequence[RawPrompt], *, gamma: int, greedy: bool, c_hat: float, resamples: int, seed: int
+    prompts: Sequence[RawPrompt], *, gamma: int | None, greedy: bool, c_hat: float, resamples: int, seed: int
 ) -> dict[str, Any]:
     """The measured and predicted columns of a run, without what the config and the texts say.
 
+    `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
     Speedups are None where the texts differ by more than rounding: a faster wrong answer has no speed.
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
     step_s = median(steps_s)
-    full = [a_pass for a_pass in passes if a_pass["drafted"] == gamma]
+    full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
     drafting = [a_pass["draft_s"] / a_pass["drafted"] for a_pass in passes if a_pass["drafted"]]
     c = median(drafting) / step_s if drafting else None
     verify_cost = median(a_pass["verify_s"] for a_pass in full) / step_s if full else None
@@ -44,23 +45,43 @@ def summarise(
         "alpha_high": alpha.high,
         "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
-        "tokens_per_pass_predicted": theory.expected_tokens(alpha.value, gamma),
+        "tokens_per_pass_predicted": theory.expected_tokens(alpha.value, gamma) if gamma else None,
         "c": c,
         "verify_cost": verify_cost,
         "overhead": overhead,
         "target_step_s": step_s,
         "c_hat": c_hat,
-        "operations_predicted": theory.operations_increase(alpha.value, gamma, c_hat),
+        "operations_predicted": theory.operations_increase(alpha.value, gamma, c_hat) if gamma else None,
+        "drafted_per_pass": drafted / len(passes),
         "identical": 1 - len(differing) / len(prompts) if greedy else None,
         "lossless": not wrong,
         "acceptance_by_position": acceptance_by_position(passes),
         "tokens_per_pass_histogram": dict(sorted(Counter(a_pass["emitted"] for a_pass in passes).items())),
     }
+    if all("lenient" in prompt for prompt in prompts):
+        summary["lenience"] = under_lenience(prompts, resamples, seed)
     return summary | speedups(prompts, summary, gamma=gamma, resamples=resamples, seed=seed)
 
 
+def under_lenience(prompts: Sequence[RawPrompt], resamples: int, seed: int) -> list[dict[str, float | None]]:
+    """alpha(l) with its interval for each lenience of the prompts, 1 first; and the mean total variation that the next
+    token strays from the target's."""
+    tokens = sum(len(prompt["beta"]) for prompt in prompts)
+    rows: list[dict[str, float | None]] = []
+    for key in ("1", *prompts[0]["lenient"]):
+        sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
+        columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
+        alpha = bootstrap(columns, ratio, resamples, seed)
+        strayed = 0.0 if key == "1" else sum(prompt["strayed"][key] for prompt in prompts) / tokens
+        rows.append({
+            "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
+            "strayed": strayed,
+        })  # fmt: skip
+    return rows
+
+
 def speedups(
-    prompts: Sequence[RawPrompt], summary: dict[str, Any], *, gamma: int, resamples: int, seed: int
+    prompts: Sequence[RawPrompt], summary: dict[str, Any], *, gamma: int | None, resamples: int, seed: int
 ) -> dict[str, Any]:
     """Predicted, calibrated and measured speedups.
 
@@ -72,10 +93,15 @@ def speedups(
     whole = bootstrap([_times(p, ("decode_s", "start_s")) for p in prompts], ratio_of_ratios, resamples, seed)
     known = c is not None and verify_cost is not None
     columns = {
-        "speedup_predicted": theory.walltime_improvement(alpha, gamma, c) if c is not None else None,
-        "speedup_calibrated": theory.walltime_improvement(alpha, gamma, c, verify_cost) if known else None,
+        "speedup_predicted": theory.walltime_improvement(alpha, gamma, c) if gamma and c is not None else None,
+        "speedup_calibrated": (
+            theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"]) if gamma and known else None
+        ),
         "speedup_explained": (
-            summary["tokens_per_pass"] / (gamma * c + verify_cost + summary["overhead"]) if known else None
+            summary["tokens_per_pass"]
+            / ((gamma or summary["drafted_per_pass"]) * c + verify_cost + summary["overhead"])
+            if known
+            else None
         ),
         "speedup_measured": decode.value,
         "speedup_low": decode.low,

@@ -9,7 +9,8 @@ import torch
 from specbench.config import RunConfig
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.errors import MachineError
-from specbench.measure.agreement import beta
+from specbench.measure.agreement import agreements
+from specbench.measure.lenience import LENIENCES
 from specbench.measure.lossless import first_difference
 from specbench.run.build import Parts
 from specbench.sampling import Sampling
@@ -52,6 +53,7 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     if sampling.temperature == 0:
         found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
         difference = found and asdict(found) | {"is_rounding": found.is_rounding}
+    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, LENIENCES)[0]
     return {
         "index": example.index,
         "prompt": example.prompt,
@@ -59,7 +61,10 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
         "prompt_tokens": len(prompt.source) + len(prompt.prefix),
         "baseline": _raw(baseline, parts),
         "speculative": _raw(ours, parts),
-        "beta": beta(parts.target, parts.draft, prompt, baseline.tokens, sampling),
+        "beta": agreement.beta,
+        # Sums over the tokens are all that alpha(l) and its interval need.
+        "lenient": {f"{lenience:g}": sum(values) for lenience, values in agreement.lenient.items()},
+        "strayed": {f"{lenience:g}": sum(values) for lenience, values in agreement.strayed.items()},
         "difference": difference,
     }
 
@@ -82,7 +87,7 @@ def both_ways(
             parts.target,
             parts.draft,
             prompt,
-            gamma=config.gamma,
+            gamma=parts.gamma,
             sampling=sampling,
             max_new_tokens=most,
             generator=generator,
