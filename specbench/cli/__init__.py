@@ -20,6 +20,7 @@ VERBS = {
     "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
     "check": ("specbench.cli.against", "fail where alpha or a speedup moved from a recorded baseline"),
+    "bench": ("specbench.cli.bench", "our decoding against transformers' own, and where our time goes"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

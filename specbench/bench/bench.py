@@ -1,0 +1,214 @@
+"""The benchmark as a whole: what is measured, in which order, as rows that name their unit."""
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specbench.bench import growth
+from specbench.bench.clock import Timing, Way, in_turn, times_faster
+from specbench.bench.inside import bytes_per_second, take_apart, weight_bytes
+from specbench.bench.rivals import at_fixed_gamma, generate
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import Draft, ModelDraft
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is compared, and how long."""
+
+    target: Model
+    draft: Draft
+    prompts: list[Prompt]
+    gammas: list[int]
+    max_new_tokens: int
+    dtype: torch.dtype
+    device: torch.device
+    repeats: int = 3
+    warmup_s: float = 0.0
+
+
+@dataclass
+class Row:
+    """One line of the table: ours and theirs in `unit`, and how many times faster ours is, with its interval."""
+
+    part: str
+    what: str
+    ours: float | None = None
+    theirs: float | None = None
+    unit: str = "ms"
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
+    """All rows, in the order of the table. `say` is told what is being timed."""
+    rows = []
+    for name, part in PARTS.items():
+        say(f"timing {name}")
+        rows += part(setup)
+    return rows
+
+
+def _network(model: Any) -> Any:
+    return model.network
+
+
+def _ours(setup: Bench, gamma: int | None) -> Way:
+    """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
+
+    def way(index: int) -> tuple[float, list[int]]:
+        generator = torch.Generator(device=setup.device)
+        settings: dict[str, Any] = {
+            "sampling": GREEDY, "max_new_tokens": setup.max_new_tokens, "generator": generator
+        }  # fmt: skip
+        began = setup.target.now()
+        if gamma is None:
+            trace = autoregressive(setup.target, setup.prompts[index], **settings)
+        else:
+            trace = speculative(setup.target, setup.draft, setup.prompts[index], gamma=gamma, **settings)
+        return setup.target.now() - began, trace.tokens
+
+    return way
+
+
+def _theirs(setup: Bench, **keywords: Any) -> Way:
+    def way(index: int) -> tuple[float, list[int]]:
+        began = setup.target.now()
+        tokens = generate(_network(setup.target), setup.prompts[index], setup.max_new_tokens, **keywords)
+        return setup.target.now() - began, tokens
+
+    return way
+
+
+def _compared(part: str, what: str, found: dict[str, list[Timing]]) -> Row:
+    ours, theirs = found["ours"], found["theirs"]
+    faster = times_faster(theirs, ours)
+    same = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
+
+    def per_token(timings: list[Timing]) -> float:
+        return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
+
+    note = f"same tokens in {same} of {len(ours)} texts"
+    return Row(part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note)
+
+
+def _against_generate(setup: Bench) -> list[Row]:
+    try:
+        found = in_turn({"ours": _ours(setup, None), "theirs": _theirs(setup)}, len(setup.prompts), setup.repeats)
+    except (RuntimeError, ValueError, IndexError) as error:  # transformers refuses some models that we run
+        return [Row("a", "autoregressive against generate", note=f"generate fails: {error}")]
+    return [_compared("a", "autoregressive against generate", found)]
+
+
+def _against_assisted(setup: Bench) -> list[Row]:
+    if not isinstance(setup.draft, ModelDraft):
+        return [Row("b", "speculative against assisted generation", note="not measured: the draft has no network")]
+    rows = []
+    for gamma in setup.gammas:
+        what = f"speculative against assisted generation, γ={gamma}"
+        helper = at_fixed_gamma(_network(setup.draft.model), gamma)
+        ways = {"ours": _ours(setup, gamma), "theirs": _theirs(setup, assistant_model=helper)}
+        try:
+            rows.append(_compared("b", what, in_turn(ways, len(setup.prompts), setup.repeats)))
+        except (RuntimeError, ValueError, IndexError) as error:
+            rows.append(Row("b", what, note=f"assisted generation fails: {error}"))
+    return rows
+
+
+def _step_against_floor(setup: Bench) -> list[Row]:
+    rows = []
+    models = {"target": setup.target} | ({"draft": setup.draft.model} if isinstance(setup.draft, ModelDraft) else {})
+    for name, model in models.items():
+        size = weight_bytes(model, setup.dtype)
+        floor = size / bytes_per_second(size, setup.device, model.now)
+        step = growth.over_lengths(model, setup.prompts[0])
+        seconds = next(iter(step.values()))
+        note = f"{seconds / floor:.2f} times the floor: {size / 2**20:.1f} MiB at {size / floor / 1e9:.0f} GB/s"
+        rows.append(Row("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
+    return rows
+
+
+def _inside_a_pass(setup: Bench) -> list[Row]:
+    if not isinstance(setup.draft, ModelDraft):
+        return []
+    rows = []
+    for gamma in setup.gammas:
+        parts = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
+        rows.append(
+            Row(
+                "e",
+                f"a pass, γ={gamma}",
+                1000 * parts.whole,
+                note=f"{parts.whole / parts.target_step:.2f} target steps",
+            )
+        )
+        shares = {
+            f"{gamma} draft steps, the model": gamma * parts.draft_step,
+            f"{gamma} drafted tokens chosen": gamma * (parts.drafting - parts.draft_step),
+            f"target over {gamma + 1} tokens, the model": parts.verifying,
+            "p standardised": parts.standardising,
+            "accepted, next token drawn": parts.accepting,
+            "loop overhead (all but drafting, target and p)": parts.overhead,
+        }
+        for what, seconds in shares.items():
+            rows.append(Row("e", f"  {what}", 1000 * seconds, note=f"{100 * seconds / parts.whole:.1f}% of the pass"))
+        c, v = parts.drafting / parts.target_step, (parts.verifying + parts.standardising) / parts.target_step
+        rows[-len(shares) - 1].more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}
+        rows.append(Row("e", "  c and v in this bench", unit="", note=f"c = {c:.3f}, v = {v:.3f}"))
+    return rows
+
+
+def _prompt_lookup(setup: Bench) -> list[Row]:
+    return [Row("c", "prompt lookup", unit="", note="not measured: there is no prompt-lookup draft")]
+
+
+def _start_and_memory(setup: Bench) -> list[Row]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    rows = [
+        Row("f", "engines made ready", setup.warmup_s, unit="s"),
+        Row("f", "peak memory of the process", peak / 2**20, unit="MiB"),
+    ]
+    if setup.device.type == "cuda":
+        rows.append(
+            Row("f", "peak memory of the GPU", torch.cuda.max_memory_allocated(setup.device) / 2**20, unit="MiB")
+        )
+    return rows
+
+
+def _growth(setup: Bench) -> list[Row]:
+    prompt = setup.prompts[0]
+    rows = [
+        Row("f", f"target over {count} tokens", 1000 * seconds)
+        for count, seconds in growth.over_tokens(setup.target, prompt).items()
+    ]
+    rows += [
+        Row("f", f"target step behind {length} tokens", 1000 * seconds)
+        for length, seconds in growth.over_lengths(setup.target, prompt).items()
+    ]
+    rows += [
+        Row("f", f"standardise and accept at T=1, V={size}", 1000 * seconds)
+        for size, seconds in growth.over_vocabularies(setup.target, setup.device).items()
+    ]
+    return rows
+
+
+PARTS: dict[str, Callable[[Bench], list[Row]]] = {
+    "generate": _against_generate,
+    "assisted generation": _against_assisted,
+    "prompt lookup": _prompt_lookup,
+    "a step": _step_against_floor,
+    "a pass": _inside_a_pass,
+    "start and memory": _start_and_memory,
+    "growth": _growth,
+}

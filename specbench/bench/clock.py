@@ -1,0 +1,58 @@
+"""Timing several ways of doing the same, in turn, so that a machine that slows down slows all of them alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from specbench.measure.intervals import Interval, bootstrap, ratio_of_ratios
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One way on one prompt: the median of its times, in seconds, and the tokens it gave."""
+
+    seconds: float
+    tokens: list[int]
+
+    @property
+    def per_token(self) -> float:
+        return self.seconds / len(self.tokens)
+
+
+Way = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
+
+
+def in_turn(ways: dict[str, Way], prompts: int, repeats: int) -> dict[str, list[Timing]]:
+    """Each way on each prompt, `repeats` times, after one round that is not counted; who goes first rotates."""
+    names = list(ways)
+    for name in names:
+        ways[name](0)
+    found: dict[str, list[Timing]] = {name: [] for name in names}
+    for prompt in range(prompts):
+        seen: dict[str, list[tuple[float, list[int]]]] = {name: [] for name in names}
+        for repeat in range(repeats):
+            first = (prompt + repeat) % len(names)
+            for name in names[first:] + names[:first]:
+                seen[name].append(ways[name](prompt))
+        for name in names:
+            found[name].append(Timing(median(seconds for seconds, _ in seen[name]), seen[name][-1][1]))
+    return found
+
+
+def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing], seed: int = 0) -> Interval:
+    """Their time per token over ours, with its interval over prompts."""
+    columns = [(a.seconds, len(a.tokens), b.seconds, len(b.tokens)) for a, b in zip(theirs, ours, strict=True)]
+    return bootstrap(columns, ratio_of_ratios, resamples=2000, seed=seed)
+
+
+def medians(ways: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:
+    """The median seconds of each way, called in turn; `now` waits for the device."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for repeat in range(repeats + 3):
+        for name, way in ways.items():
+            before = now()
+            way()
+            if repeat >= 3:  # the first rounds warm up
+                times[name].append(now() - before)
+    return {name: median(seconds) for name, seconds in times.items()}

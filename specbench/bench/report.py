@@ -1,0 +1,40 @@
+"""The benchmark's rows as a Markdown table and a JSON file."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench.bench.bench import Row
+from specbench.store import write_atomically
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| | what | ours | theirs or floor | unit | times faster | note |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        faster = "" if row.ratio is None else f"{row.ratio:.2f}"
+        if row.low is not None and row.high is not None:
+            faster += f" [{row.low:.2f}, {row.high:.2f}]"
+        cells = (row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, row.note)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def write(folder: str | Path, name: str, head: dict[str, Any], rows: Sequence[Row]) -> tuple[Path, Path]:
+    """`name`.json and `name`.md in `folder`."""
+    files = Path(folder) / f"{name}.json", Path(folder) / f"{name}.md"
+    write_atomically(
+        files[0], json.dumps(head | {"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False) + "\n"
+    )
+    about = "\n".join(f"- {key}: {value}" for key, value in head.items() if not isinstance(value, dict))
+    write_atomically(files[1], f"# {name}\n\n{about}\n\n{table(rows)}\n")
+    return files

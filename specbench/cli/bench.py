@@ -1,0 +1,75 @@
+"""`specbench bench`: our decoding beside transformers' own, and where our time goes."""
+
+import sys
+from typing import Any
+
+from omegaconf import DictConfig
+
+from specbench.cli.hydra_app import launch, to_schema
+from specbench.config import BenchConfig, check_bench
+
+HELP = """usage: specbench bench [key=value ...]
+
+Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
+networks and prompts, in turn; a step against the time its weights take to be read; the parts of a pass; and how time
+grows with gamma, length and vocabulary. Takes the keys of `specbench run`, and:
+
+  'gammas=[2,4,7]'  the gammas to compare at
+  repeats=N         times that each way decodes each prompt (default 3); limit=PROMPTS (default 8)
+  results=FOLDER    where bench-NAME.json and bench-NAME.md go
+"""
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(HELP)
+        return 0
+    launch(job, "bench", BenchConfig, argv, "bench")
+    return 0
+
+
+def job(composed: DictConfig) -> None:
+    config = to_schema(composed, BenchConfig)
+    check_bench(config)
+    import torch  # only from here on
+
+    from specbench.bench import Bench, bench
+    from specbench.bench.report import table, write
+    from specbench.environment import environment, hardware
+    from specbench.run.build import build, resolve
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    run = resolve(config)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    parts = build(run, say)
+    setup = Bench(
+        target=parts.target,
+        draft=parts.draft,
+        prompts=parts.prompts,
+        gammas=config.gammas,
+        max_new_tokens=config.max_new_tokens,
+        dtype=getattr(torch, run.dtype),
+        device=parts.device,
+        repeats=config.repeats,
+        warmup_s=parts.warmup_s,
+    )
+    rows = bench(setup, say)
+    surroundings = environment()
+    machine = hardware(surroundings, run.device)
+    head: dict[str, Any] = {
+        "command": f"specbench bench {' '.join(sys.argv[1:])}".strip(),
+        "hardware": machine,
+        "dtype": run.dtype,
+        "engine": parts.engine,
+        "prompts": len(parts.prompts),
+        "max_new_tokens": config.max_new_tokens,
+        "environment": surroundings,
+    }
+    target, draft = (model.name or model.path or model.hub or "" for model in (config.target, config.draft))
+    short = "-".join(name.rstrip("/").rpartition("/")[2] for name in (target, draft) if name)
+    files = write(config.results, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows)
+    print(table(rows))
+    print(f"written: {files[0]}, {files[1]}")

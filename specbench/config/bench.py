@@ -1,0 +1,25 @@
+"""The keys of `specbench bench`: those of a run, and a few of its own."""
+
+from dataclasses import dataclass, field
+
+from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.schema import RunConfig
+
+
+@dataclass
+class BenchConfig(RunConfig):
+    """What is timed against what."""
+
+    limit: int | None = 8  # prompts
+    gammas: list[int] = field(default_factory=lambda: [2, 4, 7])  # to compare speculative decoding at
+    repeats: int = 3  # times that each way decodes each prompt
+
+
+def check_bench(config: BenchConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    check(config)
+    require(
+        bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
+        "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
+    )  # fmt: skip
+    require(config.repeats >= 1, "repeats", config.repeats, "at least 1")

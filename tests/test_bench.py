@@ -1,0 +1,93 @@
+"""The benchmark: every part gives its rows, the arithmetic is right, and our ways are not slower than transformers'."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from networks import network
+
+from specbench.bench import Bench, bench
+from specbench.bench.bench import Row
+from specbench.bench.clock import Timing, in_turn, times_faster
+from specbench.bench.inside import PassParts
+from specbench.bench.report import table, write
+from specbench.bench.rivals import at_fixed_gamma, generate
+from specbench.drafts import ModelDraft, UniformDraft
+from specbench.models import Prompt
+from specbench.models.engines import with_engine
+from specbench.sampling import Sampling
+
+ENDS = frozenset({1})
+
+
+@pytest.fixture(scope="module")
+def setup() -> Bench:
+    # As many tokens as logits: generate knows no padding of the head.
+    target = with_engine("static", network("t5", seed=5, layers=4), 64, ENDS)
+    draft = with_engine("static", network("t5", seed=6, layers=1), 64, ENDS)
+    prompts = [Prompt((5, 9, 12, 30 + i, 1), (0,)) for i in range(3)]
+    return Bench(target, ModelDraft(draft, 64), prompts, [3], 24, torch.float32, torch.device("cpu"))
+
+
+def test_all_parts_and_the_ratios(setup: Bench) -> None:
+    rows = bench(setup, lambda _: None)
+    assert {row.part for row in rows} == set("abcdef")
+    compared = [row for row in rows if row.ratio is not None]
+    assert len(compared) == 2
+    for row in compared:
+        assert row.note == "same tokens in 3 of 3 texts"
+        # Measured 3 to 5 on idle cores; a machine that does other things as well must not fail this.
+        assert row.ratio is not None and row.ratio > 1.3, row
+
+
+def test_a_draft_without_a_network_has_no_rival(setup: Bench) -> None:
+    alone = Bench(
+        setup.target, UniformDraft(64, setup.device), setup.prompts[:1], [3], 6, torch.float32, setup.device, 1
+    )
+    rows = [row for row in bench(alone, lambda _: None) if row.part in "be"]
+    assert [row.note for row in rows] == ["not measured: the draft has no network"]
+
+
+def test_rivals_write_what_we_write(setup: Bench) -> None:
+    networks = [model.network for model in (setup.target, setup.draft.model)]  # type: ignore[attr-defined]
+    alone = generate(networks[0], setup.prompts[0], 12)
+    assert generate(networks[0], setup.prompts[0], 12, assistant_model=at_fixed_gamma(networks[1], 2)) == alone
+    draft = setup.draft.start(setup.prompts[0], Sampling()).propose([0], 1, torch.Generator())
+    assert len(draft.tokens) == 1
+
+
+def test_ways_take_turns_and_the_first_round_is_not_counted() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def way(name: str, seconds: float) -> object:
+        def run(prompt: int) -> tuple[float, list[int]]:
+            calls.append((name, prompt))
+            return seconds, [1, 2]
+
+        return run
+
+    found = in_turn({"ours": way("ours", 1.0), "theirs": way("theirs", 3.0)}, 2, 2)  # type: ignore[dict-item]
+    assert [name for name, _ in calls] == ["ours", "theirs", "ours", "theirs", "theirs", "ours", "theirs", "ours",
+                                           "ours", "theirs"]  # fmt: skip
+    faster = times_faster(found["theirs"], found["ours"])
+    assert faster.value == faster.low == faster.high == 3.0
+
+
+def test_time_is_per_token() -> None:
+    assert times_faster([Timing(2.0, [1] * 10)], [Timing(1.0, [1] * 10)]).value == 2.0
+    assert times_faster([Timing(2.0, [1] * 10)], [Timing(1.0, [1] * 5)]).value == 1.0
+
+
+def test_overhead_is_what_steps_do_not_explain() -> None:
+    parts = PassParts(3, whole=2.0, target_step=1.0, draft_step=0.1, drafting=0.2, verifying=1.1, standardising=0.1,
+                      accepting=0.05)  # fmt: skip
+    assert parts.overhead == pytest.approx(0.2)
+
+
+def test_report(tmp_path: Path) -> None:
+    rows = [Row("a", "x", 1.0, 2.0, "ms", 2.0, 1.5, 2.5, "n"), Row("c", "y", unit="", note="not measured")]
+    assert "| a | x | 1 | 2 | ms | 2.00 [1.50, 2.50] | n |" in table(rows)
+    as_json, as_text = write(tmp_path, "bench-z", {"dtype": "float32", "environment": {"a": 1}}, rows)
+    assert json.loads(as_json.read_text())["rows"][0]["ratio"] == 2.0
+    assert "- dtype: float32" in as_text.read_text()
