@@ -205,7 +205,7 @@ def test_a_missing_tokenizer_is_told(run, folders: Folders, tmp_path: Path) -> N
     folder = tmp_path / "mute"
     shutil.copytree(folders["t5"], folder, ignore=shutil.ignore_patterns("tokenizer*", "special*"))
     code, _, err, _ = run(f"target.path={folder}")
-    assert code == 2 and err.startswith("specbench: target") and err.count("\n") == 1
+    assert code == 2 and "target: no tokenizer beside the weights of mute" in err
 
 
 def test_a_hub_that_refuses_for_now(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -20,6 +20,8 @@ from specbench.models.vocabulary import Vocabulary
 
 OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"
 
+FEWEST_TOKENS = 8  # of a tokenizer that is one
+
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -58,8 +60,22 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
             raise MachineError(
                 f"{key}: {source} is not in the local cache and the model hub cannot be reached; {OFFLINE_CHOICES}"
             ) from error
+        if from_hub and (status := _http_status(error)) is not None and (status == 429 or status >= 500):
+            raise MachineError(
+                f"{key}: the model hub refused {source} for now (HTTP {status}); run it again later"
+            ) from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {_first_line(error)}") from error
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """The status of the hub's answer that is at the bottom of `error`, if one is."""
+    while error is not None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _first_line(error: BaseException) -> str:
@@ -70,7 +86,8 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     """The tokenizer of `model`, with what its config says of how a text begins. `key` is 'target' or 'draft'."""
     config = _from_pretrained(AutoConfig, model, key)
     tokenizer = _from_pretrained(AutoTokenizer, model, key)
-    if not tokenizer.get_vocab():
+    # Without its files a tokenizer may still be built, of special tokens alone.
+    if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < FEWEST_TOKENS:
         raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
     tokenizer.model_max_length = int(1e9)  # lengths are the task's to set
     if config.is_encoder_decoder:
