@@ -64,6 +64,8 @@ class Records:
             except (ValueError, KeyError, OSError, EOFError) as error:
                 warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
                 continue
+            if store.FAILED in row:
+                continue  # says why a run failed, and holds no number
             self._files[row["run_id"]] = file
             rows[row["run_id"]] = row
         return list(rows.values())

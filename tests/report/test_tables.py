@@ -87,8 +87,14 @@ def test_a_damaged_record_is_named_and_skipped(tmp_path: Path) -> None:
         assert len(Records(tmp_path).frame) == 1
 
 
+def test_a_failed_run_is_no_record(tmp_path: Path) -> None:
+    make(tmp_path)
+    make(tmp_path, draft="other", error="no memory")
+    assert Records(tmp_path).frame["draft"].tolist() == ["t5-nano"]
+
+
 def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
-    cells = [{"lenience": lenience, "alpha": a, "alpha_low": a - 0.1, "alpha_high": a + 0.1}
+    cells = [{"lenience": lenience, "alpha": a, "alpha_low": a - 0.1, "alpha_high": a + 0.1, "strayed": 0.25}
              for lenience, a in ((1.0, 0.6), (0.5, 0.7), (0.3, 0.75), (0.1, 0.8))]  # fmt: skip
     make(tmp_path, target="t5-xxl", draft="t5-small", task="ende", temperature=1.0, lenience=cells)
     make(tmp_path, temperature=1.0, lenience=cells, seed=4)
@@ -100,6 +106,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
         "0.75 [0.65, 0.85]",
         "0.80 [0.70, 0.90]",
     ]
+    assert beside["TV, ours"].tolist() == ["0.250"] * 4
     assert shown["M_p"].tolist()[-4:] == ["t5-mini"] * 4
 
 

@@ -1,7 +1,6 @@
 """Table 5: alpha under lenience (A.5), and the speedup that Theorem 3.8 gives it.
 
-A record may hold `lenience`, a list of {lenience, alpha, alpha_low, alpha_high} in its summary; without it our cells
-are empty.
+Ours come from a record's `lenience`: a list of {lenience, alpha, alpha_low, alpha_high, strayed}. Older records lack it.
 """
 
 from typing import Any
@@ -30,6 +29,7 @@ def table5(records: Records) -> Table:
         "α(l) = E Σ min(p/l, q) at T=1.",
         "speed: Theorem 3.8. From the paper's α at its c = 0.015, with γ = 8 at T=0 and the best γ at T=1; "
         "from our α at our own c and the best γ.",
+        "TV: mean total variation between the token that comes out under l and the target's own, along its text.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
         *notes.of_records(used),
         *notes.of_filling("table5", bool(values["run_id"].isna().any())),
@@ -122,5 +122,6 @@ def _show(row: Row) -> Row:
         "speed, paper": number(row.get("speed_paper"), 1),
         "by Thm 3.8, paper's α": number(row.get("speed_theory")),
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,
+        "TV, ours": number(row.get("strayed"), 3) if known else NONE,
         "record": notes.marks([row["run_id"]], bool(row["simulated"])) if known else f"none: `{row['command']}`",
     }
