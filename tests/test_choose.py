@@ -116,3 +116,82 @@ def test_mistakes_are_one_line(override: str, argv: list[str], capfd: Capture) -
     assert main(["alpha", *argv, *([] if override.startswith("draft") else ["draft=random"]), override]) == 2
     err = capfd.readouterr().err
     assert err.startswith(f"specbench: {WRONG[override]}") and err.count("\n") == 1
+
+
+def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    drafts = ["draft=[unigram]", f"draft.path=[{folders['t5-draft']}]"]
+    assert main(["recommend", *argv, *drafts, "gammas=[1,3]", "rounds=2", "--verify", "1"]) == 0
+    out = capfd.readouterr().out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    record = json.loads(file.read_text())
+    values = [row["calibrated"]["value"] for row in record["rows"]]
+    assert len(values) == 4 and values == sorted(values, reverse=True)
+    best, (proof,) = record["rows"][0], record["verified"]
+    assert (proof["draft"], proof["gamma"]) == (best["draft"], best["gamma"])
+    (run,) = store.summaries(tmp_path)
+    assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
+    assert proof["off"] == pytest.approx(best["calibrated"]["value"] / proof["measured"] - 1)
+    assert "→" in out and "to win" in out and "run for real" in out
+    assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2
+    assert "sampling.temperature: a recommendation is for one temperature" in capfd.readouterr().err
+
+
+def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
+    argv: list[str], folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    keys = [*argv, f"draft.path={folders['t5-draft']}"]
+    for gamma in ("auto", "adaptive", "3", "1"):
+        assert main(["run", *keys, f"gamma={gamma}"]) == 0
+    out = capfd.readouterr().out
+    rows = {row["gamma_requested"]: row for row in store.summaries(tmp_path)}
+    found = store.read(store.record_file(tmp_path, rows["auto"]["run_id"]))
+    best = max(found["gamma"]["probe"], key=lambda one: one["calibrated"]["value"])
+    assert rows["auto"]["gamma"] == found["gamma"]["gamma"] == best["gamma"]
+    assert found["config"]["gamma"] == "auto" and f"γ={best['gamma']} (auto)" in out
+    adaptive = store.read(store.record_file(tmp_path, rows["adaptive"]["run_id"]))
+    assert rows["adaptive"]["gamma"] is None and rows["adaptive"]["speedup_predicted"] is None
+    used = {p["drafted"] for one in adaptive["prompts"] for p in one["speculative"]["passes"]}
+    assert used and "γ=adaptive" in out
+    assert rows["adaptive"]["lossless"] and rows["adaptive"]["identical"] == 1.0
+    for row in rows.values():
+        assert row["alpha"] == pytest.approx(rows[3]["alpha"])
+
+    assert main(["compare", "T0-g3-", "T0-g1-", "--results", str(tmp_path)]) == 0
+    assert "3 prompts in both" in capfd.readouterr().out
+    assert main(["compare", "T0-g3-", "T0-g1-", f"results={tmp_path}", "--format", "json"]) == 0
+    paired = json.loads(capfd.readouterr().out)
+    assert paired["alpha"]["value"] == 0 and paired["speedup"]["low"] <= paired["speedup"]["value"]
+    assert main(["results", "--results", str(tmp_path), "--group-by", "gamma", "--format", "json"]) == 0
+    (group,) = json.loads(capfd.readouterr().out)
+    assert {row["gamma"] for row in group["rows"]} >= {1, 3}
+    assert "against_best" not in group["rows"][0] and group["rows"][1]["against_best"]["prompts"] == 3
+    assert main(["results", "--results", str(tmp_path), "--group-by", "gamma"]) == 0
+    assert "fastest" in capfd.readouterr().out
+    assert main(["results", "--results", str(tmp_path), "--group-by", "weather"]) == 2
+    assert "--group-by weather: choose from draft, gamma" in capfd.readouterr().err
+
+
+def test_a_resumed_run_keeps_the_gamma_that_was_found(
+    argv: list[str], folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.run import execution, gamma
+
+    keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
+    whole = execution.measure
+
+    def cut(config, parts, place):  # type: ignore[no-untyped-def]
+        if place == 1:
+            raise KeyboardInterrupt
+        return whole(config, parts, place)
+
+    monkeypatch.setattr(execution, "measure", cut)
+    assert main(keys) == 130
+    monkeypatch.setattr(execution, "measure", whole)
+
+    def never(*_: object) -> None:
+        raise AssertionError("it was probed again")
+
+    monkeypatch.setattr(gamma, "settle", never)
+    assert main(keys) == 0
+    (row,) = store.summaries(tmp_path)
+    assert row["processes"] == 2 and row["gamma_requested"] == "auto"

@@ -38,7 +38,7 @@ WRONG = {
     "gama=3": "gama: no such key; did you mean gamma?",
     "sampling.temprature=1": "sampling.temprature: no such key; did you mean sampling.temperature",
     "+nonsense=1": "nonsense: no such key; the keys are device, draft",
-    "gamma=x": "gamma=x: ... could not be converted to Integer",
+    "gamma=x": "gamma=x: must be from 1 to 64, or auto | adaptive",
     "gamma=0": "gamma=0: must be from 1 to 64",
     "gamma=1000": "gamma=1000: must be from 1 to 64",
     "gamma": "gamma: cannot be read; write key=value",

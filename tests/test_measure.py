@@ -72,11 +72,21 @@ def test_every_rate_has_its_own_name() -> None:
     assert s["c"] == pytest.approx(0.1)
     assert s["verify_cost"] == pytest.approx(1.5)
     assert s["speedup_predicted"] == pytest.approx(theory.walltime_improvement(8 / 11, 3, 0.1))
-    assert s["speedup_calibrated"] == pytest.approx(theory.expected_tokens(8 / 11, 3) / (3 * 0.1 + 1.5))
+    assert s["speedup_calibrated"] == pytest.approx(theory.expected_tokens(8 / 11, 3) / (3 * 0.1 + 1.5 + 0.01))
     assert s["speedup_explained"] == pytest.approx(11 / 5 / (0.3 + 1.5 + 0.01))
     assert s["operations_predicted"] == pytest.approx(theory.operations_increase(8 / 11, 3, 0.1))
     assert s["tokens_per_pass_histogram"] == {1: 2, 2: 1, 3: 1, 4: 1}
     assert s["identical"] == 1.0 and s["lossless"]
+
+
+def test_a_gamma_that_changed_from_pass_to_pass_predicts_nothing() -> None:
+    s = summarise(PROMPTS, gamma=None, greedy=True, c_hat=0.1, resamples=100, seed=0)
+    for key in ("tokens_per_pass_predicted", "speedup_predicted", "speedup_calibrated", "operations_predicted"):
+        assert s[key] is None
+    assert s["drafted_per_pass"] == pytest.approx(13 / 5)
+    assert s["verify_cost"] == pytest.approx(1.5)
+    assert s["speedup_explained"] == pytest.approx(11 / 5 / (13 / 5 * 0.1 + 1.5 + 0.01))
+    assert s["speedup_measured"] == summary()["speedup_measured"]
 
 
 def test_measured_speedup_is_seconds_per_token_over_seconds_per_token() -> None:

@@ -50,7 +50,7 @@ class Screen:
         threads = result.record["environment"]["threads"]
         console.print(
             f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
-            f"T={summary['temperature']:g}, γ={summary['gamma']}, {summary['prompts']} prompts, "
+            f"T={summary['temperature']:g}, γ={_gamma(summary)}, {summary['prompts']} prompts, "
             f"{summary['tokens']} tokens, {summary['dtype']} on {summary['device']}"
             + (f" ({threads} threads)" if summary["device"] == "cpu" else "")
         )
@@ -67,15 +67,26 @@ class Screen:
         console.print(f"record: {result.file} ({state})")
 
 
+def _gamma(s: dict[str, Any]) -> str:
+    if s["gamma"] is None:
+        return f"adaptive ({s['drafted_per_pass']:.1f} a pass)"
+    return str(s["gamma"]) + (" (auto)" if s.get("gamma_requested") == "auto" else "")
+
+
+def _eq_1(s: dict[str, Any]) -> str:
+    predicted = s["tokens_per_pass_predicted"]
+    return "γ follows the text; Eq. 1 has one γ" if predicted is None else f"Eq. 1 predicts {predicted:.2f}"
+
+
 def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = [
         ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
-        ("tokens per pass", _number(s["tokens_per_pass"], 2), f"Eq. 1 predicts {s['tokens_per_pass_predicted']:.2f}"),
+        ("tokens per pass", _number(s["tokens_per_pass"], 2), _eq_1(s)),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         ("verify cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), "Theorem 3.8"),
-        ("speedup calibrated", _number(s["speedup_calibrated"], 2), "Theorem 3.8 with v for its 1"),
+        ("speedup calibrated", _number(s["speedup_calibrated"], 2), "Theorem 3.8 with v + overhead for its 1"),
         ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
         (
             "  end to end",
@@ -103,8 +114,8 @@ def remarks(s: dict[str, Any]) -> list[str]:
             f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
             f"tokens, which {s['dtype']} rounding decides; dtype=float32 gives identical texts"
         )
-    if s["speedup_calibrated"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
-        drafting, checking = s["gamma"] * s["c"], s["verify_cost"]
+    if s["speedup_explained"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
+        drafting, checking = (s["gamma"] or s["drafted_per_pass"]) * s["c"], s["verify_cost"]
         eaten = "drafting" if drafting > checking - 1 else "checking γ+1 tokens at once"
         lines.append(
             f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "

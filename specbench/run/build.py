@@ -11,6 +11,7 @@ from specbench.config import RunConfig
 from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.counts import Counts, cached, fit
 from specbench.errors import UserError
+from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer, require_same_vocabulary
 from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
@@ -32,6 +33,7 @@ class Parts:
     device: torch.device
     engine: str  # what ran the target, and after a '+' the draft where it is another
     warmup_s: float  # seconds that made the engines ready
+    gamma: Gamma = Constant(1)  # tokens to draft; `run.gamma` puts in what the config comes to
 
 
 def resolve(config: RunConfig) -> RunConfig:

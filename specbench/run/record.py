@@ -21,9 +21,10 @@ def make_record(
 ) -> dict[str, Any]:
     """The record of a finished run. `processes` are those that worked on it: more than one after an interruption, and
     then the times are from all of them."""
+    settled = processes[-1].get("gamma", {"requested": config.gamma, "gamma": config.gamma})
     measured = summarise(
         prompts,
-        gamma=config.gamma,
+        gamma=settled["gamma"],
         greedy=config.sampling.temperature == 0,
         c_hat=parts.draft.operations / parts.target.operations,
         resamples=config.resamples,
@@ -32,6 +33,8 @@ def make_record(
     surroundings = environment()
     summary = {
         **_names(config),
+        "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
+        "gamma_requested": settled["requested"],
         **measured,
         **_quality(config, prompts),
         "device": config.device,
@@ -47,6 +50,7 @@ def make_record(
         "run_id": run_id,
         "summary": summary,
         "config": asdict(replace(config, force=False)),
+        "gamma": settled,
         "environment": surroundings,
         "processes": processes,
         "units": UNITS,
@@ -72,7 +76,6 @@ def _names(config: RunConfig) -> dict[str, Any]:
         "draft": draft_name(config),
         "task": config.task.name,
         "temperature": config.sampling.temperature,
-        "gamma": config.gamma,
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,
     }

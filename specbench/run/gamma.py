@@ -1,0 +1,93 @@
+"""What `gamma=` of a config comes to: a number, or one found by a short probe (`auto`), or a policy that starts from
+the probe and follows each text (`adaptive`).
+
+The probe decodes a few of the run's own prompts with the target alone, scores the draft on these texts, and times
+passes of every candidate. What it found is plain data: it goes into the journal and the record, so that a run that was
+interrupted goes on with the same gamma, and a reader sees why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from specbench.config import RunConfig
+from specbench.decoding import autoregressive
+from specbench.gamma import Adaptive, Constant, Gamma
+from specbench.measure.agreement import agreements
+from specbench.measure.costs import probe
+from specbench.measure.predict import Prediction, Predictions
+from specbench.run.build import Parts
+from specbench.run.identity import draft_name
+from specbench.run.pair import generator_for, sampling_of
+from specbench.run.ranks import agree
+
+CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+PROMPTS = 8
+ROUNDS = 5
+RESAMPLES = 200
+Plain = dict[str, Any]
+
+
+def with_gamma(config: RunConfig, parts: Parts, before: Plain | None) -> tuple[Parts, Plain]:
+    """`parts` with the policy that the config comes to, and what it was settled as: `before`, or now. Ranks time their
+    own passes but take the first one's word."""
+    before = agree(before)
+    settled = agree(settle(config, parts)) if before is None else before
+    return replace(parts, gamma=policy(settled)), settled
+
+
+def settle(config: RunConfig, parts: Parts) -> Plain:
+    """`requested`; `gamma`, the number it is frozen to (None: adaptive); and where a probe was made what it found."""
+    if isinstance(config.gamma, int):
+        return {"requested": config.gamma, "gamma": config.gamma}
+    ranked = _probe(config, parts)
+    if not ranked:  # texts of a token or two
+        return {"requested": config.gamma, "gamma": 1, "probe": []}
+    best = ranked[0]
+    found: Plain = {"requested": config.gamma, "gamma": best.gamma, "probe": [one.row() for one in ranked]}
+    if config.gamma == "adaptive":
+        found |= {"gamma": None, "alpha": best.alpha.value, "prices": {str(one.gamma): _price(one) for one in ranked}}
+    return found
+
+
+def policy(settled: Mapping[str, Any]) -> Gamma:
+    """What decides in each pass."""
+    if settled["gamma"] is not None:
+        return Constant(settled["gamma"])
+    return Adaptive(settled["alpha"], {int(gamma): price for gamma, price in settled["prices"].items()})
+
+
+def _price(one: Prediction) -> float:
+    """What Eq. 1 must be divided by for the calibrated speedup: the cost of a pass, and by how much Eq. 1 is off."""
+    return one.tokens_per_pass_iid / one.calibrated.value
+
+
+def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
+    sampling = sampling_of(config)
+    prompts = parts.prompts[:PROMPTS]
+    texts = [
+        autoregressive(
+            parts.target,
+            prompt,
+            sampling=sampling,
+            max_new_tokens=config.max_new_tokens,
+            generator=generator_for(config.seed, index, "baseline", parts.device),
+        ).tokens
+        for index, prompt in enumerate(prompts)
+    ]
+    name = draft_name(config)
+    found = [
+        agreements(parts.target, [parts.draft], prompt, text, sampling)[0]
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    rounds = probe(
+        parts.target,
+        {name: parts.draft},
+        CANDIDATES,
+        list(zip(prompts, texts, strict=True)),
+        sampling,
+        max_new_tokens=config.max_new_tokens,
+        rounds=ROUNDS,
+        seed=config.seed,
+    )
+    return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed).ranked
