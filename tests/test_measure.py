@@ -220,6 +220,7 @@ def test_counting_passes_by_hand() -> None:
     assert passes([1, 1, 1, 1, 1], gamma=3, most=9).tolist() == [0, 1, 0, 1]  # it drafts the end, and stops
     assert passes([0.5, 0.5], gamma=1, most=2).tolist() == pytest.approx([0.5, 1.0])
     assert passes([0, 0, 0], gamma=2, most=9).sum() == 3
+    assert passes([0, 1, 1], gamma=2, most=9, silent=[True, False, False]).tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])

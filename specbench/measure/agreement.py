@@ -30,6 +30,7 @@ class Agreement:
         events along a text drawn from p are independent given the text, with these chances, so that products of them
         over neighbours are right where products of betas are not: after an accepted token the text is no longer a
         draw from p alone. `measure.positions` counts passes with them.
+    silent: whether the draft has nothing to propose here (a look-up that finds no match).
     lenient: the same chance as beta under each lenience l (A.5, `measure.lenience`). Its mean is alpha(l).
     strayed: how far the token that comes out under l is from the target's, in total variation.
 
@@ -38,6 +39,7 @@ class Agreement:
 
     beta: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
+    silent: list[bool] = field(default_factory=list)
     lenient: dict[float, list[float]] = field(default_factory=dict)
     strayed: dict[float, list[float]] = field(default_factory=dict)
 
@@ -66,6 +68,7 @@ def agreements(
         for one, agreement in zip(drafting, found, strict=True):
             q_LV = one.score(tokens[:stop], start)
             agreement.beta.extend(p_LV.minimum(q_LV).sum(-1).tolist())
+            agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
             agreement.kept.extend(_kept(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
             for lenience in leniences:
                 agreement.lenient[lenience].extend(accepted(compared_LV, q_LV, lenience, greedy).tolist())

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 NEGLIGIBLE = 1e-9
 
 
-def passes(kept: Sequence[float], gamma: int, most: int | None = None) -> NDArray[np.float64]:
+def passes(
+    kept: Sequence[float], gamma: int, most: int | None = None, silent: Sequence[bool] = ()
+) -> NDArray[np.float64]:
     """Expected passes over this text that draft 0, 1, ... gamma tokens; their sum is the expected number of passes.
 
     A text shorter than `most` (the limit on new tokens) ended by itself, and its last token can be drafted and kept;
-    None is no limit. Near the limit a pass drafts no more than there is room for.
+    None is no limit. Near the limit a pass drafts no more than there is room for, and one that begins where the draft
+    is `silent` drafts nothing.
     """
     length = len(kept)
     most = length + gamma + 1 if most is None else max(most, length)
@@ -31,7 +34,7 @@ def passes(kept: Sequence[float], gamma: int, most: int | None = None) -> NDArra
         chance = begun[start]
         if chance < NEGLIGIBLE:
             continue
-        drafted = min(gamma, most - start - 1)
+        drafted = 0 if silent and silent[start] else min(gamma, most - start - 1)
         reached = chance
         for place in range(start, min(start + drafted, length)):
             begun[min(place + 1, length)] += reached * (1 - kept[place])

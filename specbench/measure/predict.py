@@ -62,7 +62,7 @@ class Predictions:
         self.costs = timed.table()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         self.counts = {
-            (draft, gamma): np.array([passes(a.kept, gamma, max_new_tokens) for a in found[draft]])
+            (draft, gamma): np.array([passes(a.kept, gamma, max_new_tokens, a.silent) for a in found[draft]])
             for draft, gamma in self.costs
         }  # [prompts, gamma + 1]
         self._resamples = self._resampled(timed, len(rounds), resamples, seed)
