@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.drafts import NgramDraft, UniformDraft
+from specbench.drafts import LookupDraft, NgramDraft, UniformDraft
 from specbench.drafts import counts as counting
 from specbench.drafts.counts import cached, fit
 from specbench.models import Prompt
@@ -112,3 +112,25 @@ def test_a_damaged_or_unwritable_cache_costs_time_not_the_run(tmp_path: Path) ->
     assert cached(tmp_path, "text", make).unigrams_V.sum() == 2
     (tmp_path / "taken").write_text("")
     assert cached(tmp_path / "taken", "text", make).unigrams_V.sum() == 2
+
+
+def test_lookup_proposes_what_followed_the_longest_and_latest_match() -> None:
+    draft = LookupDraft(V, CPU, match=2)
+    session = draft.start(Prompt((3, 4, 5, 6, 4, 7), (START,)), Sampling(0.0))
+    generator = torch.Generator()
+    assert session.propose([START], 3, generator).tokens == []  # never seen before
+    assert session.propose([START, 3], 2, generator).tokens == [4, 5]
+    assert session.propose([START, 3, 4], 3, generator).tokens == [5, 6, 4]  # "3 4" beats the later "4"
+    assert session.propose([START, 3, 4, 2, 4], 2, generator).tokens == [2, 4]  # "4" in its own text is the latest
+    proposal = session.propose([START, 3, 4, 2, 4, 5], 1, generator)
+    assert proposal.tokens == [6] and proposal.q_GV.tolist() == [[0, 0, 0, 0, 0, 0, 1, 0]]
+
+
+def test_lookup_scores_what_it_would_have_proposed() -> None:
+    prompt, text = Prompt((3, 4, 5, 6), (START,)), [3, 4, 5, 2, 4, 5]
+    draft = LookupDraft(V, CPU, match=3)
+    rows = draft.start(prompt, Sampling(1.0)).score([START, *text], 1)
+    session = draft.start(prompt, Sampling(1.0))
+    for position in range(len(text)):
+        tokens = session.propose([START, *text[:position]], 1, torch.Generator()).tokens
+        assert rows[position].nonzero().flatten().tolist() == tokens

@@ -15,7 +15,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_tabl
 
 from specbench.acceptance import Verdict, accept_exact
 from specbench.decoding import autoregressive, speculative
-from specbench.drafts import Draft, ModelDraft, UniformDraft
+from specbench.drafts import Draft, LookupDraft, ModelDraft, UniformDraft
 from specbench.gamma import Adaptive, Gamma
 from specbench.sampling import Sampling, draw
 
@@ -41,7 +41,8 @@ def drafts() -> dict[str, Draft]:
         "disjoint": disjoint_table(TARGET.table_VVV),
     }
     models: dict[str, Draft] = {name: ModelDraft(ToyModel(table), VOCABULARY) for name, table in tables.items()}
-    return models | {"uniform": UniformDraft(VOCABULARY, torch.device("cpu"))}
+    cpu = torch.device("cpu")
+    return models | {"uniform": UniformDraft(VOCABULARY, cpu), "lookup": LookupDraft(VOCABULARY, cpu, match=2)}
 
 
 def p_value(decode: Callable[[torch.Generator], list[int]], sampling: Sampling, samples: int = SAMPLES) -> float:
@@ -80,7 +81,7 @@ def test_every_gamma_at_temperature_one(gamma: int) -> None:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform"])
+@pytest.mark.parametrize("name", ["perfect", "far", "disjoint", "uniform", "lookup"])
 def test_every_draft_from_perfect_to_disjoint(name: str) -> None:
     assert p_value(decoder(drafts()[name], 3, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 

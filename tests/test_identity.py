@@ -5,7 +5,7 @@ import torch
 from networks import network
 
 from specbench.decoding import autoregressive, speculative
-from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
+from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.counts import fit
 from specbench.gamma import Adaptive
 from specbench.models import Prompt
@@ -32,6 +32,7 @@ def drafts(kind: str) -> dict[str, Draft]:
         "unigram": NgramDraft(counts, 1, 0.75, cpu),
         "bigram": NgramDraft(counts, 2, 0.75, cpu),
         "random": UniformDraft(SIZE, cpu),
+        "lookup": LookupDraft(SIZE, cpu, match=3),
     }
 
 

@@ -56,7 +56,7 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     assert len(prompt["beta"]) == len(prompt["baseline"]["tokens"]) == len(prompt["baseline"]["steps_s"])
 
 
-@pytest.mark.parametrize("draft", ["unigram", "bigram", "random"])
+@pytest.mark.parametrize("draft", ["unigram", "bigram", "random", "lookup"])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_drafts_without_weights(run, draft: str, temperature: int) -> None:  # type: ignore[no-untyped-def]
     code, _, _, record = run(f"draft={draft}", f"sampling.temperature={temperature}", "draft.path=null")

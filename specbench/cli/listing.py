@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from specbench.config import conf_dir
 from specbench.config.paths import shipped
 
+FITTED = dict.fromkeys(("unigram", "bigram"), "fitted on the task's training text")
 GROUPS = ("target", "draft", "task")
 
 
@@ -43,7 +44,7 @@ def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
     """Usable offline, where it comes from, and its note."""
     note = str(choice.get("note") or "")
     if choice.get("kind") not in (None, "model"):
-        return "yes", "fitted on the task's training text" if choice["kind"] != "random" else "nothing to fit", note
+        return "yes", FITTED.get(choice["kind"], "nothing to fit"), note
     if choice.get("path"):
         return _yes((Path(choice["path"]) / "config.json").is_file()), str(choice["path"]), note
     if choice.get("shipped"):

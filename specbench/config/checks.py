@@ -9,9 +9,10 @@ from specbench.errors import UserError
 MAX_GAMMA = 64
 GAMMAS = ("auto", "adaptive")
 DTYPES = ("auto", "bfloat16", "float32", "float16")
-DRAFT_KINDS = ("model", "unigram", "bigram", "random")
+DRAFT_KINDS = ("model", "unigram", "bigram", "random", "lookup")
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 METRICS = ("bleu", "rouge")
+WEIGHTS = ("trained", "random")
 ENGINES = ("auto", "eager", "static")
 
 
@@ -45,8 +46,14 @@ def check(config: RunConfig) -> None:
         sampling.top_p is None or 0 < sampling.top_p <= 1,
         "sampling.top_p", sampling.top_p, "above 0 and at most 1, or null for off",
     )  # fmt: skip
+    alpha = config.simulate.alpha
+    require(alpha is None or 0 <= alpha <= 1, "simulate.alpha", alpha, "from 0 to 1, or null")
     _check_model("target", config.target)
     _check_draft(config.draft)
+    if alpha is None and "random" in (config.target.weights, config.draft.weights):
+        raise UserError(
+            "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
+        )
     _check_task(config.task)
 
 
@@ -57,7 +64,10 @@ def _check_model(key: str, model: ModelConfig) -> None:
         raise UserError("draft.device_map, draft.tp_plan: a draft lives on one device; leave them null")
     if model.device_map and model.tp_plan:
         raise UserError(f"{key}.device_map={model.device_map}: not together with {key}.tp_plan; leave one of them null")
-    if model.path is not None:
+    require(model.weights in WEIGHTS, f"{key}.weights", model.weights, " | ".join(WEIGHTS))
+    if model.architecture:
+        require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
+    elif model.path is not None:
         require(Path(model.path).is_dir(), f"{key}.path", model.path, "a folder; there is none of that name")
     elif model.hub is not None:
         if not model.revision:
@@ -70,6 +80,7 @@ def _check_model(key: str, model: ModelConfig) -> None:
 
 def _check_draft(draft: DraftConfig) -> None:
     require(draft.kind in DRAFT_KINDS, "draft.kind", draft.kind, " | ".join(DRAFT_KINDS))
+    require(1 <= draft.match <= 16, "draft.match", draft.match, "from 1 to 16")
     require(0 < draft.discount < 1, "draft.discount", draft.discount, "between 0 and 1")
     if draft.kind == "model":
         _check_model("draft", draft)

@@ -5,6 +5,7 @@ Every key here can be set as `key=value` (`sampling.temperature=1`). Defaults th
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -20,6 +21,8 @@ class ModelConfig:
     shipped: str | None = None  # a model that comes with this project
     device_map: str | None = None  # auto | balanced | sequential: spread over all GPUs, layer by layer (accelerate)
     tp_plan: str | None = None  # auto: every layer over all GPUs (tensor parallel), under torchrun
+    weights: str = "trained"  # trained | random: the true shape, for times without a checkpoint; see simulate.alpha
+    architecture: dict[str, Any] = field(default_factory=dict)  # with random weights: the shape, where there is no config.json
     note: str | None = None  # what this checkpoint is, and which one of the paper's it stands for
 
 
@@ -27,7 +30,8 @@ class ModelConfig:
 class DraftConfig(ModelConfig):
     """A draft: a model as above, or one of the kinds that have no weights."""
 
-    kind: str = "model"  # model | unigram | bigram | random
+    kind: str = "model"  # model | unigram | bigram | random | lookup
+    match: int = 3  # lookup: the longest run of tokens that is looked for
     discount: float = 0.75  # n-grams: absolute discount that feeds the backoff
     cache_dir: str | None = None  # n-grams: where fitted counts are kept
 
@@ -67,6 +71,13 @@ class SamplingConfig:
 
 
 @dataclass
+class SimulateConfig:
+    """Measuring times at a given alpha: the real loop and kernels, acceptance by chance. Texts mean nothing then."""
+
+    alpha: float | None = None  # the probability that a drafted token is accepted; unset: Algorithm 1 decides
+
+
+@dataclass
 class RunConfig:
     """One run: a target, a draft, a task, and how they decode."""
 
@@ -74,6 +85,7 @@ class RunConfig:
     draft: DraftConfig = field(default_factory=DraftConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)
     gamma: int | str = 4  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
     max_new_tokens: int = 128
     limit: int | None = None  # prompts; unset: all

@@ -5,8 +5,9 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.drafts.base import Draft, DraftSession, Proposal
+from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.uniform import UniformDraft
 
-__all__ = ["Draft", "DraftSession", "ModelDraft", "NgramDraft", "Proposal", "UniformDraft"]
+__all__ = ["Draft", "DraftSession", "LookupDraft", "ModelDraft", "NgramDraft", "Proposal", "UniformDraft"]

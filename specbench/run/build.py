@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specbench.config import RunConfig
-from specbench.drafts import Draft, ModelDraft, NgramDraft, UniformDraft
+from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.counts import Counts, cached, fit
 from specbench.errors import UserError
 from specbench.gamma import Constant, Gamma
@@ -18,6 +18,7 @@ from specbench.models.load import name_of
 from specbench.tasks import Example, Task
 
 Say = Callable[[str], None]
+UNSETTLED = Constant(1)
 ROWS_BETWEEN_WORDS = 20_000
 
 
@@ -33,7 +34,7 @@ class Parts:
     device: torch.device
     engine: str  # what ran the target, and after a '+' the draft where it is another
     warmup_s: float  # seconds that made the engines ready
-    gamma: Gamma = Constant(1)  # tokens to draft; `run.gamma` puts in what the config comes to
+    gamma: Gamma = UNSETTLED  # `run.gamma` puts in what the config comes to
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -95,6 +96,9 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
         _require_room(config, target.longest, told)
     for maker in drafts.values():
         maker.load(say)
+    if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
+        for model in (target, *(maker.model for maker in drafts.values() if maker.model is not None)):
+            model.eos_ids = frozenset()
     found = []
     for config, given, told in zip(configs, examples, prompts, strict=True):
         maker = drafts[_key(config)]
@@ -179,6 +183,8 @@ def _without_weights(config: RunConfig, vocabulary: Vocabulary, device: torch.de
     kind = config.draft.kind
     if kind == "random":
         return UniformDraft(vocabulary.size, device)
+    if kind == "lookup":
+        return LookupDraft(vocabulary.size, device, config.draft.match)
     task = Task(config.task)
 
     def sequences() -> Iterator[list[int]]:

@@ -1,0 +1,86 @@
+"""Copying from the context: what followed the last tokens when they stood there before (prompt lookup decoding).
+
+The last `match` tokens are looked for in the source and in the text so far, then the last `match - 1`, and so down to
+one; what followed the latest place is proposed. Summaries and rewrites repeat their source, so this finds long runs for
+next to nothing. Where nothing matches nothing is proposed, and the pass is a plain target step.
+
+q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; there only the decoder's own tokens are
+searched, which for encoder-decoder models would leave the source out.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.base import Proposal
+from specbench.models import Prompt
+from specbench.sampling import Sampling
+
+MOST_COPIED = 64  # no gamma is longer
+
+
+class LookupDraft:
+    """Proposes from `prompt.source` and the sequence so far."""
+
+    operations = 0.0
+
+    def __init__(self, vocabulary_size: int, device: torch.device, match: int) -> None:
+        self.vocabulary_size = vocabulary_size
+        self.device = device
+        self.match = match
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "LookupSession":
+        return LookupSession(self, prompt.source)
+
+
+class LookupSession:
+    """An index of every run of up to `match` tokens: where the latest one ends. Each token is indexed once."""
+
+    def __init__(self, draft: LookupDraft, source: Sequence[int]) -> None:
+        self.draft = draft
+        self._text: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}
+        self._read_of_sequence = 0
+        for token in source:
+            self._append(token)
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        for token in tokens[self._read_of_sequence :]:
+            self._append(token)
+        self._read_of_sequence = len(tokens)
+        drafted = self._continuation()[:gamma]
+        return Proposal(drafted, self._one_hot(drafted))
+
+    def rollback(self, length: int) -> None:
+        """What it reads is never taken back: proposals are not read."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
+        rows = torch.zeros(len(tokens) - prefix_length, self.draft.vocabulary_size, device=self.draft.device)
+        for position in range(self._read_of_sequence, len(tokens)):
+            if position >= prefix_length and (found := self._continuation()[:1]):
+                rows[position - prefix_length, found[0]] = 1.0
+            self._append(tokens[position])
+        self._read_of_sequence = len(tokens)
+        return rows
+
+    def _append(self, token: int) -> None:
+        end = len(self._text)
+        for length in range(1, min(self.draft.match, end) + 1):
+            self._after[tuple(self._text[end - length :])] = end
+        self._text.append(token)
+
+    def _continuation(self) -> list[int]:
+        """All that followed the latest place of the longest match, up to the present end."""
+        for length in range(min(self.draft.match, len(self._text)), 0, -1):
+            place = self._after.get(tuple(self._text[-length:]))
+            if place is not None:
+                return self._text[place : place + MOST_COPIED]
+        return []
+
+    def _one_hot(self, drafted: list[int]) -> Tensor:
+        rows = torch.zeros(len(drafted), self.draft.vocabulary_size, device=self.draft.device)
+        if drafted:
+            rows[range(len(drafted)), drafted] = 1.0
+        return rows
