@@ -30,6 +30,19 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
             continue
         files.append(write_bytes(folder / f"{run_id}.json.gz", compact(record)))
+    return files + _keep_alphas(records.results, folder / "alpha", say)
+
+
+def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """The tables of `specbench alpha`, without the scores of every token."""
+    files = []
+    for file in sorted((results / "alpha").glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if local := [path for config in record["configs"] for path in _local_paths(config)]:
+            say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
+            continue
+        copy = {key: record[key] for key in ("schema", "alpha_id", "rows")}
+        files.append(write_bytes(folder / file.name, (json.dumps(copy, ensure_ascii=False, indent=1) + "\n").encode()))
     return files
 
 

@@ -10,11 +10,12 @@ from specbench.report.records import PAIR, Records
 
 Record = dict[str, Any]
 RESAMPLES = 1000
+WITHOUT_WEIGHTS = ["unigram", "bigram", "random", "lookup"]
 
 
 def neural(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of drafts that are models."""
-    return frame[~frame["draft"].isin(["unigram", "bigram", "random"])]
+    return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
 
 
 def passes_of(record: Record) -> list[Record]:

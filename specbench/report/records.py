@@ -16,7 +16,7 @@ from specbench import store
 from specbench.errors import UserError
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
-SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype", "engine"]
+SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype", "engine", "simulated"]
 PAIR = ["target", "draft", "task", "temperature"]
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
@@ -27,13 +27,16 @@ EXPECTED = [
 
 class Records:
     """`frame` has one row a record (its summary), without those that a larger or newer one of the same config
-    replaces. Empty where there is no record."""
+    replaces. `changing` has those whose gamma is no fixed number. Both are empty where there is no record."""
 
     def __init__(self, results: str | Path) -> None:
         self.results = Path(results)
         self._files: dict[str, Path] = {}
         self._whole: dict[str, dict[str, Any]] = {}
-        self.frame = _best(pd.DataFrame(self._rows()))
+        best = _best(pd.DataFrame(self._rows()))
+        fixed = best["gamma_said"].str.isdecimal().astype(bool)
+        self.frame = best[fixed].reset_index(drop=True)
+        self.changing = best[~fixed].reset_index(drop=True)
 
     def whole(self, run_id: str) -> dict[str, Any]:
         """All that a record holds."""
@@ -69,6 +72,11 @@ class Records:
             self._files[row["run_id"]] = file
             rows[row["run_id"]] = row
         return list(rows.values())
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without simulated records, whose alpha was chosen and whose texts mean nothing."""
+    return frame[~frame["simulated"].astype(bool)]
 
 
 def kept_folder(results: str | Path) -> Path:
@@ -112,8 +120,10 @@ def _summary(file: Path) -> dict[str, Any]:
 def _best(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each config the record with the most prompts, and of those the newest."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
-    frame["simulated"] = frame["simulated"].fillna(False).astype(bool)
+    frame["simulated"] = [said is True for said in frame["simulated"]]
+    frame["gamma_said"] = frame["gamma"].astype(str)
+    frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     several = frame["hardware"].dropna().nunique() > 1
     frame["where"] = [short(name) if several and pd.notna(name) else "" for name in frame["hardware"]]
-    frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates(SAME, keep="last")
+    frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
     return frame.sort_values([*PAIR, "gamma"], kind="stable").reset_index(drop=True)

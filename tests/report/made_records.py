@@ -1,4 +1,4 @@
-"""Records made up for tests: a simulated run with acceptances of a known rate, in the shape that runs write."""
+"""Records made up for tests: a run with acceptances of a known rate, in the shape that runs write."""
 
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,11 @@ def make(
     run_id = f"{target}-{draft}-{task}-T{temperature:g}-g{gamma}-{draw.integers(2**32):08x}"
     rest = {
         "top_k": None, "top_p": None, "device": "cpu", "dtype": "float32", "hardware": "a CPU, 2 threads",
-        "simulated": True, "created": "2026-01-02T03:04:05+00:00",
+        "simulated": False, "created": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     record = {
         "run_id": run_id,
-        "summary": names | measured | rest | summary,
+        "summary": names | measured | rest | {key.removeprefix("summary_"): value for key, value in summary.items()},
         "config": {"target": {"path": None}, "draft": {"path": None}, "task": {"train_path": None}, "results": "r"},
         "environment": {"cpu": "a CPU", "threads": 2, "platform": "a host"},
         "pieces": {str(token): f" w{token}" for token in range(100)} | {str(EOS): "</s>"},

@@ -49,9 +49,13 @@ def test_the_svg_is_sound_and_traceable_and_turns_dark(name: str, drawn: dict[st
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert all(run_id in text for run_id in drawn[name].run_ids)
-    assert "simulated" in text
     colours = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text))
     assert colours <= set(style.DARK), "a colour has no dark twin"
+
+
+def test_a_simulated_record_is_labelled(drawn: dict[str, Drawn]) -> None:
+    assert "simulated" in drawn["figure2"].alt
+    assert drawn["figure2"].points["simulated"].sum() == 1
 
 
 @pytest.mark.parametrize("name", ["figure2", "gamma"])

@@ -1,6 +1,7 @@
 """Ours beside the paper's: what is measured is shown with its record, what is not says how to fill it."""
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.config import conf_dir
+from specbench.report.keep import keep
 from specbench.report.records import Records, digest
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
@@ -48,6 +50,23 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
     assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("ours", "t5-xxl", "t5-small", "7")
     assert re.fullmatch(r"0\.\d\d \[0\.\d\d, \d\.\d\d\]", ours["α"])
     assert ours["record"].endswith("(simulated)")
+
+
+def test_a_chosen_alpha_is_not_in_table_3(records: Records) -> None:
+    shown = TABLES["table3"](records).shown
+    assert shown[shown["M_q"] == "T5-small 77M"]["T=0, ours"].tolist() == ["no record", "no record"]
+    assert shown["M_q"].tolist()[-2:] == ["bigram", "t5-nano"]
+
+
+def test_a_gamma_that_changes_is_named_and_in_no_figure_over_gamma(tmp_path: Path) -> None:
+    for gamma in (1, 3, 5):
+        make(tmp_path, gamma=gamma)
+    adaptive = make(tmp_path, gamma=4, summary_gamma="adaptive")
+    records = Records(tmp_path)
+    assert records.frame["gamma"].tolist() == [1, 3, 5]
+    shown = TABLES["table4"](records).shown
+    assert shown["γ"].tolist()[-4:] == ["1", "3", "5", "adaptive"]
+    assert shown["record"].tolist()[-1] == digest(adaptive)
 
 
 def test_table_4_has_paper_theory_and_ours(records: Records) -> None:
@@ -138,3 +157,24 @@ def test_a_mistake_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_digest() -> None:
     assert digest("t5-mini-t5-nano-ende-mini-T0-g3-1abd7e16") == "1abd7e16"
+
+
+def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
+    make(tmp_path, prompts=2)
+    interval = {"value": 0.8, "low": 0.7, "high": 0.9}
+    row = {
+        "target": "t5-mini", "draft": "t5-nano", "task": "ende-mini", "temperature": 0.0, "prompts": 400,
+        "tokens": 10_000, "alpha": 0.71, "alpha_low": 0.7, "alpha_high": 0.72, "lenient": {"1": interval, "0.5": interval},
+        "hardware": "a CPU", "dtype": "float32", "simulated": False, "created": "2026-02-01T00:00:00+00:00",
+    }  # fmt: skip
+    record = {"schema": 1, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
+    (tmp_path / "alpha").mkdir()
+    (tmp_path / "alpha" / "t5-mini-ende-mini-0a1b2c3d.json").write_text(json.dumps(record))
+    records = Records(tmp_path)
+    for _ in range(2):
+        last = TABLES["table3"](records).shown.iloc[-1]
+        assert (last["T=0, ours"], last["tokens"], last["record"]) == ("0.71 [0.70, 0.72]", "10000", "0a1b2c3d")
+        lenient = TABLES["table5"](records).shown.iloc[-2:]
+        assert lenient["α, ours"].tolist() == ["0.80 [0.70, 0.90]"] * 2
+        keep(records, print)
+        (tmp_path / "alpha" / "t5-mini-ende-mini-0a1b2c3d.json").unlink(missing_ok=True)  # the kept copy says the same

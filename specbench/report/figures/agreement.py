@@ -11,7 +11,7 @@ from specbench.measure.intervals import bootstrap
 from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
-from specbench.report.records import PAIR, Records
+from specbench.report.records import PAIR, Records, measured
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
 
 Record = dict[str, Any]
@@ -106,7 +106,7 @@ def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def beta(records: Records) -> Drawn:
     """A histogram of beta for each draft; sampled runs, for at T = 0 it is 0 or 1."""
-    frame = records.frame[records.frame["tokens"].notna()]
+    frame = measured(records.frame)
     sampled = frame[frame["temperature"] > 0]
     chosen = _one_a_pair(sampled if not sampled.empty else frame)
     if chosen.empty:
@@ -142,7 +142,8 @@ def beta(records: Records) -> Drawn:
 
 def _longest_drafts(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each pair the record with the largest gamma; drafts without knowledge are left out."""
-    known = frame[frame["draft"] != "random"].sort_values(["gamma", "tokens"])
+    known = measured(frame)
+    known = known[known["draft"] != "random"].sort_values(["gamma", "tokens"])
     best = known.drop_duplicates(PAIR, keep="last")
     return best[best["gamma"] >= 3].sort_values("alpha", ascending=False).head(MOST_PAIRS)
 

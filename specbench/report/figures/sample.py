@@ -10,7 +10,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, nothing_yet, sources
 from specbench.report.measured import neural
 from specbench.report.passes import Line, count, lines, pick
-from specbench.report.records import Records
+from specbench.report.records import Records, measured
 from specbench.report.style import BLUE, FAINT, GREEN, INK, PALE_BLUE, PALE_GREEN, PALE_RED, VERMILLION, WIDE, panels
 
 SIZE = 7.6  # points
@@ -62,7 +62,7 @@ def sample(record: dict[str, Any], number: int | None, row: pd.DataFrame | None 
 
 def _choose(records: Records) -> "pd.Series[Any] | None":
     """The paper's own setting where we have it; else the neural draft with the best alpha."""
-    frame = neural(records.frame)
+    frame = neural(measured(records.frame))
     frame = frame[frame["gamma"] >= 3]
     if frame.empty:
         return None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.report.alphas import alphas
 from specbench.report.paper import fill, label, paper
 from specbench.report.records import Records
 from specbench.report.table import NONE, Table, interval, number
@@ -16,7 +17,7 @@ CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASU
 
 
 def table3(records: Records) -> Table:
-    best = _most_tokens(records.frame)
+    best = _most_tokens(alphas(records))
     printed = paper()["table3"]["rows"]
     theirs = {(row["target"], row["task"], row["draft"]) for row in printed}
     pairs = best[["target", "task", "draft"]].drop_duplicates().itertuples(index=False, name=None)

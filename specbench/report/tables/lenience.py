@@ -1,6 +1,6 @@
 """Table 5: alpha under lenience (A.5), and the speedup that Theorem 3.8 gives it.
 
-Ours come from a record's `lenience`: a list of {lenience, alpha, alpha_low, alpha_high, strayed}. Older records lack it.
+Ours come from a record's `lenience`: a list of {lenience, alpha, alpha_low, alpha_high, strayed}. Old ones lack it.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
+from specbench.report.alphas import alphas
 from specbench.report.paper import fill, label, paper
 from specbench.report.records import Records
 from specbench.report.table import NONE, Table, interval, number
@@ -17,13 +18,13 @@ Row = dict[str, Any]
 
 
 def table5(records: Records) -> Table:
-    printed = _printed()
-    rows = [_ours_beside(row, records.frame) for row in printed]
+    printed, frame = _printed(), alphas(records)
+    rows = [_ours_beside(row, frame) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}
-    rows += _other_pairs(records.frame, theirs)
+    rows += _other_pairs(frame, theirs)
     values = pd.DataFrame(rows)
     shown = pd.DataFrame([_show(row) for row in rows])
-    used = records.frame[records.frame["run_id"].isin(values["run_id"].dropna())]
+    used = frame[frame["run_id"].isin(values["run_id"].dropna())]
     under = [
         "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token gets more than p(x)/l. "
         "α(l) = E Σ min(p/l, q) at T=1.",
@@ -86,8 +87,6 @@ def _other_pairs(frame: pd.DataFrame, theirs: set[tuple[str, str, str]]) -> list
 
 def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
     """Records with alpha(l), one a pair and temperature: that with the most tokens."""
-    if "lenience" not in frame:
-        return []
     has = frame[frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)]
     ranked = has.sort_values(["tokens", "created"], ascending=False, kind="stable")
     keys = ["target", "task", "draft", "temperature"]

@@ -39,7 +39,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         found = _matching(records.frame, printed, every_gamma)
         used.append(found)
         rows += [_ours(record) for _, record in found.iterrows()] or [_missing(printed, name)]
-    others = _others(records.frame)
+    others = _others(pd.concat([records.frame, records.changing]) if every_gamma else records.frame)
     if not every_gamma:
         others = _fastest(others)
     used.append(others)
@@ -80,7 +80,7 @@ def _missing(p: Row, name: str) -> Row:
 
 
 def _ours(r: "pd.Series[Any]") -> Row:
-    known = pd.notna(r["c"])
+    known = pd.notna(r["c"]) and pd.notna(r["alpha"])
     return _named(r) | {
         "whose": "ours",
         "alpha": r["alpha"], "alpha_low": r["alpha_low"], "alpha_high": r["alpha_high"],
@@ -95,7 +95,8 @@ def _ours(r: "pd.Series[Any]") -> Row:
 
 
 def _named(row: Any) -> Row:
-    return {key: row[key] for key in ("task", "target", "draft", "temperature", "gamma")}
+    named = {key: row[key] for key in ("task", "target", "draft", "temperature", "gamma")}
+    return named | {"gamma_said": row["gamma_said"] if "gamma_said" in row else f"{row['gamma']:g}"}
 
 
 def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFrame:
@@ -127,7 +128,7 @@ def _show(row: Row) -> Row:
     digits = 1 if whose == "paper" else 2
     cells = {
         "task": label(row["task"]), "M_p": label(row["target"]) if as_printed else row["target"], "M_q": draft,
-        "T": f"{row['temperature']:g}", "γ": f"{row['gamma']:g}", "whose": "ours" if whose == "none" else whose,
+        "T": f"{row['temperature']:g}", "γ": row["gamma_said"], "whose": "ours" if whose == "none" else whose,
     }  # fmt: skip
     if whose == "none":
         empty = dict.fromkeys(SHOWN[len(cells) :], NONE) | dict.fromkeys(("α", "EMP"), "no record")
