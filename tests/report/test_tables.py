@@ -164,7 +164,8 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
     interval = {"value": 0.8, "low": 0.7, "high": 0.9}
     row = {
         "target": "t5-mini", "draft": "t5-nano", "task": "ende-mini", "temperature": 0.0, "prompts": 400,
-        "tokens": 10_000, "alpha": 0.71, "alpha_low": 0.7, "alpha_high": 0.72, "lenient": {"1": interval, "0.5": interval},
+        "tokens": 10_000, "alpha": 0.71, "alpha_low": 0.7, "alpha_high": 0.72,
+        "lenient": {"1": interval, "0.5": interval},
         "hardware": "a CPU", "dtype": "float32", "simulated": False, "created": "2026-02-01T00:00:00+00:00",
     }  # fmt: skip
     record = {"schema": 1, "alpha_id": "t5-mini-ende-mini-0a1b2c3d", "rows": [row], "configs": []}
