@@ -21,6 +21,7 @@ class ChooseConfig(RunConfig):
 def check_choose(config: ChooseConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
+    require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
     require(config.tokens is None or config.tokens >= 1, "tokens", config.tokens, "at least 1, or null")
     require(all(0 < one <= 1 for one in config.leniences), "leniences", config.leniences, "above 0 and at most 1")
     require(

@@ -13,7 +13,7 @@ from typing import Any
 from specbench.config import RunConfig
 from specbench.decoding import autoregressive
 from specbench.gamma import Adaptive, Constant, Gamma
-from specbench.measure.agreement import agreements
+from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import probe
 from specbench.measure.predict import Prediction, Predictions
 from specbench.run.build import Parts
@@ -76,8 +76,11 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         for index, prompt in enumerate(prompts)
     ]
     name = draft_name(config)
+    alpha = config.simulate.alpha
     found = [
         agreements(parts.target, [parts.draft], prompt, text, sampling)[0]
+        if alpha is None
+        else Agreement([alpha] * len(text), [alpha] * len(text))
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     rounds = probe(
