@@ -48,6 +48,21 @@ def accept_exact(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator
     return Verdict(accepted, draw(residual(p_GV[accepted], q_GV[accepted]), generator))
 
 
+def accept_by_chance(alpha: float) -> AcceptanceRule:
+    """A rule that accepts each drafted token with probability `alpha`, whatever p and q say, and else does what
+    Algorithm 1 does: for times at a given alpha. What it lets through is not the target's text."""
+
+    def accept(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:
+        count = len(drafted_G)
+        uniform_G = torch.rand(count, generator=generator, device=p_GV.device)
+        accepted = int((uniform_G < alpha).cumprod(0).sum())
+        if accepted == count:
+            return Verdict(accepted, draw(p_GV[count], generator))
+        return Verdict(accepted, draw(residual(p_GV[accepted], q_GV[accepted]), generator))
+
+    return accept
+
+
 def residual(p_V: Tensor, q_V: Tensor) -> Tensor:
     """norm(max(0, p - q)), section 2.3. Where p and q agree nothing is left to norm, and p itself is returned:
     a rejection there can only come from rounding."""

@@ -84,6 +84,6 @@ def _keys(config: DictConfig, before: str = "") -> list[str]:
     for name in config:
         child = config._get_node(name)
         names.append(f"{before}{name!s}")
-        if isinstance(child, DictConfig) and not child._is_none():
+        if isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
             names += _keys(child, f"{before}{name!s}.")
     return names

@@ -16,6 +16,7 @@ from specbench.errors import MachineError, UserError
 from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
+from specbench.models.shapes import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
 
 OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"
@@ -84,6 +85,9 @@ def _first_line(error: BaseException) -> str:
 
 def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     """The tokenizer of `model`, with what its config says of how a text begins. `key` is 'target' or 'draft'."""
+    if model.architecture:
+        shape = config_of(model.architecture, key)
+        return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
     config = _from_pretrained(AutoConfig, model, key)
     tokenizer = _from_pretrained(AutoTokenizer, model, key)
     # Without its files a tokenizer may still be built, of special tokens alone.
@@ -117,6 +121,8 @@ def load_model(
     spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
+    if model.weights == "random":
+        return _random(model, key, vocabulary, dtype, device, engine)
     network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
     if spread:
         return with_engine("eager", network, vocabulary.size, _ends(network, vocabulary))
@@ -125,6 +131,18 @@ def load_model(
     except torch.OutOfMemoryError as error:
         raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
     return with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
+
+
+def _random(
+    model: ModelConfig, key: str, vocabulary: Vocabulary, dtype: torch.dtype, device: torch.device, engine: str
+) -> EagerModel:
+    """The shape of `model` with random weights. It ends no text: where one ends would be chance."""
+    shape = config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+    try:
+        network = random_network(shape, dtype, device)
+    except torch.OutOfMemoryError as error:
+        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
+    return with_engine(engine, network, vocabulary.size, frozenset())
 
 
 def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:

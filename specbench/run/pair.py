@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specbench.acceptance import accept_by_chance, accept_exact
 from specbench.config import RunConfig
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.errors import MachineError
@@ -28,7 +29,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
     """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
     for index in range(min(config.warmup, len(parts.prompts))):
         both_ways(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
-    if config.sampling.temperature > 0:
+    if config.sampling.temperature > 0 and config.simulate.alpha is None:
         _prove_greedy_identity(config, parts)
 
 
@@ -49,18 +50,23 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], sampling_of(config)
     baseline, ours = both_ways(config, parts, index, sampling)
-    difference = None
-    if sampling.temperature == 0:
-        found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
-        difference = found and asdict(found) | {"is_rounding": found.is_rounding}
-    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, LENIENCES)[0]
-    return {
+    raw = {
         "index": example.index,
         "prompt": example.prompt,
         "reference": example.reference,
         "prompt_tokens": len(prompt.source) + len(prompt.prefix),
         "baseline": _raw(baseline, parts),
         "speculative": _raw(ours, parts),
+        "difference": None,
+    }
+    if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
+        return raw | {"beta": [config.simulate.alpha] * len(baseline.tokens)}
+    difference = None
+    if sampling.temperature == 0:
+        found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
+        difference = found and asdict(found) | {"is_rounding": found.is_rounding}
+    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, LENIENCES)[0]
+    return raw | {
         "beta": agreement.beta,
         # Sums over the tokens are all that alpha(l) and its interval need.
         "lenient": {f"{lenience:g}": sum(values) for lenience, values in agreement.lenient.items()},
@@ -76,6 +82,7 @@ def both_ways(
     slows down or speeds up favours neither."""
     prompt = parts.prompts[index]
     most = tokens or config.max_new_tokens
+    accept = accept_exact if config.simulate.alpha is None else accept_by_chance(config.simulate.alpha)
 
     def baseline() -> Trace:
         generator = generator_for(config.seed, index, "baseline", parts.device)
@@ -91,6 +98,7 @@ def both_ways(
             sampling=sampling,
             max_new_tokens=most,
             generator=generator,
+            accept=accept,
         )
 
     if index % 2 == 0:

@@ -25,7 +25,7 @@ def make_record(
     measured = summarise(
         prompts,
         gamma=settled["gamma"],
-        greedy=config.sampling.temperature == 0,
+        greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=parts.draft.operations / parts.target.operations,
         resamples=config.resamples,
         seed=config.seed,
@@ -36,13 +36,13 @@ def make_record(
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
         **measured,
-        **_quality(config, prompts),
+        **(_quality(config, prompts) if config.simulate.alpha is None else NO_QUALITY),
         "device": config.device,
         "dtype": config.dtype,
         "engine": parts.engine,
         "warmup_s": parts.warmup_s,
         "hardware": hardware(surroundings, config.device),
-        "simulated": False,
+        "simulated": config.simulate.alpha is not None,
         "processes": len(processes),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -79,6 +79,10 @@ def _names(config: RunConfig) -> dict[str, Any]:
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,
     }
+
+
+# Texts of a simulated run mean nothing.
+NO_QUALITY = {"quality_metric": None, "quality_baseline": None, "quality_speculative": None}
 
 
 def _quality(config: RunConfig, prompts: list[dict[str, Any]]) -> dict[str, Any]:
