@@ -34,7 +34,7 @@ class Records:
         self._files: dict[str, Path] = {}
         self._whole: dict[str, dict[str, Any]] = {}
         best = _best(pd.DataFrame(self._rows()))
-        fixed = best["gamma_said"].str.isdecimal().astype(bool)
+        fixed = best["gamma"].notna()
         self.frame = best[fixed].reset_index(drop=True)
         self.changing = best[~fixed].reset_index(drop=True)
 
@@ -121,8 +121,10 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each config the record with the most prompts, and of those the newest."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     frame["simulated"] = [said is True for said in frame["simulated"]]
-    frame["gamma_said"] = frame["gamma"].astype(str)
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
+    requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
+    pairs = zip(frame["gamma"], requested, strict=True)
+    frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
     several = frame["hardware"].dropna().nunique() > 1
     frame["where"] = [short(name) if several and pd.notna(name) else "" for name in frame["hardware"]]
     frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
