@@ -5,11 +5,14 @@ It does not know data or optimisers.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
@@ -51,6 +54,15 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
         return AutoTokenizer.from_pretrained(resolve(where))
     except (OSError, ValueError) as error:
         raise UserError(f"no tokenizer can be loaded from '{where}': {str(error).splitlines()[0]}") from error
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """bf16 safetensors, config and tokenizer, as `from_pretrained` takes them, without what only training needed."""
+    model.config.use_cache = True
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def _t5(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:

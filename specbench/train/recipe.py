@@ -60,8 +60,7 @@ def train(recipe: Recipe) -> Path:
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
     if trainer.is_world_process_zero():
-        model.to(torch.bfloat16).save_pretrained(output)
-        tokenizer.save_pretrained(output)
+        networks.save(model, tokenizer, output)
         history = trainer.state.log_history
         (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
         (output / "recipe.yaml").write_text(yaml.safe_dump(asdict(recipe), sort_keys=False), encoding="utf-8")
