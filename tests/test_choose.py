@@ -120,8 +120,14 @@ def test_mistakes_are_one_line(override: str, argv: list[str], capfd: Capture) -
 
 def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     drafts = ["draft=[unigram]", f"draft.path=[{folders['t5-draft']}]"]
-    assert main(["recommend", *argv, *drafts, "gammas=[1,3]", "rounds=2", "--verify", "1"]) == 0
+    assert (
+        main(
+            ["recommend", *argv, *drafts, "gammas=[1,3]", "rounds=2", "--verify", "1", "--picture", f"{tmp_path}/c.svg"]
+        )
+        == 0
+    )
     out = capfd.readouterr().out
+    assert "measured" in (tmp_path / "c.csv").read_text() and (tmp_path / "c.svg").read_text().startswith("<svg")
     (file,) = (tmp_path / "recommend").glob("*.json")
     record = json.loads(file.read_text())
     values = [row["calibrated"]["value"] for row in record["rows"]]
@@ -132,6 +138,8 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
     assert proof["off"] == pytest.approx(best["calibrated"]["value"] / proof["measured"] - 1)
     assert "→" in out and "to win" in out and "run for real" in out
+    assert main(["recommend", *argv, "draft=random", "--picture", "c.gif"]) == 2
+    assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
     assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2
     assert "sampling.temperature: a recommendation is for one temperature" in capfd.readouterr().err
 

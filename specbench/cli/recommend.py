@@ -6,6 +6,7 @@ from typing import Any
 
 from specbench.cli.lists import launch_each
 from specbench.config import ChooseConfig, check_choose
+from specbench.errors import UserError
 
 HELP = """usage: specbench recommend target=NAME 'draft=[NAME,NAME,...]' [key=value ...] [--verify N]
 
@@ -16,6 +17,7 @@ best and what would have to change for the next to win. Writes results/recommend
   'draft=[A,B]'     any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up
   'gammas=[1,3,5]'  what to choose from (default 1,2,3,4,5,7,10)
   --verify N        run the N best for real, and show how the prediction fared (also: verify=N)
+  --picture FILE    draw it: .svg, .pdf or .png
   sampling.temperature=T   one temperature (default 0)
   tokens=N          of the target's own text to score (default 10000 on a GPU, 2000 on a CPU)
   rounds=N          of timed passes (default 6)
@@ -28,23 +30,29 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP)
         return 0
-    launch_each(job, "choose", ChooseConfig, _with_verify(argv), "recommend")
+    overrides = _undashed(argv)
+    pictures = [Path(word.partition("=")[2]) for word in overrides if word.startswith("picture=")]
+    for file in pictures:
+        if file.suffix not in (".svg", ".pdf", ".png"):
+            raise UserError(f"--picture {file}: must end in .svg, .pdf, .png")
+    overrides = [word for word in overrides if not word.startswith("picture=")]
+    launch_each(lambda configs: job(configs, pictures), "choose", ChooseConfig, overrides, "recommend")
     return 0
 
 
-def _with_verify(argv: list[str]) -> list[str]:
-    """`--verify N` and `--verify=N` as the key that they stand for."""
+def _undashed(argv: list[str]) -> list[str]:
+    """`--verify N` as `verify=N`, and so for `--picture`."""
     joined = []
     words = iter(argv)
     for word in words:
-        if word == "--verify":
-            joined.append(f"verify={next(words, '')}")
+        if word in ("--verify", "--picture"):
+            joined.append(f"{word.removeprefix('--')}={next(words, '')}")
         else:
-            joined.append(word.removeprefix("--") if word.startswith("--verify=") else word)
+            joined.append(word.removeprefix("--") if word.startswith(("--verify=", "--picture=")) else word)
     return joined
 
 
-def job(configs: list[ChooseConfig]) -> None:
+def job(configs: list[ChooseConfig], pictures: list[Path]) -> None:
     for config in configs:
         check_choose(config)
     from specbench.choose.recommend import recommend  # torch is imported only from here on
@@ -53,6 +61,19 @@ def job(configs: list[ChooseConfig]) -> None:
     with Screen(sys.stderr, "working", "{} of {}") as screen:
         found = recommend(configs, screen)
     show(found.file, found.record)
+    for picture in pictures:
+        _draw(found.record, picture)
+
+
+def _draw(record: dict[str, Any], file: Path) -> None:
+    from specbench.report.figure import save
+    from specbench.report.figures.choosing import choosing
+    from specbench.report.style import styled
+
+    with styled():
+        drawn = choosing(record, file.stem)
+    for written in save(drawn, file.parent, [file.suffix.removeprefix(".")]):
+        print(written)
 
 
 def show(file: Path, record: dict[str, Any]) -> None:
