@@ -14,7 +14,8 @@ Train a target or a draft; a killed training goes on from its last checkpoint wh
 The folder it writes is what target.path= and draft.path= of `specbench run` take.
 
   recipe=NAME       {recipes}
-  data.path=[F,G]   JSON lines (.jsonl, .jsonl.gz), plain text, or folders of either; data.hub=OWNER/NAME data.subset=X for the hub
+  data.path=[F,G]   JSON lines (.jsonl, .jsonl.gz), plain text, or folders of either;
+                    data.hub=OWNER/NAME data.subset=X for the hub
   data.keep={{src:[a,b]}}   only rows whose field has one of these values
   data.exclude=[F]  held-out sentences: they and near copies are not trained on
   data.test={{NAME:F}}  measured at the end (BLEU; alpha of a draft) and written into the model card

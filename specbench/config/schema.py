@@ -22,7 +22,7 @@ class ModelConfig:
     device_map: str | None = None  # auto | balanced | sequential: spread over all GPUs, layer by layer (accelerate)
     tp_plan: str | None = None  # auto: every layer over all GPUs (tensor parallel), under torchrun
     weights: str = "trained"  # trained | random: the true shape, for times without a checkpoint; see simulate.alpha
-    architecture: dict[str, Any] = field(default_factory=dict)  # with random weights: the shape, where there is no config.json
+    architecture: dict[str, Any] = field(default_factory=dict)  # random weights without a config.json: the shape
     note: str | None = None  # what this checkpoint is, and which one of the paper's it stands for
 
 

@@ -38,7 +38,7 @@ def random_network(config: Any, dtype: torch.dtype, device: torch.device) -> Any
 
 
 class WordNumbers:
-    """In the place of a tokenizer: a word is a token, numbered by what it is. The methods are those of `transformers`."""
+    """In the place of a tokenizer: a word is a token, numbered by what it is. Its methods are named as theirs are."""
 
     eos_token_id = END
     bos_token_id = START
