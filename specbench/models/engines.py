@@ -1,4 +1,4 @@
-"""Which engine runs a network: eager, or a captured step over static caches; and what 'auto' comes to.
+"""Which engine runs a network: eager, a captured step over static caches, or that as CUDA graphs; what 'auto' is.
 
 Every engine gives the same tokens in fp32. `auto` proves that of the engine it takes on a few tokens, and falls back
 to eager, with the reason, where a network cannot be captured or its capture disagrees.
@@ -11,26 +11,33 @@ import torch
 
 from specbench.errors import UserError
 from specbench.models.base import Prompt
+from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
 
 # Of the largest logit: how far two ways of computing the same may lie apart.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 TRIED_TOKENS = 6
+KINDS: dict[str, type[StaticModel]] = {"static": StaticModel, "cudagraph": CudaGraphModel}
 
 
 def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> EagerModel:
-    """`network` run by `engine`: auto | eager | static."""
+    """`network` run by `engine`: auto | eager | static | cudagraph."""
+    on_cuda = network.device.type == "cuda"
+    if engine == "cudagraph" and not on_cuda:
+        raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
+    if engine == "auto":
+        engine = {"cuda": "cudagraph", "cpu": "static"}.get(network.device.type, "eager")
+        fall_back = True
+    else:
+        fall_back = False
     if engine == "eager":
         return EagerModel(network, vocabulary_size, eos_ids)
-    if engine != "auto":
-        try:
-            return _checked(StaticModel, network, vocabulary_size, eos_ids)
-        except Exception as error:
-            raise UserError(f"engine={engine}: {_reason(error)}; use engine=auto or engine=eager") from error
     try:
-        return _checked(StaticModel, network, vocabulary_size, eos_ids)
+        return _checked(KINDS[engine], network, vocabulary_size, eos_ids)
     except Exception as error:  # whatever a model's own code raises when it is captured
+        if not fall_back:
+            raise UserError(f"engine={engine}: {_reason(error)}; use engine=auto or engine=eager") from error
         model = EagerModel(network, vocabulary_size, eos_ids)
         model.fell_back = _reason(error)
         return model

@@ -22,15 +22,19 @@ IDS, LENGTH, SOURCE_LENGTH = range(3)
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step in three parts, each taking (ids_1L, length, source_length, *buffers).
-
-    `of_source` and `of_length` depend on nothing but source_length and length and the sizes, so what they give can be
-    kept; `run` takes it behind the buffers and gives logits [L, V].
+    """One decoding step in three parts, each taking (ids_1L, length, source_length, *buffers) and what those before it
+    gave. `of_source` and `of_length` depend on nothing but source_length, length and sizes, so what they give can be
+    kept; `run` gives logits [L, V].
     """
 
     of_source: Callable[..., tuple[Tensor, ...]]
     of_length: Callable[..., tuple[Tensor, ...]]
     run: Callable[..., Tensor]
+
+    def whole(self, *inputs: Tensor) -> Tensor:
+        """All three."""
+        of_source = self.of_source(*inputs)
+        return self.run(*inputs, *of_source, *self.of_length(*inputs, *of_source))
 
 
 @dataclass(frozen=True)

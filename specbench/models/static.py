@@ -96,6 +96,7 @@ class StaticSession:
         self.length = 0
         self._held: dict[str, list[Tensor]] = {"self": [], "cross": []}
         weakref.finalize(self, model.buffers.give_back, self._held)
+        self._sources = len(prompt.source)
         self._source_length = torch.tensor(len(prompt.source), device=model.device)
         self._of_source: dict[int, tuple[Tensor, ...]] = {}
         with torch.inference_mode():
@@ -138,12 +139,16 @@ class StaticSession:
             self._reserve(self.length + count)
         program = self.model.program
         step = program.one if count == 1 else program.last if last_row else program.several
+        logits_LV = self._step(step, tokens)
+        self.length += count
+        return logits_LV
+
+    def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
+        count = len(tokens)
         inputs = [self.model.ids(tokens), torch.tensor(self.length, device=self.model.device), self._source_length,
                   *self._buffers]  # fmt: skip
         if count not in self._of_source:
             self._of_source[count] = step.of_source(*inputs)
         of_source = self._of_source[count]
         of_length = self.model.positions.get((self.length, count, self._capacity), step, [*inputs, *of_source])
-        logits_LV = step.run(*inputs, *of_source, *of_length)
-        self.length += count
-        return logits_LV
+        return step.run(*inputs, *of_source, *of_length)

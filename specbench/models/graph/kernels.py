@@ -52,4 +52,3 @@ def packed_linear(input_1LE: Tensor, packed: Tensor, bias: Tensor | None) -> Ten
     """x W^T + b with W as oneDNN laid it out."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(input_1LE, packed, bias, "none", [], "")
     return product
-

@@ -1,0 +1,112 @@
+"""The static step as CUDA graphs: one launch a step, in the place of hundreds.
+
+A graph is captured for each number of new tokens and each set of buffers, at its first use, and replayed after that. It
+reads tokens and lengths from tensors that stay where they are, and computes masks and position biases itself.
+What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.models.base import Prompt
+from specbench.models.program import Step
+from specbench.models.static import StaticModel, StaticSession
+
+MOST_TOKENS = 65  # of a captured step: the largest gamma and one; longer prompts are read uncaptured
+WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
+
+
+class Captured(Protocol):
+    """Work that can be repeated. `replay` gives the same tensor each time, with new content."""
+
+    def replay(self) -> Tensor: ...
+
+
+class CudaCapture:
+    """`work` as a CUDA graph. All graphs share one pool of memory: they never run at the same time."""
+
+    pool: Any = None
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        if CudaCapture.pool is None:
+            CudaCapture.pool = torch.cuda.graph_pool_handle()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=CudaCapture.pool):
+            self._result = work()
+
+    def replay(self) -> Tensor:
+        self._graph.replay()
+        return self._result
+
+
+class CudaGraphModel(StaticModel):
+    """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
+
+    engine = "cudagraph"
+
+    def __init__(
+        self,
+        network: Any,
+        vocabulary_size: int,
+        eos_ids: frozenset[int],
+        capture: Callable[[Callable[[], Tensor]], Captured] = CudaCapture,
+    ) -> None:
+        super().__init__(network, vocabulary_size, eos_ids)
+        self.capture = capture
+        self._graphs: dict[tuple[int, ...], StepGraph] = {}
+
+    def start(self, prompt: Prompt) -> "CudaGraphSession":
+        return CudaGraphSession(self, prompt)
+
+    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> "StepGraph":
+        """The graph of `step` over `count` tokens with these very buffers."""
+        # Buffers go back to the pool and never away, so an address names them for good.
+        key = (id(step), count, *(buffer.data_ptr() for buffer in buffers))
+        if key not in self._graphs:
+            began = time.perf_counter()
+            self._graphs[key] = StepGraph(self, step, count, buffers)
+            self.warmup_s += time.perf_counter() - began
+        return self._graphs[key]
+
+
+class StepGraph:
+    """One captured step and the tensors that it reads."""
+
+    def __init__(self, model: CudaGraphModel, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
+        self._ids_1L = torch.zeros(1, count, dtype=torch.long, device=model.device)
+        self._length = torch.zeros((), dtype=torch.long, device=model.device)
+        self._source_length = torch.ones((), dtype=torch.long, device=model.device)
+        inputs = [self._ids_1L, self._length, self._source_length, *buffers]
+        # Capturing runs the step, which writes at positions that count: put back what was there.
+        kept = [buffer[:, :, :count].clone() for buffer in buffers]
+        self._captured = model.capture(lambda: step.whole(*inputs))
+        for buffer, states in zip(buffers, kept, strict=True):
+            buffer[:, :, :count] = states
+
+    def run(self, ids_1L: Tensor, length: int, source_length: int) -> Tensor:
+        self._ids_1L.copy_(ids_1L)
+        self._length.fill_(length)
+        self._source_length.fill_(source_length)
+        return self._captured.replay().clone()  # the next replay writes over it
+
+
+class CudaGraphSession(StaticSession):
+    """A static session that replays."""
+
+    model: CudaGraphModel
+
+    def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
+        if len(tokens) > MOST_TOKENS:
+            return super()._step(step, tokens)
+        graph = self.model.graph(step, len(tokens), self._buffers)
+        return graph.run(self.model.ids(tokens), self.length, self._sources)
