@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from toy import PROMPT, VOCABULARY, ToyModel, random_table
+from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.choose.words import reasons, winning_alpha, winning_c
@@ -14,6 +14,7 @@ from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import Costs, Round, probe
 from specbench.measure.predict import Predictions
+from specbench.models import Prompt
 from specbench.sampling import Sampling
 
 STEP = 0.01
@@ -160,3 +161,61 @@ def test_a_draft_that_cannot_help_is_told() -> None:
     said = reasons(predictions({"bad": 0.1}, {"bad": 0.5}))
     assert said[0].startswith("no draft helps here: the best, bad with γ=1")
     assert "not above c=0.50 (Cor 3.9)" in said[0]
+
+
+class Clock:
+    seconds = 0.0
+
+
+class Timed(ToyModel):
+    """A toy model on a clock that only its own work moves: a + b n for n tokens. No noise, so that what is left between
+    a prediction and a measurement is the prediction's own error."""
+
+    eos_ids: frozenset[int] = frozenset()
+
+    def __init__(self, table: torch.Tensor, clock: Clock, step: float, more: float) -> None:
+        super().__init__(table)
+        self.clock, self.step, self.more = clock, step, more
+
+    def start(self, prompt):  # type: ignore[no-untyped-def]
+        session = super().start(prompt)
+        extend = session.extend
+
+        def timed(tokens: Sequence[int]) -> torch.Tensor:
+            self.clock.seconds += self.step + self.more * (len(tokens) - 1)
+            return extend(tokens)
+
+        session.extend = timed  # type: ignore[method-assign]
+        return session
+
+    def now(self) -> float:
+        return self.clock.seconds
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: float) -> None:
+    """Sample, score, probe, predict; then decode other texts with every gamma: within 5% for each, on a clock without
+    noise (at T=1 both sides are samples, of 1,500 tokens and more). Theorem 3.8 is off by more."""
+    clock, sampling = Clock(), Sampling(temperature)
+    table = random_table(21) ** 2
+    table /= table.sum(-1, keepdim=True)
+    target = Timed(table, clock, 1.0, 0.06)
+    draft = ModelDraft(Timed(0.6 * table + 0.4 * random_table(22), clock, 0.1, 0.01), VOCABULARY)
+    prompts = [Prompt((), (START, a, b)) for a in (0, 1, 2) for b in (0, 1, 2)] * 4
+    generator = torch.Generator().manual_seed(4)
+    keys = {"sampling": sampling, "max_new_tokens": 45, "generator": generator}
+    written = [autoregressive(target, prompt, **keys).tokens for prompt in prompts]  # type: ignore[arg-type]
+    found = [agreements(target, [draft], p, t, sampling)[0] for p, t in zip(prompts, written, strict=True)]
+    gammas = [1, 2, 3, 5, 7]
+    rounds = probe(
+        target, {"a": draft}, gammas, list(zip(prompts, written, strict=True)), sampling, max_new_tokens=45, rounds=8
+    )
+    ranked = Predictions({"a": found}, rounds, 45, 100, 0).ranked
+    missed = []
+    for one in ranked:
+        traces = [speculative(target, draft, prompt, gamma=one.gamma, **keys) for prompt in prompts]  # type: ignore[arg-type]
+        measured = sum(len(t.tokens) for t in traces) / sum(t.decode_s for t in traces)
+        assert one.calibrated.value == pytest.approx(measured, rel=0.05), one.gamma
+        missed.append(one.predicted / measured - 1)
+    assert max(missed) > 0.08
