@@ -39,7 +39,7 @@ def calm(kind: str) -> Any:
 
 
 class Repeated:
-    """What stands for a CUDA graph on a CPU: the work runs again on the same tensors, and its result keeps its place."""
+    """What stands for a CUDA graph on a CPU: the work runs again on the same tensors; its result keeps its place."""
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         for _ in range(3):
