@@ -90,9 +90,9 @@ def digest(run_id: str) -> str:
 
 
 def short(hardware: str) -> str:
-    """Hardware in a word or two, for labels: 'H200', 'CPU 2 threads'."""
+    """Hardware in a word, for labels: 'H200', 'CPU'."""
     if "threads" in hardware:
-        return f"CPU {hardware.rpartition(', ')[2]}"
+        return "CPU"
     return hardware.removeprefix("NVIDIA ").partition(" ")[0]
 
 

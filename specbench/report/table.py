@@ -1,5 +1,6 @@
 """A table as values and as text, and how it is written: markdown, LaTeX, CSV. Knows nothing of the paper."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -41,14 +42,26 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
+    title = _tex(table.title.partition(". ")[2])  # LaTeX numbers its tables itself
     head = " & ".join(_tex(name) for name in table.shown.columns)
     rows = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in table.shown.itertuples(index=False)]
     notes = [rf"\par\smallskip\footnotesize {_tex(note)}" for note in table.notes]
-    return "\n".join([
-        r"\begin{table}[t]", r"\centering\small", rf"\caption{{{_tex(table.title)}}}", rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{{'l' * len(table.shown.columns)}}}", r"\toprule", rf"{head} \\", r"\midrule", *rows,
-        r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", "",
-    ])  # fmt: skip
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{title}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{'l' * len(table.shown.columns)}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *notes,
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def csv(table: Table) -> str:
@@ -79,9 +92,12 @@ def _bars(cell: object) -> str:
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ĉ": r"$\hat c$", "×": r"$\times$", "★": r"$\star$",
-    "≥": r"$\geq$", "·": r"$\cdot$", "–": "--", "`": "",
+    "≥": r"$\geq$", "Σ": r"$\sum$", "▪": r"$\cdot$", "·": r"$\cdot$", "–": "--", "`": "",
 }  # fmt: skip
 
 
 def _tex(cell: object) -> str:
-    return "".join(TEX.get(character, character) for character in str(cell))
+    parts = re.split(r"(\b[MT]_[pq]\b)", str(cell))  # the paper's names of models and times are formulas
+    return "".join(
+        f"${part}$" if index % 2 else "".join(TEX.get(c, c) for c in part) for index, part in enumerate(parts)
+    )

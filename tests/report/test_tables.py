@@ -26,6 +26,13 @@ def test_every_table_in_every_format_with_and_without_records(
         assert len(render(TABLES[name](source), form).splitlines()) > 5
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_is_plain_ascii(name: str, records: Records) -> None:
+    text = render(TABLES[name](records), "latex")
+    assert text.isascii()
+    assert "M\\_p" not in text
+
+
 @pytest.mark.parametrize("name", ["table2", "table3", "table4", "table5"])
 def test_an_empty_cell_names_a_command_that_exists(name: str, nothing: Records) -> None:
     text = render(TABLES[name](nothing), "markdown")

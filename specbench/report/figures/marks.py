@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
 from specbench.report.records import PAIR, date, digest
-from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels
+from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
+NAME_WIDTH = 0.02  # of alpha, that a name set upright takes
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
 
@@ -33,7 +34,7 @@ def error_bars(
     )  # fmt: skip
 
 
-def pair_lines(axes: Axes, measured: pd.DataFrame, with_c: bool = False) -> None:
+def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
     """A faint upright at the alpha of each pair, with its name along it, in a band as wide as alpha's interval.
 
     One band a pair, not a bar a point: all points of a pair share one alpha.
@@ -41,12 +42,13 @@ def pair_lines(axes: Axes, measured: pd.DataFrame, with_c: bool = False) -> None
     if measured.empty:
         return
     top = axes.get_ylim()[1]
-    for _, first in measured.drop_duplicates([*PAIR, "hardware", "dtype"]).iterrows():
+    firsts = measured.drop_duplicates([*PAIR, "hardware", "dtype"])
+    places = spread([float(alpha) for alpha in firsts["alpha"]], NAME_WIDTH)
+    for (_, first), place in zip(firsts.iterrows(), places, strict=True):
         if pd.notna(first["alpha_low"]):
             axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
         axes.axvline(first["alpha"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        name = pair_name(first) + (f", c = {first['c']:.2f}" if with_c else "")
-        axes.text(first["alpha"], top, f"{name} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK)
+        axes.text(place, top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK)
 
 
 def pair_name(row: "pd.Series[object]") -> str:
