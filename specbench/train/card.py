@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 import transformers
+import yaml
 
 from specbench.train.places import short_name
 from specbench.train.schema import Recipe
@@ -30,7 +31,8 @@ class Facts:
 
 
 def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
-    """README.md beside the weights."""
+    """README.md and recipe.yaml beside the weights."""
+    (folder / "recipe.yaml").write_text(portable(recipe), encoding="utf-8")
     data = recipe.data
     where = data.hub or ", ".join(short_name(path) for path in data.path)
     kept = "".join(f", {name} in {list(values)}" for name, values in data.keep.items())
@@ -56,6 +58,23 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
         f"| what | value |\n| --- | --- |\n{table}\n",
         encoding="utf-8",
     )
+
+
+def portable(recipe: Recipe) -> str:
+    """The whole recipe as YAML, with file names in place of this machine's folders."""
+    whole = asdict(recipe)
+    data, tokenizer = whole["data"], whole["tokenizer"]
+    for part, key in ((data, "path"), (data, "exclude"), (data, "eval_path"), (tokenizer, "extra")):
+        part[key] = [short_name(path) for path in part[key]]
+    data["test"] = {name: short_name(path) for name, path in data["test"].items()}
+    for part, key in (
+        (whole, "output"),
+        (tokenizer, "start_from"),
+        (whole["model"], "start_from"),
+        (whole["distill"], "target"),
+    ):
+        part[key] = short_name(part[key]) if part[key] else part[key]
+    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
 
 
 def hardware() -> str:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from datasets import Dataset
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -63,7 +61,6 @@ def train(recipe: Recipe) -> Path:
         networks.save(model, tokenizer, output)
         history = trainer.state.log_history
         (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
-        (output / "recipe.yaml").write_text(yaml.safe_dump(asdict(recipe), sort_keys=False), encoding="utf-8")
         losses = [entry["loss"] for entry in history if "loss" in entry]
         per_row = sum(train_set["length"]) / len(train_set)
         facts = Facts(
