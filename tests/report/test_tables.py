@@ -54,7 +54,7 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
     shown = TABLES["table2"](records).shown
     printed, ours = shown.iloc[0], shown.iloc[1]
     assert (printed["whose"], printed["EMP"], printed["γ"]) == ("paper", "3.4", "7")
-    assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("ours", "t5-xxl", "t5-small", "7")
+    assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("simulated", "t5-xxl", "t5-small", "7")
     assert re.fullmatch(r"0\.\d\d \[0\.\d\d, \d\.\d\d\]", ours["α"])
     assert ours["record"].endswith("(simulated)")
 
@@ -78,7 +78,7 @@ def test_a_gamma_that_changes_is_named_and_in_no_figure_over_gamma(tmp_path: Pat
 
 def test_table_4_has_paper_theory_and_ours(records: Records) -> None:
     shown = TABLES["table4"](records).shown
-    assert shown["whose"].tolist()[:3] == ["paper", "theory", "ours"]
+    assert shown["whose"].tolist()[:3] == ["paper", "theory", "simulated"]
     assert shown["EXP"].tolist()[:2] == ["3.2", "3.16"]
     assert shown["best γ"].tolist()[1] == "9"
 

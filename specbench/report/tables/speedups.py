@@ -82,7 +82,7 @@ def _missing(p: Row, name: str) -> Row:
 def _ours(r: "pd.Series[Any]") -> Row:
     known = pd.notna(r["c"]) and pd.notna(r["alpha"])
     return _named(r) | {
-        "whose": "ours",
+        "whose": "simulated" if r["simulated"] else "ours",
         "alpha": r["alpha"], "alpha_low": r["alpha_low"], "alpha_high": r["alpha_high"],
         "c": r["c"], "verify_cost": r["verify_cost"],
         "expected": r["speedup_predicted"], "calibrated": r["speedup_calibrated"],
@@ -143,7 +143,7 @@ def _show(row: Row) -> Row:
         "EMP": "not lossless" if slow else _speed(row, "empirical", digits),
         "end to end": NONE if slow else _speed(row, "end_to_end", digits),
         "best γ": number(row.get("best_gamma"), 0),
-        "record": notes.marks([row["run_id"]], bool(row["simulated"])) if whose == "ours" else NONE,
+        "record": notes.marks([row["run_id"]], bool(row["simulated"])) if row.get("run_id") else NONE,
     }
 
 
