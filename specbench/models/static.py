@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench.models.base import Prompt
 from specbench.models.eager import EagerModel
-from specbench.models.program import Program, Step
+from specbench.models.program import LENGTH, Program, Step
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
@@ -52,15 +52,17 @@ class Remembered:
         self._kept: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
         self._bytes = 0
 
-    def get(self, key: tuple[int, int, int], step: Step, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        found = self._kept.get(key)
-        if found is None:
-            found = tuple(tensor.contiguous() for tensor in step.of_length(*inputs))
-            self._bytes += sum(tensor.nbytes for tensor in found)
-            if self._bytes > REMEMBERED_BYTES:
-                self._kept.clear()
-                self._bytes = 0
-            self._kept[key] = found
+    def get(self, length: int, count: int, capacity: int) -> tuple[Tensor, ...] | None:
+        return self._kept.get((length, count, capacity))
+
+    def keep(self, length: int, count: int, capacity: int, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`found`, which is given at every `get` from now on."""
+        found = tuple(tensor.contiguous() for tensor in found)
+        self._bytes += sum(tensor.nbytes for tensor in found)
+        if self._bytes > REMEMBERED_BYTES:
+            self._kept.clear()
+            self._bytes = 0
+        self._kept[length, count, capacity] = found
         return found
 
 
@@ -145,10 +147,14 @@ class StaticSession:
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
         count = len(tokens)
-        inputs = [self.model.ids(tokens), torch.tensor(self.length, device=self.model.device), self._source_length,
-                  *self._buffers]  # fmt: skip
-        if count not in self._of_source:
-            self._of_source[count] = step.of_source(*inputs)
-        of_source = self._of_source[count]
-        of_length = self.model.positions.get((self.length, count, self._capacity), step, [*inputs, *of_source])
+        # The step proper reads no lengths: what depends on them is looked up, and computed the first time only.
+        inputs = [self.model.ids(tokens), self._source_length, self._source_length, *self._buffers]
+        of_source = self._of_source.get(count)
+        if of_source is None:
+            of_source = self._of_source[count] = step.of_source(*inputs)
+        of_length = self.model.positions.get(self.length, count, self._capacity)
+        if of_length is None:
+            inputs[LENGTH] = torch.tensor(self.length, device=self.model.device)
+            of_length = step.of_length(*inputs, *of_source)
+            of_length = self.model.positions.keep(self.length, count, self._capacity, of_length)
         return step.run(*inputs, *of_source, *of_length)

@@ -38,14 +38,16 @@ def attend(query_1HLD: Tensor, key_1KCD: Tensor, value_1KCD: Tensor, bias: Tenso
     return mixed.to(dtype).view(1, heads, length, channels)
 
 
+def attend_alone(query_1HLD: Tensor, key_1HCD: Tensor, value_1HCD: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """`attend` for one token with a key head to each query head."""
+    query = query_1HLD.to(key_1HCD.dtype)
+    mixed = functional.scaled_dot_product_attention(query, key_1HCD, value_1HCD, bias, scale=scale)
+    return mixed.to(query_1HLD.dtype)
+
+
 def write(buffer_1KCD: Tensor, at_L: Tensor, states_1KLD: Tensor) -> None:
     """Put the newest keys or values at positions `at_L` of a cache."""
     buffer_1KCD.index_copy_(2, at_L, states_1KLD.to(buffer_1KCD.dtype))
-
-
-def inverse_rms(wide_1LE: Tensor, epsilon: Tensor, over: float) -> Tensor:
-    """1 / sqrt(mean(x^2) + epsilon), [1, L, 1], of an fp32 x; `over` is 1 / E."""
-    return torch.add(epsilon, torch.linalg.vecdot(wide_1LE, wide_1LE), alpha=over).rsqrt_().unsqueeze(-1)
 
 
 def packed_linear(input_1LE: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:

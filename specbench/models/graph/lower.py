@@ -1,5 +1,8 @@
 """Choosing kernels: the named operations and linear maps of a simplified graph become calls of what is fastest here."""
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -29,40 +32,84 @@ def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> GraphModule
     for node in calls(module, torch.ops.specbench.write.default):
         node.target = kernels.write
     for node in calls(module, torch.ops.specbench.attend.default):
-        node.target = kernels.attend
+        query, key = value(node.args[0]), value(node.args[1])
+        alone = one_token and query.shape[1] == key.shape[1]
+        node.target = kernels.attend_alone if alone else kernels.attend
+    for node in calls(module, aten.rsqrt.default):
+        _as_rms_norm(module, node)
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
-    if all(weight.device.type == "cpu" for weight in weights):
-        for node in calls(module, aten.rsqrt.default):
-            _lean_norm(module, node)
-        if torch.backends.mkldnn.is_available():
-            for node in calls(module, aten.linear.default):
-                _lean_linear(module, node, layouts, one_token)
+    if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
+        for node in calls(module, aten.linear.default):
+            _lean_linear(module, node, layouts, one_token)
+    for node in module.graph.nodes:
+        _through_torch(node)
     return finished(module)
 
 
-def _lean_norm(module: GraphModule, node: Node) -> None:
-    """rsqrt(mean(x^2) + epsilon) in three operations instead of five."""
-    plus = node.args[0]
-    if not (isinstance(plus, Node) and plus.target == aten.add.Tensor and isinstance(plus.args[1], float)):
-        return
-    mean = plus.args[0]
-    if not (isinstance(mean, Node) and mean.target == aten.mean.dim and mean.args[1:] == ([-1], True)):
-        return
-    power = mean.args[0]
-    if not (isinstance(power, Node) and power.target == aten.pow.Tensor_Scalar and power.args[1] == 2):
+def _as_rms_norm(module: GraphModule, root: Node) -> None:
+    """w (x rsqrt(mean(x^2) + epsilon)), spelt out in eight operations, as the one that it is."""
+    plus = _producer(root, 0, aten.add.Tensor)
+    mean = _producer(plus, 0, aten.mean.dim)
+    power = _producer(mean, 0, aten.pow.Tensor_Scalar)
+    if plus is None or mean is None or power is None or mean.args[1:] != ([-1], True) or power.args[1] != 2:
         return
     wide = power.args[0]
-    if not (isinstance(wide, Node) and value(wide).dtype == torch.float32 and value(wide).dim() == 3):
+    assert isinstance(wide, Node)
+    narrow = wide.args[0] if wide.target == aten.to.dtype else wide
+    scaled = _only_user(root, aten.mul.Tensor)
+    if scaled is None or not {wide, narrow} & set(scaled.args):
         return
-    with module.graph.inserting_before(node):
-        epsilon = add_constant(module, torch.tensor(plus.args[1]))
-        lean = module.graph.call_function(kernels.inverse_rms, (wide, epsilon, 1 / int(value(wide).shape[-1])))
-    # What the model scales is x before it was widened: the same numbers, and mixed types cost time.
-    narrow = wide.args[0] if wide.target == aten.to.dtype else None
-    for user in list(node.users):
-        if user.target == aten.mul.Tensor and narrow in user.args:
-            user.args = tuple(wide if argument is narrow else argument for argument in user.args)
-    replace(node, lean)
+    cast = _only_user(scaled, aten.to.dtype)
+    weighted = _only_user(cast or scaled, aten.mul.Tensor)
+    if weighted is None:
+        return
+    weight = next((node for node in weighted.all_input_nodes if constant(module, node) is not None), None)
+    if weight is None or value(weight).dim() != 1 or value(weighted).dtype != value(narrow).dtype:
+        return
+    with module.graph.inserting_before(weighted):
+        size = [int(value(weight).shape[0])]
+        norm = module.graph.call_function(aten.rms_norm.default, (narrow, size, weight, plus.args[1]))
+    norm.meta = dict(weighted.meta)
+    replace(weighted, norm)
+
+
+def _producer(node: Node | None, argument: int, target: object) -> Node | None:
+    found = None if node is None else node.args[argument]
+    return found if isinstance(found, Node) and found.target == target else None
+
+
+def _only_user(node: Node, target: object) -> Node | None:
+    user = next(iter(node.users)) if len(node.users) == 1 else None
+    return user if user is not None and user.target == target else None
+
+
+# Python's own bindings of an operation take half the time of a call through torch.ops.
+FUNCTIONS = {
+    aten.add.Tensor: torch.add,
+    aten.mul.Tensor: torch.mul,
+    aten.relu.default: torch.relu,
+    aten.silu.default: torch.nn.functional.silu,
+    aten.gelu.default: torch.nn.functional.gelu,
+    aten.tanh.default: torch.tanh,
+    aten.embedding.default: torch.embedding,
+    aten.split_with_sizes.default: torch.split_with_sizes,
+    aten.transpose.int: torch.transpose,
+    aten.rms_norm.default: torch.rms_norm,
+    aten.linear.default: torch.nn.functional.linear,
+}
+METHODS = {aten.view.default: "view", aten.reshape.default: "reshape", aten.sym_size.int: "size"}
+WIDENINGS = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+
+
+def _through_torch(node: Node) -> None:
+    if node.op != "call_function" or node.kwargs:
+        return
+    if node.target in FUNCTIONS:
+        node.target = cast(Callable[..., Any], FUNCTIONS[node.target])
+    elif node.target in METHODS:
+        node.op, node.target = "call_method", METHODS[node.target]
+    elif node.target == aten.to.dtype and len(node.args) == 2 and node.args[1] in WIDENINGS:
+        node.op, node.target, node.args = "call_method", WIDENINGS[node.args[1]], node.args[:1]  # type: ignore[index]
 
 
 def _lean_linear(module: GraphModule, node: Node, layouts: Layouts, one_token: bool) -> None:

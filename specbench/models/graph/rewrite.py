@@ -248,7 +248,7 @@ def _transpose_as_view(module: GraphModule, node: Node) -> None:
     shape: Any = source.args[1] if source.target in VIEWS else None
     if shape is not None and list(shape[:2]) == [1, 1] and len(shape) == 4:
         with module.graph.inserting_before(node):
-            view = module.graph.call_function(aten.reshape.default, (source.args[0], [1, shape[2], 1, shape[3]]))
+            view = module.graph.call_function(aten.view.default, (source.args[0], [1, shape[2], 1, shape[3]]))
         view.meta = dict(node.meta)
         replace(node, view)
     elif all(user.target in VIEWS for user in node.users):
