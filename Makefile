@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: run mini tables figures report keep test test-slow check format coverage clean
+.PHONY: bench-gpu run mini tables figures report keep test test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -39,6 +39,19 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# On a machine with one CUDA device, within ten minutes: the engines' tests, our decoding against transformers' own, and
+# the paper's gammas at its alphas with random weights in the shapes of T5-XXL and T5-small.
+RANDOM := target=random-t5-xxl draft=random-t5-small device=cuda dtype=bfloat16
+SHORT  := limit=4 max_new_tokens=64
+bench-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/specbench bench $(RANDOM) $(SHORT) simulate.alpha=0.75 'gammas=[5,7]' repeats=1
+	$(BIN)/specbench bench $(RANDOM) $(SHORT) target=random-t5-small simulate.alpha=0.75 'gammas=[3]' repeats=2
+	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.75
+	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.62 sampling.temperature=1
+	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=5 simulate.alpha=0.65
+	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=5 simulate.alpha=0.53 sampling.temperature=1
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

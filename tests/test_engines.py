@@ -12,10 +12,12 @@ from torch import Tensor
 
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
+from specbench.errors import UserError
 from specbench.models import Prompt
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.models.engines import with_engine
+from specbench.models.static import StaticModel, StaticSession
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
@@ -117,3 +119,42 @@ def test_same_tokens(kind: str) -> None:
         for gamma in (1, 2, 4, 7):
             texts.append(speculative(target, draft, prompt(kind), gamma=gamma, **settings).tokens)  # type: ignore[arg-type]
     assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ["static", "cudagraph"])
+def test_on_a_gpu(kind: str, engine: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda")
+    eager = EagerModel(calm(kind).to(device), 40, ENDS)
+    captured = with_engine(engine, calm(kind).to(device), 40, ENDS)
+    assert captured.engine == engine
+    ours, theirs = captured.start(prompt(kind)), eager.start(prompt(kind))
+    for fed, forgotten in [(1, 0), (4, 2), (5, 5), (1, 0), (2, 1), (8, 3)] * 6:
+        new = [2 + (fed * 7 + i * 3) % 38 for i in range(fed)]
+        logits, exact = ours.extend(new), theirs.extend(new)
+        assert (logits - exact).abs().max() < 10 * NEAR * exact.abs().max()
+        for session in (ours, theirs):
+            session.rollback(session.length - forgotten)
+
+
+def test_auto_takes_a_captured_step_and_says_why_not() -> None:
+    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
+    odd = network("gpt2", seed=5)
+    odd.forward = lambda **_: {}[0]  # what cannot be captured
+    fallen = with_engine("auto", odd, 40, ENDS)
+    assert fallen.engine == "eager" and fallen.fell_back
+    with pytest.raises(UserError, match="engine=static: .*; use engine=auto or engine=eager"):
+        with_engine("static", odd, 40, ENDS)
+    with pytest.raises(UserError, match="engine=cudagraph: needs a CUDA device"):
+        with_engine("cudagraph", odd, 40, ENDS)
+
+
+def test_a_capture_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = StaticSession._step
+    monkeypatch.setattr(StaticSession, "_step", lambda *inputs: right(*inputs) * 1.01)
+    fallen = with_engine("auto", network("gpt2", seed=5), 40, ENDS)
+    assert fallen.engine == "eager" and fallen.fell_back is not None
+    assert "differs from the model's own" in fallen.fell_back
