@@ -24,11 +24,13 @@ def write_outputs(
     batch_size: int,
     max_new_tokens: int,
     seed: int,
+    per_source: float | None = None,
     progress: bool = True,
 ) -> list[Ids]:
     """One output per source, without the start token and closed by end-of-sequence if the target ended it.
 
     Greedy, or sampled at T=1 from the whole distribution (no top-k, no top-p). Sources of like length share a batch.
+    `per_source` also limits outputs to so many tokens per source token: one output that never ends holds up a batch.
     """
     torch.manual_seed(seed)
     outputs: list[Ids] = [[] for _ in sources]
@@ -36,7 +38,10 @@ def write_outputs(
     bar = tqdm(total=len(order), desc="sampled outputs" if sampled else "greedy outputs", disable=not progress)
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
-        written = _one_batch(target, [sources[index] for index in chosen], sampled, max_new_tokens)
+        room = max_new_tokens
+        if per_source is not None:
+            room = min(room, 4 + int(per_source * max(len(sources[index]) for index in chosen)))
+        written = _one_batch(target, [sources[index] for index in chosen], sampled, room)
         for index, output in zip(chosen, written, strict=True):
             outputs[index] = output
         bar.update(len(chosen))

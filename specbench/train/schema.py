@@ -95,6 +95,7 @@ class DistillPlan:
     kl_weight: float = 1.0  # forward KL(p || q); 1 - kl_weight is left for the cross-entropy on the tokens
     generate_batch: int = 128
     max_new_tokens: int = 96
+    per_source: float | None = 1.5  # and at most so many tokens per source token
 
 
 @dataclass

@@ -72,6 +72,7 @@ def training_set(
                 sampled=sampled,
                 batch_size=distill.generate_batch,
                 max_new_tokens=distill.max_new_tokens,
+                per_source=distill.per_source,
                 seed=recipe.seed,
                 progress=recipe.progress,
             )
