@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.measure.intervals import Interval, bootstrap, ratio
-from specbench.report.records import PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records
 
 Record = dict[str, Any]
 RESAMPLES = 1000
@@ -50,8 +50,8 @@ def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> p
     for _, row in frame.iterrows():
         whole = records.whole(row["run_id"])
         tokens, counted = tokens_per_pass(whole), operations(whole)
-        kept = [*PAIR, "gamma", "hardware", "where", "dtype", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
-        kept += ["speedup_measured", "speedup_low", "speedup_high", "simulated", "created", "run_id"]
+        kept = [*PAIR, "gamma", *MACHINE, "where", "alpha", "alpha_low", "alpha_high", "c", "verify_cost"]
+        kept += ["speedup_measured", "speedup_low", "speedup_high", "created", "run_id"]
         rows.append({key: row[key] for key in kept} | {
             "tokens_per_pass": tokens.value, "tokens_low": tokens.low, "tokens_high": tokens.high,
             "operations": counted.value, "operations_low": counted.low, "operations_high": counted.high,

@@ -7,6 +7,7 @@ tables and figures made from them.
 import gzip
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from specbench import store
 from specbench.errors import UserError
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
-SAME = ["target", "draft", "task", "temperature", "gamma", "top_k", "top_p", "hardware", "dtype", "engine", "simulated"]
 PAIR = ["target", "draft", "task", "temperature"]
+MACHINE = ["hardware", "dtype", "engine", "simulated"]
+SAME = [*PAIR, "top_k", "top_p", "gamma", *MACHINE]
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
-    "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "simulated", "created",
+    "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "created",
 ]  # fmt: skip
 
 
@@ -117,6 +119,17 @@ def _summary(file: Path) -> dict[str, Any]:
     return {"run_id": record["run_id"], **record["summary"]}
 
 
+def _where(frame: pd.DataFrame) -> list[str]:
+    """What tells the records' machines apart in a label; nothing where all are from one. An engine is named only where
+    one config ran on several: drafts without weights need none, so engines differ from pair to pair."""
+    names: dict[str, Callable[[Any], str]] = {"hardware": short, "dtype": str, "engine": str}
+    telling = [column for column in ("hardware", "dtype") if frame[column].dropna().nunique() > 1]
+    if (frame.groupby([*PAIR, "gamma", "hardware", "dtype"], dropna=False)["engine"].nunique() > 1).any():
+        telling.append("engine")
+    rows = frame.to_dict("records")
+    return [", ".join(names[column](row[column]) for column in telling if pd.notna(row[column])) for row in rows]
+
+
 def _best(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each config the record with the most prompts, and of those the newest."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
@@ -125,7 +138,6 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
-    several = frame["hardware"].dropna().nunique() > 1
-    frame["where"] = [short(name) if several and pd.notna(name) else "" for name in frame["hardware"]]
+    frame["where"] = _where(frame)
     frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
     return frame.sort_values([*PAIR, "gamma"], kind="stable").reset_index(drop=True)

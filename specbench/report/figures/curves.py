@@ -1,7 +1,6 @@
 """Figures 2 and 4: Equation 1, Theorem 3.8 and Theorem 3.11 over alpha, and our records' points on them."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,6 +90,5 @@ def _name_the_two_kinds(axes: Axes) -> None:
 
 
 def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
-    off: list[Any] = outside(records, alphas)
-    lines = captions(measured, name)
-    return [*lines, *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]
+    off = outside(records, alphas)
+    return [*captions(measured, name), *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, nothing_yet, pair_name
-from specbench.report.records import PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records
 from specbench.report.style import BLUE, FAINT, INK, PAPER, VERMILLION, at_end, panels, spread
 
 TITLE = "Speedup against γ"
@@ -34,8 +34,8 @@ def gamma(records: Records) -> Drawn:
         panel.set_xlabel(r"$\gamma$" if index + columns >= len(groups) else "")
         panel.set_ylabel("speedup" if index % columns == 0 else "")
     kept = [
-        *PAIR, "gamma", "hardware", "dtype", "alpha", "c", "verify_cost", "speedup_predicted", "speedup_calibrated",
-        "speedup_measured", "speedup_low", "speedup_high", "simulated", "run_id",
+        *PAIR, "gamma", *MACHINE, "alpha", "c", "verify_cost", "speedup_predicted", "speedup_calibrated",
+        "speedup_measured", "speedup_low", "speedup_high", "run_id",
     ]  # fmt: skip
     notes = [
         "Predicted: Theorem 3.8 at the run's α and c. Calibrated: with the measured verify cost for the theorem's 1. "
@@ -49,7 +49,7 @@ def _pairs(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """The pairs with three gammas or more; those with the most gammas first, greedy before sampled."""
     groups = [
         group.sort_values("gamma")
-        for _, group in frame.groupby([*PAIR, "top_k", "top_p", "hardware", "dtype"], dropna=False)
+        for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False)
         if group["gamma"].nunique() >= 3
     ]
     groups.sort(key=lambda group: (-len(group), group["temperature"].iloc[0], -group["alpha"].iloc[0]))

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
-from specbench.report.records import PAIR, date, digest
+from specbench.report.records import MACHINE, PAIR, date, digest
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
 NAME_WIDTH = 0.02  # of alpha, that a name set upright takes
@@ -42,7 +42,7 @@ def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
     if measured.empty:
         return
     top = axes.get_ylim()[1]
-    firsts = measured.drop_duplicates([*PAIR, "hardware", "dtype"])
+    firsts = measured.drop_duplicates([*PAIR, *MACHINE])
     places = spread([float(alpha) for alpha in firsts["alpha"]], NAME_WIDTH)
     for (_, first), place in zip(firsts.iterrows(), places, strict=True):
         if pd.notna(first["alpha_low"]):

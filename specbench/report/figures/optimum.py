@@ -8,7 +8,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.marks import TICKS, captions, pair_lines
 from specbench.report.measured import neural
 from specbench.report.paper import paper
-from specbench.report.records import PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records
 from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, at_end, panels, spread
 
 
@@ -49,16 +49,14 @@ def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
     """Of each pair with several gammas the fastest, with the range of gammas whose interval reaches its speedup."""
     frame = neural(frame).dropna(subset=["speedup_measured", "speedup_high", "c"])
     rows = []
-    for _, group in frame.groupby([*PAIR, "hardware", "dtype", "engine"], dropna=False):
+    for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False):
         if len(group) < 2:
             continue
         top = group.loc[group["speedup_measured"].idxmax()]
         if alphas[0] <= top["alpha"] <= alphas[1]:
             near = group[group["speedup_high"] >= top["speedup_measured"]]["gamma"]
-            kept = [
-                *PAIR, "gamma", "alpha", "alpha_low", "alpha_high", "c", "speedup_measured", "hardware",
-                "where", "dtype", "simulated", "created", "run_id",
-            ]  # fmt: skip
+            kept = [*PAIR, "gamma", "alpha", "alpha_low", "alpha_high", "c", "speedup_measured", *MACHINE, "where"]
+            kept += ["created", "run_id"]
             rows.append({key: top[key] for key in kept} | {
                 "gamma_low": near.min(), "gamma_high": near.max(),
                 "gammas_run": " ".join(f"{g:g}" for g in group["gamma"]),

@@ -10,7 +10,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, legend, nothing_yet
 from specbench.report.measured import neural
 from specbench.report.paper import paper
-from specbench.report.records import Records
+from specbench.report.records import MACHINE, PAIR, Records
 from specbench.report.style import BLUE, INK, PAPER, TINT_BLUE, TINT_RED, VERMILLION, WIDE, panels
 
 Record = dict[str, Any]
@@ -98,7 +98,7 @@ def _choose(records: Records) -> pd.DataFrame:
     frame = frame[frame["gamma"].isin(wanted)]
     best = frame.iloc[:0]
     rank: tuple[Any, ...] = ()
-    for key, group in frame.groupby(["target", "draft", "task", "temperature", "hardware", "dtype"], dropna=False):
+    for key, group in frame.groupby([*PAIR, *MACHINE], dropna=False):
         # All gammas, the paper's target, greedy, and then a draft that agrees well.
         this = (group["gamma"].nunique(), key[0] == "t5-xxl", -key[3], group["alpha"].max())
         if not rank or this > rank:

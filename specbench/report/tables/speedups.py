@@ -10,7 +10,7 @@ import pandas as pd
 
 from specbench import theory
 from specbench.report.paper import fill, label, paper
-from specbench.report.records import PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
@@ -118,7 +118,7 @@ def _others(frame: pd.DataFrame) -> pd.DataFrame:
 def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each pair and machine the record with the highest measured speedup."""
     ranked = frame.dropna(subset="speedup_measured").sort_values("speedup_measured", ascending=False, kind="stable")
-    return ranked.drop_duplicates([*PAIR, "top_k", "top_p", "hardware", "dtype"]).sort_values(PAIR, kind="stable")
+    return ranked.drop_duplicates([*PAIR, "top_k", "top_p", *MACHINE]).sort_values(PAIR, kind="stable")
 
 
 def _show(row: Row) -> Row:
