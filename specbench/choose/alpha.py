@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,8 @@ from specbench.run.pair import sampling_of
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
+FEWEST_ROWS = 50
+SHORT = 8  # tokens; texts of a whole task are longer on average
 SCHEMA = 1
 
 
@@ -56,7 +58,8 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[tuple[C
     for config in configs:
         run = resolve(config)
         assert isinstance(run, ChooseConfig)
-        resolved.append(run)
+        # Rows are not read beyond what the sample could need.
+        resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
         require_distinct([draft_name(config) for config in group])
     if resolved[0].threads is not None:

@@ -52,7 +52,9 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     table = Predictions(scored.found, rounds, config.max_new_tokens, config.resamples, config.seed)
     if not table.ranked:
         raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
-    verified = [_verify(configs, one, progress) for one in table.ranked[: config.verify]]
+    # The proof is on the prompts of the prediction, unless the user names how many.
+    proved = [one if one.limit is not None else replace(one, limit=len(scored.sample.texts)) for one in configs]
+    verified = [_verify(proved, one, progress) for one in table.ranked[: config.verify]]
     surroundings = environment()
     ids = [identify(as_run(one, one.gammas[0])) for one in scored.configs]
     digest = hashlib.sha256(json.dumps([ids, config.tokens, config.gammas, config.rounds]).encode()).hexdigest()[:8]

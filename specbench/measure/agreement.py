@@ -2,7 +2,8 @@
 alpha (Theorem 3.5, Corollary 3.6).
 
 One reading of the text by the target serves all drafts. Distributions are made `CHUNK` positions at a time and dropped:
-however long the text, about six tensors of CHUNK x V numbers are alive (0.2 GB at a vocabulary of 32k).
+however long the text, a dozen tensors of CHUNK x V numbers are alive (0.4 GB at a vocabulary of 32k; half without
+leniences).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
