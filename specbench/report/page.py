@@ -10,7 +10,7 @@ import pandas as pd
 from specbench import store
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
-from specbench.report.paper import experiment, paper
+from specbench.report.paper import experiment, paper, takes
 from specbench.report.records import Records, date, digest
 from specbench.report.table import Table
 from specbench.report.tables import build as build_tables
@@ -90,7 +90,8 @@ def _table(table: Table) -> str:
 
 def _figure(drawn: Drawn) -> str:
     plan = experiment(drawn.name)
-    notes = " ".join(f"{_text(note)}." for note in drawn.notes)
+    said = [*drawn.notes, *plan["silent"], *([f"Time of the sweeps: {takes(drawn.name)}"] if plan["takes"] else [])]
+    notes = " ".join(f"{_text(note)}." for note in said)
     # Inline, a figure has the width in which its letters are as large as the page's.
     picture = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg(drawn), count=1)
     picture = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", picture, count=1)

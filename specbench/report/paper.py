@@ -39,6 +39,15 @@ def fill_twin(name: str) -> str:
     return f"{command}-mini" if command else ""
 
 
+def takes(name: str) -> str:
+    """How long the sweeps of `name` take and on what; an estimate is called one."""
+    said = [
+        f"{row['what']}: {row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}"
+        for row in experiment(name)["takes"]
+    ]
+    return "; ".join(said)
+
+
 def _read(name: str) -> dict[str, Any]:
     file = experiments_dir() / f"{name}.yaml"
     try:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from specbench.report.paper import experiment, fill, fill_twin
+from specbench.report.paper import experiment, fill, fill_twin, takes
 from specbench.report.records import date, digest
 
 
@@ -39,8 +39,11 @@ def of_filling(name: str, missing: bool) -> list[str]:
 
 
 def silent(name: str) -> list[str]:
-    """Our choices where the paper says nothing."""
-    return [f"our choice, {choice}" for choice in experiment(name)["silent"]]
+    """Our choices where the paper says nothing, and how long the sweeps take."""
+    return [
+        *([f"time of the sweeps: {takes(name)}"] if takes(name) else []),
+        *(f"our choice, {choice}" for choice in experiment(name)["silent"]),
+    ]
 
 
 def marks(records: Iterable[str], simulated: bool) -> str:
