@@ -1,5 +1,6 @@
 """Engines: a captured step gives what the model itself gives, in every family, through any walk of extending."""
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -158,3 +159,19 @@ def test_a_capture_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     fallen = with_engine("auto", network("gpt2", seed=5), 40, ENDS)
     assert fallen.engine == "eager" and fallen.fell_back is not None
     assert "differs from the model's own" in fallen.fell_back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_compiled(kind: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+    eager, ours = EagerModel(calm(kind), 40, ENDS), with_engine("compile", calm(kind), 40, ENDS)
+    assert ours.engine == "compile" and ours.warmup_s > 0
+    sessions = ours.start(prompt(kind)), eager.start(prompt(kind))
+    for fed, forgotten in [(1, 0), (4, 2), (5, 5), (1, 0), (2, 1), (8, 3), (60, 0), (3, 1), (1, 0)]:
+        new = [2 + (fed * 7 + i * 3) % 38 for i in range(fed)]
+        logits, exact = (session.extend(new) for session in sessions)
+        assert (logits - exact).abs().max() < NEAR * exact.abs().max()
+        for session in sessions:
+            session.rollback(session.length - forgotten)

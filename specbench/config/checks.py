@@ -13,7 +13,7 @@ DRAFT_KINDS = ("model", "unigram", "bigram", "random", "lookup")
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 METRICS = ("bleu", "rouge")
 WEIGHTS = ("trained", "random")
-ENGINES = ("auto", "eager", "static", "cudagraph")
+ENGINES = ("auto", "eager", "static", "cudagraph", "compile")
 
 
 def require(holds: bool, key: str, value: object, allowed: str) -> None:

@@ -13,16 +13,16 @@ from specbench.errors import UserError
 from specbench.models.base import Prompt
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.models.static import CompiledModel, StaticModel
 
 # Of the largest logit: how far two ways of computing the same may lie apart.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 TRIED_TOKENS = 6
-KINDS: dict[str, type[StaticModel]] = {"static": StaticModel, "cudagraph": CudaGraphModel}
+KINDS: dict[str, type[StaticModel]] = {"static": StaticModel, "cudagraph": CudaGraphModel, "compile": CompiledModel}
 
 
 def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> EagerModel:
-    """`network` run by `engine`: auto | eager | static | cudagraph."""
+    """`network` run by `engine`: auto | eager | static | cudagraph | compile."""
     on_cuda = network.device.type == "cuda"
     if engine == "cudagraph" and not on_cuda:
         raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")

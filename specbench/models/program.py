@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 from transformers import EncoderDecoderCache
 
-from specbench.models.graph import Layouts, capture, for_last_row, for_one_token, hoist, lower, markers, simplify
+from specbench.models.graph import (
+    Layouts,
+    Lowering,
+    capture,
+    for_last_row,
+    for_one_token,
+    hoist,
+    lower,
+    markers,
+    simplify,
+)
 from specbench.models.graph.capture import example_sizes
 
 # The inputs of a step, in order; the buffers follow.
@@ -50,8 +60,8 @@ class Program:
     encode: Callable[[Tensor], list[Tensor]] | None
 
     @staticmethod
-    def of(network: Any, cache_dtype: torch.dtype) -> "Program":
-        """`network` captured. Raises whatever its code raises where it cannot be captured."""
+    def of(network: Any, cache_dtype: torch.dtype, lowering: Lowering = lower) -> "Program":
+        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot."""
         with markers.marked(network), torch.no_grad():
             self_states, cross_states = _what_it_caches(network)
             shapes = {
@@ -74,9 +84,9 @@ class Program:
         return Program(
             shapes,
             cache_dtype,
-            one=_cut(for_one_token(graph), layouts, one_token=True),
-            several=_cut(graph, layouts, one_token=False),
-            last=_cut(for_last_row(graph), layouts, one_token=False),
+            one=_cut(for_one_token(graph), lambda module: lowering(module, layouts, True)),
+            several=_cut(graph, lambda module: lowering(module, layouts, False)),
+            last=_cut(for_last_row(graph), lambda module: lower(module, layouts, False)),  # run once a prompt
             encode=encode,
         )
 
@@ -125,12 +135,11 @@ def _encode(network: Any, layouts: Layouts, size: int) -> Callable[[Tensor], lis
         return markers.recorded(cache.cross_attention_cache)
 
     graph = simplify(capture(encode, [torch.zeros(1, size, dtype=torch.long, device=network.device)]))
-    call: Callable[[Tensor], list[Tensor]] = lower(graph, layouts, one_token=False).forward
-    return call
+    return lower(graph, layouts, one_token=False)
 
 
-def _cut(graph: Any, layouts: Layouts, one_token: bool) -> Step:
+def _cut(graph: Any, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
     source = hoist(graph, [SOURCE_LENGTH], with_constants=False)
     length = hoist(source.rest, [LENGTH], with_constants=True)
     # hoist() adds inputs in the order: the source's results, then the length's.
-    return Step(source.apart.forward, length.apart.forward, lower(length.rest, layouts, one_token).forward)
+    return Step(source.apart.forward, length.apart.forward, lowered(length.rest))

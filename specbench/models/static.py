@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specbench.models.base import Prompt
 from specbench.models.eager import EagerModel
+from specbench.models.graph import Lowering, compiled, lower
 from specbench.models.program import LENGTH, Program, Step
 
 FIRST_CAPACITY = 64
@@ -26,11 +27,12 @@ class StaticModel(EagerModel):
     """An `EagerModel` whose sessions run a captured step."""
 
     engine = "static"
+    lowering: Lowering = staticmethod(lower)
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         super().__init__(network, vocabulary_size, eos_ids)
         began = time.perf_counter()
-        self.program = Program.of(network, self._cache_dtype(network))
+        self.program = Program.of(network, self._cache_dtype(network), self.lowering)
         self.buffers = Buffers(self.program, self.device)
         self.positions = Remembered()
         self.warmup_s = time.perf_counter() - began
@@ -43,6 +45,13 @@ class StaticModel(EagerModel):
 
     def start(self, prompt: Prompt) -> "StaticSession":
         return StaticSession(self, prompt)
+
+
+class CompiledModel(StaticModel):
+    """A `StaticModel` whose steps torch.compile makes ready. Needs a C++ compiler, and a minute or so in all."""
+
+    engine = "compile"
+    lowering: Lowering = staticmethod(compiled)
 
 
 class Remembered:

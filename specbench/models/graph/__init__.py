@@ -7,7 +7,18 @@ are what the simplified graph calls. None of these knows a model's architecture,
 
 from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
-from specbench.models.graph.lower import Layouts, lower
+from specbench.models.graph.lower import Layouts, Lowering, compiled, lower
 from specbench.models.graph.rewrite import for_last_row, for_one_token, simplify
 
-__all__ = ["Hoisted", "Layouts", "capture", "for_last_row", "for_one_token", "hoist", "lower", "simplify"]
+__all__ = [
+    "Hoisted",
+    "Layouts",
+    "Lowering",
+    "capture",
+    "compiled",
+    "for_last_row",
+    "for_one_token",
+    "hoist",
+    "lower",
+    "simplify",
+]

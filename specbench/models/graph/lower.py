@@ -27,14 +27,13 @@ class Layouts:
         return self._made[id(weight)][1]
 
 
-def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> GraphModule:
+# What makes a simplified graph ready to run: (graph, layouts, whether it is for one token) to a function.
+Lowering = Callable[[GraphModule, Layouts, bool], Callable[..., Any]]
+
+
+def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> Callable[..., Any]:
     """`module` with kernels chosen, in place, ready to run."""
-    for node in calls(module, torch.ops.specbench.write.default):
-        node.target = kernels.write
-    for node in calls(module, torch.ops.specbench.attend.default):
-        query, key = value(node.args[0]), value(node.args[1])
-        alone = one_token and query.shape[1] == key.shape[1]
-        node.target = kernels.attend_alone if alone else kernels.attend
+    _name_kernels(module, one_token)
     for node in calls(module, aten.rsqrt.default):
         _as_rms_norm(module, node)
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
@@ -43,7 +42,24 @@ def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> GraphModule
             _lean_linear(module, node, layouts, one_token)
     for node in module.graph.nodes:
         _through_torch(node)
-    return finished(module)
+    ready: Callable[..., Any] = finished(module).forward
+    return ready
+
+
+def compiled(module: GraphModule, layouts: Layouts, one_token: bool) -> Callable[..., Any]:
+    """`module` for torch.compile, which makes kernels and layouts of its own, at the first run for each new size."""
+    _name_kernels(module, one_token)
+    made: Callable[..., Any] = torch.compile(finished(module), options={"freezing": True})
+    return made
+
+
+def _name_kernels(module: GraphModule, one_token: bool) -> None:
+    for node in calls(module, torch.ops.specbench.write.default):
+        node.target = kernels.write
+    for node in calls(module, torch.ops.specbench.attend.default):
+        query, key = value(node.args[0]), value(node.args[1])
+        alone = one_token and query.shape[1] == key.shape[1]
+        node.target = kernels.attend_alone if alone else kernels.attend
 
 
 def _as_rms_norm(module: GraphModule, root: Node) -> None:
