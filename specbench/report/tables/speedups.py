@@ -47,7 +47,8 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     values = pd.DataFrame(rows)
     behind = pd.concat(used)
     legend = [
-        "EXP: Theorem 3.8. calibrated: Theorem 3.8 with the measured verify cost v = T_p(γ+1)/T_p(1) for its 1. "
+        "EXP: Theorem 3.8. v: verify cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v and the time of accepting "
+        "for its 1. "
         "EMP: decoding time a token, target alone over speculative; end to end adds encoder and prefill. "
         "best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
     ]
