@@ -46,9 +46,9 @@ def main(argv: list[str], verb: str = "run") -> int:
     if verb == "sweep" and "--multirun" not in argv and "-m" not in argv:
         argv = ["--multirun", *argv]
     results = next((word.partition("=")[2] for word in argv if word.startswith("results=")), "results")
-    file = outcomes.begin(results)
+    outcomes.begin(results, sweep="--multirun" in argv or "-m" in argv)
     launch(job, "run", RunConfig, argv, verb)
-    ended = outcomes.read(file)
+    ended = outcomes.end()
     failed = [outcome for outcome in ended if outcome["code"]]
     if verb == "sweep" and ended:
         print(f"{len(ended) - len(failed)} of {len(ended)} runs done; 'specbench results' shows them", file=sys.stderr)
