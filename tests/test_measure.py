@@ -220,6 +220,9 @@ def test_counting_passes_by_hand() -> None:
     assert passes([1, 1, 1, 1, 1], gamma=3, most=9).tolist() == [0, 1, 0, 1]  # it drafts the end, and stops
     assert passes([0.5, 0.5], gamma=1, most=2).tolist() == pytest.approx([0.5, 1.0])
     assert passes([0, 0, 0], gamma=2, most=9).sum() == 3
+    assert passes([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).tolist() == [0, 0, 0, 2]  # it drafts on behind the end
+    assert passes([0, 0], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 0.5, 0.375, 1.125])
+    assert passes([1, 0, 1], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 1, 0.25, 0.75])
     assert passes([0, 1, 1], gamma=2, most=9, silent=[True, False, False]).tolist() == [1, 0, 1]
 
 

@@ -219,3 +219,33 @@ def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: floa
         assert one.calibrated.value == pytest.approx(measured, rel=0.05), one.gamma
         missed.append(one.predicted / measured - 1)
     assert max(missed) > 0.08
+
+
+@pytest.mark.statistical
+def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
+    """On the toy model ends are frequent. Tokens drafted a pass: as decoding has them, within 6% (both are samples)."""
+    sampling, target = Sampling(1.0), ToyModel(random_table(31))
+    draft = ModelDraft(ToyModel(0.4 * random_table(31) + 0.6 * random_table(32)), VOCABULARY)
+    generator = torch.Generator().manual_seed(4)
+    keys = {"sampling": sampling, "max_new_tokens": 40, "generator": generator}
+    written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(400)]  # type: ignore[arg-type]
+    found = {"a": [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]}
+    rounds = probe(
+        target, {"a": draft}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
+    )
+    assert 0.05 < Costs(rounds).stops("a") < 0.5
+    for one in Predictions(found, rounds, 40, 2, 0).ranked:
+        traces = [speculative(target, draft, PROMPT, gamma=one.gamma, **keys) for _ in range(400)]  # type: ignore[arg-type]
+        passes = [a_pass for trace in traces for a_pass in trace.passes]
+        drafted = sum(a_pass.drafted for a_pass in passes) / len(passes)
+        assert one.drafted_per_pass == pytest.approx(drafted, rel=0.06)
+        assert drafted < 0.8 * one.gamma
+
+
+def test_a_draft_that_never_ends_a_proposal_early() -> None:
+    target = ToyModel(random_table(3))
+    rounds = probe(
+        target, {"a": UniformDraft(4, torch.device("cpu"))}, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
+        max_new_tokens=24, rounds=4,
+    )  # fmt: skip
+    assert Costs(rounds).stops("a") is None

@@ -7,7 +7,8 @@ that slows down slows all of them. Medians are taken over passes and over rounds
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from specbench.decoding import Pass, autoregressive, speculative
 from specbench.drafts import Draft
-from specbench.gamma import Gamma
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 
@@ -31,6 +31,7 @@ class Round:
 
     steps_s: list[float]
     passes: dict[tuple[str, int], list[Pass]]
+    asked: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # tokens each pass was asked to draft
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def probe(
 
         steps = min(STEPS, max_new_tokens)
         steps_s: list[float] = []
-        passes = {}
+        passes, asked = {}, {}
         for name, draft in drafts.items():
             baseline = autoregressive(
                 target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator()
@@ -82,21 +83,22 @@ def probe(
             steps_s += baseline.steps_s[1:]
             for gamma in gammas:
                 most = min(PASSES * (gamma + 1), max_new_tokens)
-                passes[name, gamma] = _passes(
-                    target, draft, begun(most), gamma, sampling=sampling, most=most, generator=generator()
-                )
+                trace = speculative(
+                    target, draft, begun(most),
+                    gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
+                )  # fmt: skip
+                # Not the first pass: it may have to read the text so far.
+                passes[name, gamma] = trace.passes[1:]
+                asked[name, gamma] = _asked(trace.passes, gamma, most)[1:]
         if number >= 0:
-            found.append(Round(steps_s, passes))
+            found.append(Round(steps_s, passes, asked))
     return found
 
 
-def _passes(
-    target: Model, draft: Draft, prompt: Prompt, gamma: int | Gamma, *, sampling: Sampling, most: int,
-    generator: torch.Generator,
-) -> list[Pass]:  # fmt: skip
-    """All passes but the first, which may have to read the text so far."""
-    trace = speculative(target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator)
-    return trace.passes[1:]
+def _asked(passes: Sequence[Pass], gamma: int, most: int) -> list[int]:
+    """What each pass was asked for: gamma, or what room was left."""
+    written = [0, *accumulate(a_pass.emitted for a_pass in passes)]
+    return [min(gamma, most - before - 1) for before in written[:-1]]
 
 
 def _device(target: Model) -> torch.device:
@@ -108,6 +110,7 @@ class Costs:
     """The cost of each (draft, gamma) of which full passes were seen, round by round."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
+        self.rounds = rounds
         self.keys = list(rounds[0].passes)
         # Each round is divided by its own target step, so that a machine that slows down between rounds cancels.
         self.ratios_RK3 = np.array([[_ratios(one, key) for key in self.keys] for one in rounds])
@@ -124,6 +127,22 @@ class Costs:
                 c, verify_cost, overhead = np.median(ratios_R3, axis=0).tolist()
                 found[key] = Cost(c, verify_cost, overhead, int(self.seen_RK[picked, place].sum()))
         return found
+
+    def stops(self, draft: str) -> float | None:
+        """The chance, at each token drafted from a rejected one on, that the draft ended its proposal there. None if no
+        proposal was ever shorter than asked for."""
+        told = [
+            (a_pass, asked)
+            for one in self.rounds
+            for key, many in one.asked.items()
+            if key[0] == draft
+            for a_pass, asked in zip(one.passes[key], many, strict=True)
+        ]
+        if not any(0 < a_pass.drafted < asked for a_pass, asked in told):
+            return None
+        behind = [(a_pass, asked) for a_pass, asked in told if a_pass.accepted < a_pass.drafted]
+        tokens = sum(a_pass.drafted - a_pass.accepted for a_pass, _ in behind)
+        return sum(a_pass.drafted < asked for a_pass, asked in behind) / tokens if tokens else 0.0
 
 
 def _full(one: Round, key: tuple[str, int]) -> list[Pass]:

@@ -17,19 +17,26 @@ NEGLIGIBLE = 1e-9
 
 
 def passes(
-    kept: Sequence[float], gamma: int, most: int | None = None, silent: Sequence[bool] = ()
+    kept: Sequence[float],
+    gamma: int,
+    most: int | None = None,
+    silent: Sequence[bool] = (),
+    stops: float | None = 0.0,
 ) -> NDArray[np.float64]:
     """Expected passes over this text that draft 0, 1, ... gamma tokens; their sum is the expected number of passes.
 
     A text shorter than `most` (the limit on new tokens) ended by itself, and its last token can be drafted and kept;
     None is no limit. Near the limit a pass drafts no more than there is room for, and one that begins where the draft
-    is `silent` drafts nothing.
+    is `silent` drafts nothing. The text does not show what was drafted behind a rejection: `stops` is the chance, at
+    each token from the rejected one on, that the draft ends its proposal there, as a model does when it draws the end
+    of the text. None: this draft never ends a proposal early, not at the end of the text either.
     """
     length = len(kept)
     most = length + gamma + 1 if most is None else max(most, length)
     counts = np.zeros(gamma + 1)
     begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
     begun[0] = 1.0
+    drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
     for start in range(length):
         chance = begun[start]
         if chance < NEGLIGIBLE:
@@ -37,15 +44,25 @@ def passes(
         drafted = 0 if silent and silent[start] else min(gamma, most - start - 1)
         reached = chance
         for place in range(start, min(start + drafted, length)):
-            begun[min(place + 1, length)] += reached * (1 - kept[place])
+            rejected = reached * (1 - kept[place])
+            begun[min(place + 1, length)] += rejected
+            accepted = place - start
+            counts[accepted + 1 : drafted + 1] += rejected * drafted_more[drafted - accepted]
             reached *= kept[place]
             if reached < NEGLIGIBLE:
                 break
         else:
             if start + drafted < length:
                 begun[start + drafted + 1] += reached  # all kept; the target's own token comes on top
+                counts[drafted] += reached
             else:
-                counts[length - start] += reached  # the draft drew the end of the text, and stopped there
-                chance -= reached
-        counts[drafted] += chance
+                counts[drafted if stops is None else length - start] += reached  # the end of the text was drafted
     return counts
+
+
+def _stopping(chance: float, room: int) -> NDArray[np.float64]:
+    """How likely 1 ... `room` tokens are, if after each the draft stops with `chance`."""
+    likely: NDArray[np.float64] = chance * (1 - chance) ** np.arange(room, dtype=np.float64)
+    if room:
+        likely[-1] = (1 - chance) ** (room - 1)
+    return likely

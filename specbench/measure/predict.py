@@ -61,8 +61,11 @@ class Predictions:
         timed = Costs(rounds)
         self.costs = timed.table()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
+        stops = {draft: timed.stops(draft) for draft in found}
         self.counts = {
-            (draft, gamma): np.array([passes(a.kept, gamma, max_new_tokens, a.silent) for a in found[draft]])
+            (draft, gamma): np.array(
+                [passes(a.kept, gamma, max_new_tokens, a.silent, stops[draft]) for a in found[draft]]
+            )
             for draft, gamma in self.costs
         }  # [prompts, gamma + 1]
         self._resamples = self._resampled(timed, len(rounds), resamples, seed)
