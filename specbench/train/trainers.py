@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, Seq2SeqTrainer
 
-from specbench.train.distill import distillation_loss
+from specbench.train.distill import distillation_loss, mean_overlap
 
+ALPHA_EVERY = 5  # steps: three passes over the vocabulary each time
 NOT_DECAYED = ("norm", "bias", "ln_", "shared", "wte", "wpe")
 
 
@@ -79,9 +80,9 @@ class DistillTrainer(SizedTrainer):
         q_logits = q.logits
         if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
             p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]
-        loss, alpha = distillation_loss(p_logits, q_logits, labels, self.kl_weight)
-        if model.training:
-            self._alphas.append(alpha)
+        loss = distillation_loss(p_logits, q_logits, labels, self.kl_weight)
+        if model.training and self.state.global_step % ALPHA_EVERY == 0:
+            self._alphas.append(mean_overlap(p_logits, q_logits, labels))
         return (loss, q) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
