@@ -105,13 +105,14 @@ class Predictions:
         return float(self.tokens_P.sum() / (self.counts[key].sum(0) @ self._price_G(key, self.costs)))
 
     def _price_G(self, key: Key, table: Mapping[Key, Cost]) -> NDArray[np.float64]:
-        """What a pass costs that drafts 0 ... gamma tokens. Between the gammas that were timed v is a line; drafting
-        nothing is a plain step."""
+        """What a pass costs that drafts 0 ... gamma tokens. Between the gammas that were timed, drafting and checking
+        are lines (the first drafted token of a pass costs more than the next); drafting nothing is a plain step."""
         draft, gamma = key
         known = sorted(one for name, one in table if name == draft and one <= gamma)
         drafted = np.arange(gamma + 1)
         verify_cost = np.interp(drafted, [0, *known], [1.0, *(table[draft, one].verify_cost for one in known)])
-        priced: NDArray[np.float64] = drafted * table[key].c + verify_cost + table[key].overhead
+        drafting = np.interp(drafted, [0, *known], [0.0, *(one * table[draft, one].c for one in known)])
+        priced: NDArray[np.float64] = drafting + verify_cost + table[key].overhead
         return priced
 
     def _resampled(self, timed: Costs, rounds: int, resamples: int, seed: int) -> list[dict[Key, float]]:
