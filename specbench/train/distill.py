@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedModel, T5ForConditionalGeneration
+from torch import nn
+from transformers import GPT2LMHeadModel, PreTrainedModel, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Stack
 
 from specbench.errors import UserError
@@ -52,7 +53,7 @@ def mean_overlap(p_logits_BTV: torch.Tensor, q_logits_BTV: torch.Tensor, labels_
 
 
 def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Start the draft from the target: its embeddings and, for a T5 of the same width, some of its layers.
+    """Start the draft from the target: its embeddings and, where the widths are the same, some of its layers.
 
     Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
     """
@@ -60,6 +61,12 @@ def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
     if isinstance(draft, T5ForConditionalGeneration) and isinstance(target, T5ForConditionalGeneration):
         _borrow_layers(draft.encoder, target.encoder)
         _borrow_layers(draft.decoder, target.decoder)
+    if isinstance(draft, GPT2LMHeadModel) and isinstance(target, GPT2LMHeadModel):
+        _borrow_blocks(draft.transformer.h, target.transformer.h)
+        for name in ("wpe", "ln_f"):
+            ours, theirs = (getattr(model.transformer, name) for model in (draft, target))
+            if ours.weight.shape == theirs.weight.shape:
+                ours.load_state_dict(theirs.state_dict())
 
 
 def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
@@ -81,12 +88,17 @@ def borrow_embeddings(draft: PreTrainedModel, target: PreTrainedModel) -> None:
 
 
 def _borrow_layers(ours: T5Stack, theirs: T5Stack) -> None:
+    if _borrow_blocks(ours.block, theirs.block):
+        ours.final_layer_norm.load_state_dict(theirs.final_layer_norm.state_dict())
+
+
+def _borrow_blocks(ours: nn.ModuleList, theirs: nn.ModuleList) -> bool:
     """Layers of the same shape, evenly spaced from the first to the last; one layer alone is the first."""
-    count, depth = len(ours.block), len(theirs.block)
-    fits = {name: weight.shape for name, weight in ours.block[0].state_dict().items()}
-    if count > depth or fits != {name: weight.shape for name, weight in theirs.block[0].state_dict().items()}:
-        return
-    for index, block in enumerate(ours.block):
-        place = round(index * (depth - 1) / max(count - 1, 1))
-        block.load_state_dict(theirs.block[place].state_dict(), strict=index == 0)
-    ours.final_layer_norm.load_state_dict(theirs.final_layer_norm.state_dict())
+    shapes = [{name: weight.shape for name, weight in blocks[0].state_dict().items()} for blocks in (ours, theirs)]
+    if len(ours) > len(theirs) or shapes[0] != shapes[1]:
+        return False
+    for index, block in enumerate(ours):
+        place = round(index * (len(theirs) - 1) / max(len(ours) - 1, 1))
+        # Only T5's first layer has the position biases, which it keeps for the others.
+        block.load_state_dict(theirs[place].state_dict(), strict=index == place == 0)
+    return True

@@ -30,7 +30,7 @@ from specbench.train.clock import Clock
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
 from specbench.train.quality import alpha, bleu, bleu_metric
-from specbench.train.rows import load_rows
+from specbench.train.rows import Row, load_rows
 from specbench.train.schema import Recipe, check
 from specbench.train.sets import evaluation_set, fields, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import DistillTrainer, SizedTrainer
@@ -46,7 +46,7 @@ def train(recipe: Recipe) -> Path:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
-    rows = training_rows(recipe)
+    rows, held = training_rows(recipe)
     tokenizer = make_tokenizer(recipe, rows, output)
     model = networks.build(recipe.model, tokenizer)
     if not torch.cuda.is_available():
@@ -69,7 +69,7 @@ def train(recipe: Recipe) -> Path:
             seconds=clock.seconds,
             tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * recipe.optim.max_steps),
             loss=float(losses[-1]) if losses else None,
-            measured=measure(recipe, model.eval(), tokenizer, target),
+            measured=measure(recipe, held, model.eval(), tokenizer, target),
         )
         write_card(recipe, facts, output)
     return output
@@ -154,13 +154,18 @@ def make_trainer(
 
 
 def measure(
-    recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel | None
+    recipe: Recipe,
+    held: list[Row],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    target: PreTrainedModel | None,
 ) -> dict[str, str]:
-    """BLEU, and α against the target, on each test file of the recipe."""
+    """BLEU, and α against the target, on the rows held out and on each test file of the recipe."""
     plan = recipe.data
     measured: dict[str, str] = {}
-    for name, path in plan.test.items():
-        rows = load_rows(plan, fields(recipe), [path])[: plan.test_rows]
+    tests = {"held-out rows": held} if held else {}
+    tests |= {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
+    for name, rows in tests.items():
         if recipe.task == "seq2seq":
             prompts = [plan.prefix + row[plan.source] for row in rows]
             sources = tokenizer(prompts, max_length=plan.max_source, truncation=True)["input_ids"]
@@ -170,7 +175,7 @@ def measure(
             texts = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
             sources = [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS]
             if not sources:
-                raise UserError(f"data.test.{name}={path}: no text of {PROMPT_TOKENS} tokens or more to start from")
+                raise UserError(f"data.test: no text of {name} has {PROMPT_TOKENS} tokens or more to start from")
         if target is not None:
             for sampled in (False, True):
                 found = alpha(target, model, sources, sampled=sampled, max_new_tokens=plan.max_target, seed=recipe.seed)

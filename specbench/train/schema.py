@@ -62,6 +62,7 @@ class DataPlan:
     max_target: int = 128
     eval_path: list[str] = field(default_factory=list)  # looked at while training
     eval_rows: int = 200
+    hold_out: int = 0  # rows, drawn by the seed, that are not trained on and measured at the end
     test: dict[str, str] = field(default_factory=dict)  # name -> file: measured at the end, for the model card
     test_rows: int = 1000
 

@@ -27,10 +27,17 @@ def fields(recipe: Recipe) -> tuple[str, ...]:
     return (recipe.data.source, recipe.data.target) if recipe.task == "seq2seq" else (recipe.data.text,)
 
 
-def training_rows(recipe: Recipe) -> list[Row]:
-    """Every row to train on: filtered, without what is held out, with the joined ones."""
-    rows = without_held_out(load_rows(recipe.data, fields(recipe)), recipe.data, fields(recipe))
-    return rows + (joined(rows, recipe.data, recipe.seed) if recipe.task == "seq2seq" else [])
+def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
+    """Every row to train on (filtered, without what is excluded, with the joined ones), and those held out of them."""
+    plan = recipe.data
+    rows = without_held_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
+    held: list[Row] = []
+    if plan.hold_out:
+        random.Random(recipe.seed).shuffle(rows)
+        held, rows = rows[: plan.hold_out], rows[plan.hold_out :]
+        if not rows:
+            raise UserError(f"data.hold_out is {plan.hold_out}: nothing is left to train on")
+    return rows + (joined(rows, plan, recipe.seed) if recipe.task == "seq2seq" else []), held
 
 
 def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedTokenizerFast:
@@ -44,8 +51,10 @@ def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedT
     # The prefix is read with every source, so it deserves pieces of its own.
     prefix = [recipe.data.prefix] * len(rows) if recipe.task == "seq2seq" else []
     texts = chain((row[name] for row in rows for name in fields(recipe)), prefix, (row["text"] for row in extra))
-    fit = fit_unigram if plan.kind == "unigram" else fit_wordpiece
-    tokenizer = fit(texts, plan.size)
+    if plan.kind == "unigram":
+        tokenizer = fit_unigram(texts, plan.size, closing=recipe.task == "seq2seq")
+    else:
+        tokenizer = fit_wordpiece(texts, plan.size)
     tokenizer.save_pretrained(fitted)
     return tokenizer
 

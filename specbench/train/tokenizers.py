@@ -17,8 +17,11 @@ PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
-def fit_unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for what no piece covers."""
+def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
+    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for what no piece covers.
+
+    `closing` puts `</s>` behind every text, as T5 wants; a decoder-only model's prompt must stay open.
+    """
     room = size - len(BYTES)
     if room <= 3:
         raise UserError(f"tokenizer.size is {size}: the bytes and special tokens alone are {len(BYTES) + 3} pieces")
@@ -41,9 +44,10 @@ def fit_unigram(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
     whole = pieces + [(byte, floor) for byte in BYTES]
     tokenizer.model = models.Unigram(whole, unk_id=2, byte_fallback=True)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
-    )
+    if closing:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
+        )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
 
 
@@ -53,7 +57,7 @@ def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
 
 
 def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), each text closed by `[SEP]`."""
+    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'); texts stay open."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
