@@ -55,23 +55,23 @@ class CompiledModel(StaticModel):
 
 
 class Remembered:
-    """What depends on lengths alone, by (length, tokens, capacity); emptied when it grows large."""
+    """What depends on lengths alone, by (step, length, tokens, capacity); emptied when it grows large."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
+        self._kept: dict[tuple[int, int, int, int], tuple[Tensor, ...]] = {}
         self._bytes = 0
 
-    def get(self, length: int, count: int, capacity: int) -> tuple[Tensor, ...] | None:
-        return self._kept.get((length, count, capacity))
+    def get(self, key: tuple[int, int, int, int]) -> tuple[Tensor, ...] | None:
+        return self._kept.get(key)
 
-    def keep(self, length: int, count: int, capacity: int, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def keep(self, key: tuple[int, int, int, int], found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """`found`, which is given at every `get` from now on."""
         found = tuple(tensor.contiguous() for tensor in found)
         self._bytes += sum(tensor.nbytes for tensor in found)
         if self._bytes > REMEMBERED_BYTES:
             self._kept.clear()
             self._bytes = 0
-        self._kept[length, count, capacity] = found
+        self._kept[key] = found
         return found
 
 
@@ -109,7 +109,7 @@ class StaticSession:
         weakref.finalize(self, model.buffers.give_back, self._held)
         self._sources = len(prompt.source)
         self._source_length = torch.tensor(len(prompt.source), device=model.device)
-        self._of_source: dict[int, tuple[Tensor, ...]] = {}
+        self._of_source: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         with torch.inference_mode():
             if model.program.encode is not None:
                 self._read_source(prompt.source)
@@ -158,12 +158,13 @@ class StaticSession:
         count = len(tokens)
         # The step proper reads no lengths: what depends on them is looked up, and computed the first time only.
         inputs = [self.model.ids(tokens), self._source_length, self._source_length, *self._buffers]
-        of_source = self._of_source.get(count)
+        of_source = self._of_source.get((id(step), count))
         if of_source is None:
-            of_source = self._of_source[count] = step.of_source(*inputs)
-        of_length = self.model.positions.get(self.length, count, self._capacity)
+            of_source = self._of_source[id(step), count] = step.of_source(*inputs)
+        key = (id(step), self.length, count, self._capacity)
+        of_length = self.model.positions.get(key)
         if of_length is None:
             inputs[LENGTH] = torch.tensor(self.length, device=self.model.device)
             of_length = step.of_length(*inputs, *of_source)
-            of_length = self.model.positions.keep(self.length, count, self._capacity, of_length)
+            of_length = self.model.positions.keep(key, of_length)
         return step.run(*inputs, *of_source, *of_length)

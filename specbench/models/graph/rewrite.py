@@ -26,7 +26,14 @@ SAME_SHAPE = {*VIEWS, aten.expand.default, aten.slice.Tensor}
 
 def simplify(module: GraphModule) -> GraphModule:
     """`module`, simplified in place."""
-    for step in (_one_node_per_size, _drop_no_operations, _product_as_linear, _share_equal_nodes, _merge_linears):
+    for step in (
+        _out_of_place,
+        _one_node_per_size,
+        _drop_no_operations,
+        _product_as_linear,
+        _share_equal_nodes,
+        _merge_linears,
+    ):
         step(module)
     return finished(module)
 
@@ -109,6 +116,30 @@ def _replace_in_arguments(node: Node, plain: Any) -> None:
     for user in list(node.users):
         user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
         user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)
+
+
+def _out_of_place(module: GraphModule) -> None:
+    """Operations that change a tensor become ones that give another, so that nodes can be shared and kept. Writes into
+    a cache, which are meant, stay."""
+    place = {node: index for index, node in enumerate(module.graph.nodes)}
+    for node in list(place):
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable or node.target == torch.ops.specbench.write.default:
+            continue
+        changed: Any = node.args[0]
+        packet = getattr(aten, schema.name.removeprefix("aten::").removesuffix("_"), None)
+        seen_before = [user for user in changed.users if place[user] < place[node]]
+        if packet is None or changed.op == "placeholder" or any(map(_is_view, [changed, *seen_before])):
+            raise NotImplementedError(f"a model that changes a part of a tensor in place ({node.target})")
+        node.target = getattr(packet, schema.overload_name or "default")
+        for user in list(changed.users):
+            if place[user] > place[node]:
+                user.replace_input_with(changed, node)
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(one.alias_info is not None for one in schema.returns)
 
 
 def _one_node_per_size(module: GraphModule) -> None:
