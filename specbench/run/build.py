@@ -92,6 +92,7 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     say(f"loading target {name_of(first.target)}")
     dtype: torch.dtype = getattr(torch, first.dtype)
     target = load_model(first.target, "target", vocabulary, dtype, device, first.engine)
+    _say_fall_back(target, "target", say)
     for config, told in zip(configs, prompts, strict=True):
         _require_room(config, target.longest, told)
     for maker in drafts.values():
@@ -141,7 +142,13 @@ class _DraftMaker:
             say(f"loading draft {name_of(config.draft)}")
             dtype: torch.dtype = getattr(torch, config.dtype)
             self.model = load_model(config.draft, "draft", self.own_vocabulary, dtype, self.device, config.engine)
+            _say_fall_back(self.model, "draft", say)
             self.draft = ModelDraft(self.model, self.vocabulary.size)
+
+
+def _say_fall_back(model: EagerModel, key: str, say: Say) -> None:
+    if model.fell_back is not None:
+        say(f"{key}: engine=auto came to eager, {model.fell_back}")
 
 
 def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:
