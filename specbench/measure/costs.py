@@ -6,6 +6,7 @@ each draft in turn, the baseline first and then every gamma, and is divided by i
 that slows down slows all of them. Medians are taken over passes and over rounds; an interval resamples rounds.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -22,7 +23,6 @@ from specbench.sampling import Sampling
 Text = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 STEPS = 16  # baseline steps of a round
 PASSES = 5  # about so many passes of each (draft, gamma) a round
-TIMES = 2  # engines keep what depends on lengths alone, and a run soon has it all: the second time counts
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 
@@ -59,17 +59,16 @@ def probe(
     rounds: int,
     seed: int = 0,
 ) -> list[Round]:
-    """`rounds` rounds over `texts`."""
+    """`rounds` rounds over `texts`. One more goes before them unheard: what is made at a first call is not the cost."""
     found = []
-    for number in range(rounds):
+    for number in range(-1, rounds):
         prompt, written = texts[number % len(texts)]
 
         def begun(
             tokens: int, prompt: Prompt = prompt, written: Sequence[int] = written, number: int = number
         ) -> Prompt:
             """The prompt and the text so far, with `tokens` still to come."""
-            start = int(max(0, len(written) - tokens) * (number * GOLDEN % 1))
-            return Prompt(prompt.source, (*prompt.prefix, *written[:start]))
+            return Prompt(prompt.source, (*prompt.prefix, *written[: _start(len(written), tokens, number)]))
 
         def behind(tokens: int, prompt: Prompt = prompt) -> int:
             """1 to leave out the first pass of a text that was begun before: it may have to read the text so far."""
@@ -82,22 +81,49 @@ def probe(
         steps_s: list[float] = []
         passes, asked = {}, {}
         for name, draft in drafts.items():
-            for _ in range(TIMES):
-                baseline = autoregressive(
-                    target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator()
-                )
+            baseline = autoregressive(
+                target, begun(steps), sampling=sampling, max_new_tokens=steps, generator=generator()
+            )
             steps_s += baseline.steps_s[behind(steps) :]
             for gamma in gammas:
                 most = min(PASSES * (gamma + 1), max_new_tokens)
-                for _ in range(TIMES):
-                    trace = speculative(
-                        target, draft, begun(most),
-                        gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
-                    )  # fmt: skip
+                trace = speculative(
+                    target, draft, begun(most),
+                    gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
+                )  # fmt: skip
                 passes[name, gamma] = trace.passes[behind(most) :]
                 asked[name, gamma] = _asked(trace.passes, gamma, most)[behind(most) :]
-        found.append(Round(steps_s, passes, asked))
+        if number < 0:
+            _visit_lengths(target, gammas, texts, rounds, max_new_tokens)
+        else:
+            found.append(Round(steps_s, passes, asked))
     return found
+
+
+def _start(length: int, tokens: int, number: int) -> int:
+    """Where round `number` begins in a text of `length` tokens, so that about `tokens` are still to come."""
+    return int(max(0, length - tokens) * (number * GOLDEN % 1))
+
+
+def _visit_lengths(
+    target: Model, gammas: Sequence[int], texts: Sequence[Text], rounds: int, max_new_tokens: int
+) -> None:
+    """Check gamma + 1 positions once at every length that the rounds will pass. Engines keep what depends on lengths
+    alone; a run has soon been everywhere, and a few probes would pay for it at every step."""
+    prompt, written = max(texts, key=lambda text: len(text[1]))
+    tokens = [*prompt.prefix, *written]
+    session = target.start(prompt)
+    for gamma in gammas:
+        most = min(PASSES * (gamma + 1), max_new_tokens)
+        starts = [_start(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
+        lengths = {start + more for start in starts for more in range(most + 1)}
+        session.extend(tokens[session.length :])
+        for length in sorted(lengths, reverse=True):
+            place = len(prompt.prefix) - 1 + length
+            if place < len(tokens) and place + gamma < (target.longest or math.inf):
+                session.rollback(place)
+                session.extend((tokens[place:] * (gamma + 1))[: gamma + 1])
+        session.rollback(len(prompt.prefix) - 1)
 
 
 def _asked(passes: Sequence[Pass], gamma: int, most: int) -> list[int]:
