@@ -65,6 +65,9 @@ class CudaGraphModel(StaticModel):
         self.capture = capture
         self._graphs: dict[tuple[int, ...], StepGraph] = {}
 
+    def _prepare(self) -> None:
+        """Nothing: a graph computes its positions itself."""
+
     def start(self, prompt: Prompt) -> "CudaGraphSession":
         return CudaGraphSession(self, prompt)
 

@@ -20,6 +20,7 @@ from specbench.models.program import LENGTH, Program, Step
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
+USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 REMEMBERED_BYTES = 64 * 2**20  # masks and position biases kept between steps
 
 
@@ -35,7 +36,12 @@ class StaticModel(EagerModel):
         self.program = Program.of(network, self._cache_dtype(network), self.lowering)
         self.buffers = Buffers(self.program, self.device)
         self.positions = Remembered()
+        self._prepare()
         self.warmup_s = time.perf_counter() - began
+
+    def _prepare(self) -> None:
+        with torch.inference_mode():
+            StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).remember(USUAL_COUNTS)
 
     @staticmethod
     def _cache_dtype(network: Any) -> torch.dtype:
@@ -161,10 +167,26 @@ class StaticSession:
         of_source = self._of_source.get((id(step), count))
         if of_source is None:
             of_source = self._of_source[id(step), count] = step.of_source(*inputs)
+        return step.run(*inputs, *of_source, *self._of_length(step, count, inputs, of_source))
+
+    def _of_length(
+        self, step: Step, count: int, inputs: list[Tensor], of_source: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
         key = (id(step), self.length, count, self._capacity)
-        of_length = self.model.positions.get(key)
-        if of_length is None:
+        found = self.model.positions.get(key)
+        if found is None:
             inputs[LENGTH] = torch.tensor(self.length, device=self.model.device)
-            of_length = step.of_length(*inputs, *of_source)
-            of_length = self.model.positions.keep(key, of_length)
-        return step.run(*inputs, *of_source, *of_length)
+            found = self.model.positions.keep(key, step.of_length(*inputs, *of_source))
+        return found
+
+    def remember(self, counts: Sequence[int]) -> None:
+        """Look up all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""
+        program, began = self.model.program, self.length
+        end = min(self._capacity, self.model.longest or self._capacity)
+        for count in counts:
+            step = program.one if count == 1 else program.several
+            inputs = [self.model.ids([0] * count), self._source_length, self._source_length, *self._buffers]
+            of_source = step.of_source(*inputs)
+            for self.length in range(began, end - count + 1):
+                self._of_length(step, count, inputs, of_source)
+        self.length = began
