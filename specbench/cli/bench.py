@@ -15,6 +15,7 @@ networks and prompts, in turn; a step against the time its weights take to be re
 grows with gamma, length and vocabulary. Takes the keys of `specbench run`, and:
 
   'gammas=[2,4,7]'  the gammas to compare at
+  parts=abcdef      of the table: a generate, b assisted generation, c prompt lookup, d a step, e a pass, f growth
   repeats=N         times that each way decodes each prompt (default 3); limit=PROMPTS (default 8)
   results=FOLDER    where bench-NAME.json and bench-NAME.md go
 """
@@ -55,6 +56,7 @@ def job(composed: DictConfig) -> None:
         device=parts.device,
         repeats=config.repeats,
         warmup_s=parts.warmup_s,
+        parts=config.parts,
     )
     rows = bench(setup, say)
     surroundings = environment()

@@ -12,6 +12,7 @@ class BenchConfig(RunConfig):
 
     limit: int | None = 8  # prompts
     gammas: list[int] = field(default_factory=lambda: [2, 4, 7])  # to compare speculative decoding at
+    parts: str = "abcdef"  # of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth
     repeats: int = 3  # times that each way decodes each prompt
 
 
@@ -22,4 +23,10 @@ def check_bench(config: BenchConfig) -> None:
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
+    require(
+        bool(config.parts) and set(config.parts) <= set("abcdef"),
+        "parts",
+        config.parts,
+        "letters from a to f, as in ab",
+    )
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
