@@ -61,6 +61,9 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
     model.config.use_cache = True
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.backend_tokenizer.no_truncation()  # a limit once asked for would travel with the file
+    for key in ("max_length", "stride", "truncation_side", "truncation_strategy"):
+        tokenizer.init_kwargs.pop(key, None)
     tokenizer.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
 

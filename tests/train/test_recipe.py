@@ -29,6 +29,7 @@ def test_a_t5_recipe_writes_a_folder_that_loads_and_a_draft_can_be_distilled_fro
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert model.dtype == torch.bfloat16
     assert model.config.vocab_size == len(tokenizer) == 330
+    assert '"truncation": null' in (folder / "tokenizer.json").read_text()
     assert tokenizer("go: The man")["input_ids"][-1] == tokenizer.eos_token_id
     assert len(losses(folder)) == 6
     card = (folder / "README.md").read_text()
