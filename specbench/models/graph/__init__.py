@@ -8,7 +8,8 @@ are what the simplified graph calls. None of these knows a model's architecture,
 from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
 from specbench.models.graph.lower import Layouts, Lowering, compiled, lower
-from specbench.models.graph.rewrite import for_last_row, for_one_token, simplify
+from specbench.models.graph.rewrite import simplify
+from specbench.models.graph.specialise import for_last_row, for_one_token
 
 __all__ = [
     "Hoisted",

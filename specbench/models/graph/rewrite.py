@@ -3,10 +3,8 @@
 Everything here holds for any model: it looks at operations and shapes, never at names of modules.
 """
 
-import copy
 import itertools
 import operator
-import sys
 from collections import defaultdict
 from typing import Any
 
@@ -35,34 +33,6 @@ def simplify(module: GraphModule) -> GraphModule:
         _merge_linears,
     ):
         step(module)
-    return finished(module)
-
-
-def for_one_token(module: GraphModule) -> GraphModule:
-    """A copy for one new token, where the first input is the new tokens [1, L]."""
-    module = GraphModule(module, copy.deepcopy(module.graph))
-    tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
-    for node in list(module.graph.nodes):
-        if node.target == aten.sym_size.int and node.args[0] is tokens and node.args[1] == 1:
-            _replace_in_arguments(node, 1)
-        elif node.target == aten.transpose.int and set(node.args[1:]) == {1, 2}:
-            _transpose_as_view(module, node)
-    return finished(module)
-
-
-def for_last_row(module: GraphModule) -> GraphModule:
-    """A copy that computes the last token's logits only, where the output is rows [L, V] of a linear map."""
-    module = GraphModule(module, copy.deepcopy(module.graph))
-    output = next(node for node in module.graph.nodes if node.op == "output")
-    head = output.all_input_nodes[0]
-    while head.target in (aten.select.int, *VIEWS):
-        head = head.all_input_nodes[0]
-    if head.target == aten.linear.default:
-        rows = head.all_input_nodes[0]
-        with module.graph.inserting_before(head):
-            last = module.graph.call_function(aten.slice.Tensor, (rows, 1, -1, sys.maxsize))
-        last.meta = dict(rows.meta)
-        head.args = (last, *head.args[1:])
     return finished(module)
 
 
@@ -112,7 +82,7 @@ def replace(node: Node, other: Node) -> None:
     node.graph.erase_node(node)
 
 
-def _replace_in_arguments(node: Node, plain: Any) -> None:
+def replace_by_value(node: Node, plain: Any) -> None:
     for user in list(node.users):
         user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
         user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)
@@ -160,11 +130,11 @@ def _one_node_per_size(module: GraphModule) -> None:
         if node.op != "call_function" or not isinstance(size, int | torch.SymInt):
             continue
         if isinstance(size, int):
-            _replace_in_arguments(node, size)
+            replace_by_value(node, size)
             continue
         expression = str(size.node.expr)
         if size.node.expr.is_number:
-            _replace_in_arguments(node, int(size.node.expr))
+            replace_by_value(node, int(size.node.expr))
         elif expression in first:
             replace(node, first[expression])
         else:
@@ -270,17 +240,3 @@ def _merge(module: GraphModule, nodes: list[Node]) -> None:
             node.replace_all_uses_with(part)
     for node in nodes:
         module.graph.erase_node(node)
-
-
-def _transpose_as_view(module: GraphModule, node: Node) -> None:
-    """With one token, swapping the axes of tokens and heads moves no data."""
-    source = node.args[0]
-    assert isinstance(source, Node)
-    shape: Any = source.args[1] if source.target in VIEWS else None
-    if shape is not None and list(shape[:2]) == [1, 1] and len(shape) == 4:
-        with module.graph.inserting_before(node):
-            view = module.graph.call_function(aten.view.default, (source.args[0], [1, shape[2], 1, shape[3]]))
-        view.meta = dict(node.meta)
-        replace(node, view)
-    elif all(user.target in VIEWS for user in node.users):
-        replace(node, source)

@@ -1,0 +1,52 @@
+"""Copies of a simplified graph for special cases: one new token, or only the last token's logits."""
+
+import copy
+import sys
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from specbench.models.graph.rewrite import VIEWS, aten, finished, replace, replace_by_value, value
+
+
+def for_one_token(module: GraphModule) -> GraphModule:
+    """A copy for one new token, where the first input is the new tokens [1, L]."""
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
+    count = str(value(tokens).shape[1])
+    for node in list(module.graph.nodes):
+        if node.target == aten.sym_size.int and node.args[0] is tokens and node.args[1] == 1:
+            replace_by_value(node, 1)
+        elif node.target == aten.transpose.int and set(node.args[1:]) == {1, 2}:
+            _transpose_as_view(module, node, count)
+    return finished(module)
+
+
+def for_last_row(module: GraphModule) -> GraphModule:
+    """A copy that computes the last token's logits only, where the output is rows [L, V] of a linear map."""
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    output = next(node for node in module.graph.nodes if node.op == "output")
+    head = output.all_input_nodes[0]
+    while head.target in (aten.select.int, *VIEWS):
+        head = head.all_input_nodes[0]
+    if head.target == aten.linear.default:
+        rows = head.all_input_nodes[0]
+        with module.graph.inserting_before(head):
+            last = module.graph.call_function(aten.slice.Tensor, (rows, 1, -1, sys.maxsize))
+        last.meta = dict(rows.meta)
+        head.args = (last, *head.args[1:])
+    return finished(module)
+
+
+def _transpose_as_view(module: GraphModule, node: Node, count: str) -> None:
+    """With one token, swapping the axes of tokens (whose size was `count`) and heads moves no data."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    shape: Any = source.args[1] if source.target in VIEWS else None
+    if shape is not None and list(shape[:2]) == [1, 1] and len(shape) == 4:
+        with module.graph.inserting_before(node):
+            view = module.graph.call_function(aten.view.default, (source.args[0], [1, shape[2], 1, shape[3]]))
+        view.meta = dict(node.meta)
+        replace(node, view)
+    elif count in map(str, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):
+        replace(node, source)
