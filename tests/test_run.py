@@ -108,7 +108,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     monkeypatch.setattr("specbench.run.execution.measure", out_of_memory)
     code, _, err, record = run()
     assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
-    assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 4
+    assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 7
     assert store.summaries(tmp_path) == []
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert "failed: t5-t5-draft-ende" in capfd.readouterr().out

@@ -20,7 +20,7 @@ the speedup; write a record to results/runs/ and show it as a table.
   draft=NAME        the same names, draft.path=FOLDER, or unigram | bigram | random | lookup (no weights)
   task=NAME         {tasks}
                     task.path=FILE.jsonl[.gz] reads your own rows, task.train_path= the text n-grams are fitted on
-  gamma=N           tokens drafted in a pass (default 4); gamma=auto takes the best by a short probe, gamma=adaptive
+  gamma=N           tokens drafted in a pass (default 7); gamma=auto takes the best by a short probe, gamma=adaptive
                     starts there and follows each text
   sampling.temperature=T  sampling.top_k=K  sampling.top_p=P     for p and q alike (default T=0, argmax)
   max_new_tokens=N  limit=PROMPTS  seed=N  dtype=bfloat16|float32  device=cpu|cuda  threads=N

@@ -86,7 +86,7 @@ class RunConfig:
     task: TaskConfig = field(default_factory=TaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     simulate: SimulateConfig = field(default_factory=SimulateConfig)
-    gamma: int | str = 4  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
+    gamma: int | str = 7  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
     max_new_tokens: int = 128
     limit: int | None = None  # prompts; unset: all
     seed: int = 0
