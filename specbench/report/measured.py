@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.measure.intervals import Interval, bootstrap, ratio
-from specbench.report.records import MACHINE, PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records, one_sample
 
 Record = dict[str, Any]
 RESAMPLES = 1000
@@ -44,7 +44,7 @@ def _ratio(record: Record, totals: Callable[[list[Record]], tuple[float, float]]
 
 def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:
     """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
-    frame = neural(records.frame)
+    frame = one_sample(neural(records.frame))
     frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
     rows = []
     for _, row in frame.iterrows():

@@ -56,14 +56,17 @@ def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE)
 
 
 def pick(record: dict[str, Any], longest: int = 44) -> int:
-    """The prompt to show where none is named: of those with a rejection and not too long, the longest."""
-
-    def worth(index: int) -> tuple[bool, int]:
-        ours = record["prompts"][index]["speculative"]
-        refused = any(a_pass["accepted"] < a_pass["drafted"] for a_pass in ours["passes"])
-        return (refused and len(ours["tokens"]) <= longest, len(ours["tokens"]))
-
-    return max(range(len(record["prompts"])), key=worth)
+    """The prompt to show where none is named, a typical one: of the longer half of those that fit and have a rejection,
+    the one whose tokens a pass are nearest to the run's."""
+    ways = [prompt["speculative"] for prompt in record["prompts"]]
+    refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
+    fitting = [i for i, way in enumerate(ways) if refused[i] and len(way["tokens"]) <= longest] or list(
+        range(len(ways))
+    )
+    fitting.sort(key=lambda i: -len(ways[i]["tokens"]))
+    whole = sum(len(way["tokens"]) for way in ways) / sum(len(way["passes"]) for way in ways)
+    longer = fitting[: (len(fitting) + 1) // 2]
+    return min(longer, key=lambda i: abs(len(ways[i]["tokens"]) / len(ways[i]["passes"]) - whole))
 
 
 def count(prompt: dict[str, Any]) -> str:

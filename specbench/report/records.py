@@ -19,7 +19,7 @@ from specbench.errors import UserError
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
-SAME = [*PAIR, "top_k", "top_p", "gamma", *MACHINE]
+SAME = [*PAIR, "top_k", "top_p", "gamma", "prompts", *MACHINE]
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
@@ -28,8 +28,8 @@ EXPECTED = [
 
 
 class Records:
-    """`frame` has one row a record (its summary), without those that a larger or newer one of the same config
-    replaces. `changing` has those whose gamma is no fixed number. Both are empty where there is no record."""
+    """`frame` has one row a record (its summary), without those that a newer one of the same config replaces.
+    `changing` has those whose gamma is no fixed number. Both are empty where there is no record."""
 
     def __init__(self, results: str | Path) -> None:
         self.results = Path(results)
@@ -79,6 +79,17 @@ class Records:
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """Without simulated records, whose alpha was chosen and whose texts mean nothing."""
     return frame[~frame["simulated"].astype(bool)]
+
+
+def one_sample(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each pair and machine the records over one number of prompts: that with the most gammas, for gammas are to be
+    compared over the same prompts."""
+    taken = [frame.iloc[:0]]
+    for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False):
+        gammas = group.groupby("prompts")["gamma"].nunique()
+        most = gammas[gammas == gammas.max()].index.max()
+        taken.append(group[group["prompts"] == most])
+    return pd.concat(taken)
 
 
 def kept_folder(results: str | Path) -> Path:
@@ -131,7 +142,7 @@ def _where(frame: pd.DataFrame) -> list[str]:
 
 
 def _best(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each config the record with the most prompts, and of those the newest."""
+    """Of each config the newest record."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     frame["simulated"] = [said is True for said in frame["simulated"]]
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
@@ -139,5 +150,5 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
     frame["where"] = _where(frame)
-    frame = frame.sort_values(["prompts", "created"], kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
-    return frame.sort_values([*PAIR, "gamma"], kind="stable").reset_index(drop=True)
+    frame = frame.sort_values("created", kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
+    return frame.sort_values([*PAIR, "gamma", "prompts"], kind="stable").reset_index(drop=True)

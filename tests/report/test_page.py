@@ -87,7 +87,7 @@ def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
 ) -> None:
     old = make(tmp_path, prompts=4, seed=1)
     keep(Records(tmp_path), print)
-    new = make(tmp_path, prompts=5, seed=2)
+    new = make(tmp_path, prompts=4, seed=2, created="2026-05-01T00:00:00+00:00")
     local = make(tmp_path, draft="other", seed=3)
     file = tmp_path / "runs" / f"{local}.json"
     file.write_text(file.read_text().replace('"draft": {\n   "path": null', '"draft": {\n   "path": "/home/me/model"'))

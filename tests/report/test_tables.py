@@ -12,7 +12,7 @@ from made_records import make
 from specbench.cli import main
 from specbench.config import conf_dir
 from specbench.report.keep import keep
-from specbench.report.records import Records, digest
+from specbench.report.records import Records, digest, one_sample
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
 
@@ -93,11 +93,18 @@ def test_values_are_those_of_the_record(records: Records) -> None:
         assert row["alpha_low"] == pytest.approx(summary["alpha_low"])
 
 
-def test_the_largest_then_newest_record_of_a_config_is_shown(tmp_path: Path) -> None:
+def test_the_newest_record_of_a_config_is_shown(tmp_path: Path) -> None:
     make(tmp_path, prompts=4, seed=1)
-    large = make(tmp_path, prompts=9, seed=2, created="2026-01-01T00:00:00+00:00")
-    make(tmp_path, prompts=5, seed=3, created="2026-05-01T00:00:00+00:00")
-    assert Records(tmp_path).frame["run_id"].tolist() == [large]
+    new = make(tmp_path, prompts=4, seed=2, created="2026-05-01T00:00:00+00:00")
+    assert Records(tmp_path).frame["run_id"].tolist() == [new]
+
+
+def test_gammas_are_compared_over_the_same_prompts(tmp_path: Path) -> None:
+    few = [make(tmp_path, gamma=gamma, prompts=4) for gamma in (1, 3, 7)]
+    many = make(tmp_path, gamma=7, prompts=9, seed=5)
+    frame = Records(tmp_path).frame
+    assert set(frame["run_id"]) == {*few, many}
+    assert one_sample(frame)["run_id"].tolist() == few
 
 
 def test_a_wrong_text_has_no_speed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, legend, nothing_yet, pair_name
 from specbench.report.measured import passes_of
-from specbench.report.records import MACHINE, PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, FAINT, GOLD, INK, PAPER, SLATE, VERMILLION, panels
 
 Record = dict[str, Any]
@@ -88,7 +88,7 @@ def parts(record: Record) -> Record:
 def _choose(frame: pd.DataFrame) -> pd.DataFrame:
     """One temperature, greedy where there is one; the pairs with the most gammas."""
     greedy = frame[frame["temperature"] == 0]
-    frame = greedy if not greedy.empty else frame
+    frame = one_sample(greedy if not greedy.empty else frame)
     groups = [group.sort_values("gamma") for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False)]
     groups.sort(key=lambda group: (-len(group), -group["alpha"].iloc[0]))
     taken: list[pd.DataFrame] = []

@@ -38,7 +38,10 @@ def figure2(records: Records) -> Drawn:
     axes.set_yticks(range(0, 11, 2))
     axes.set_xticks(TICKS)
     pair_lines(axes, measured)
-    notes = ["Curves: Equation 1. Points: tokens of a target pass in our records, at the α of each, with 95% intervals"]
+    notes = [
+        "Curves: Equation 1. Points: tokens of a target pass in our records, at the α of each, with 95% intervals; a "
+        "pass that the end of the text cuts short counts as one, so short texts lie below"
+    ]
     return Drawn(
         "figure2",
         "Figure 2. Expected tokens of a target pass",

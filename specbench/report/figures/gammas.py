@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from specbench.report.figure import Drawn
 from specbench.report.figures.marks import captions, nothing_yet, pair_name
-from specbench.report.records import MACHINE, PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, FAINT, INK, PAPER, VERMILLION, at_end, panels, spread
 
 TITLE = "Speedup against γ"
@@ -49,7 +49,7 @@ def _pairs(frame: pd.DataFrame) -> list[pd.DataFrame]:
     """The pairs with three gammas or more; those with the most gammas first, greedy before sampled."""
     groups = [
         group.sort_values("gamma")
-        for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False)
+        for _, group in one_sample(frame).groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False)
         if group["gamma"].nunique() >= 3
     ]
     groups.sort(key=lambda group: (-len(group), group["temperature"].iloc[0], -group["alpha"].iloc[0]))

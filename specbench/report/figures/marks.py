@@ -5,12 +5,14 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
 from specbench.report.records import MACHINE, PAIR, date, digest
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
+HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # so that a name is read where a curve crosses it
 NAME_WIDTH = 0.02  # of alpha, that a name set upright takes
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
@@ -48,7 +50,8 @@ def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
         if pd.notna(first["alpha_low"]):
             axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
         axes.axvline(first["alpha"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        axes.text(place, top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK)
+        axes.text(place, top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK,
+            path_effects=HALO)  # fmt: skip
 
 
 def pair_name(row: "pd.Series[object]") -> str:

@@ -8,7 +8,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.marks import TICKS, captions, pair_lines
 from specbench.report.measured import neural
 from specbench.report.paper import paper
-from specbench.report.records import MACHINE, PAIR, Records
+from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, at_end, panels, spread
 
 
@@ -47,7 +47,7 @@ def figure3(records: Records) -> Drawn:
 
 def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:
     """Of each pair with several gammas the fastest, with the range of gammas whose interval reaches its speedup."""
-    frame = neural(frame).dropna(subset=["speedup_measured", "speedup_high", "c"])
+    frame = one_sample(neural(frame)).dropna(subset=["speedup_measured", "speedup_high", "c"])
     rows = []
     for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False):
         if len(group) < 2:
