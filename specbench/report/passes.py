@@ -56,7 +56,7 @@ def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE)
 
 
 def pick(record: dict[str, Any], longest: int = 44) -> int:
-    """The prompt to show where none is named, a typical one: of the longer half of those that fit and have a rejection,
+    """The prompt to show where none is named, a typical one: of the longest tenth of those that fit and have a rejection,
     the one whose tokens a pass are nearest to the run's."""
     ways = [prompt["speculative"] for prompt in record["prompts"]]
     refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
@@ -65,7 +65,7 @@ def pick(record: dict[str, Any], longest: int = 44) -> int:
     )
     fitting.sort(key=lambda i: -len(ways[i]["tokens"]))
     whole = sum(len(way["tokens"]) for way in ways) / sum(len(way["passes"]) for way in ways)
-    longer = fitting[: (len(fitting) + 1) // 2]
+    longer = fitting[: 1 + len(fitting) // 10]
     return min(longer, key=lambda i: abs(len(ways[i]["tokens"]) / len(ways[i]["passes"]) - whole))
 
 

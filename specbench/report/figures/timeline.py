@@ -53,7 +53,7 @@ def figure5(records: Records) -> Drawn:
     ]  # fmt: skip
     tokens = len(wholes[0]["prompts"][index]["baseline"]["tokens"])
     notes = [
-        f"Prompt {index + 1}, {tokens} tokens by the target alone, chosen as typical: of the longer half of "
+        f"Prompt {index + 1}, {tokens} tokens by the target alone, chosen as typical: of the longest tenth of "
         "the texts the one whose speedup is nearest to the run's; times as recorded",
         "The calls of M_q within a pass are drawn equally long, for their sum is what is recorded; gaps are host work "
         "(accepting, drawing)",
@@ -63,7 +63,7 @@ def figure5(records: Records) -> Drawn:
 
 
 def _typical(record: Record, among: int) -> int:
-    """Of the longer half of the prompts the one whose own speedup is nearest to the run's."""
+    """Of the prompts with the longest tenth of texts the one whose own speedup is nearest to the run's."""
     prompts = record["prompts"][:among]
 
     def seconds(way: str, some: list[Record]) -> float:
@@ -73,7 +73,7 @@ def _typical(record: Record, among: int) -> int:
     whole = seconds("baseline", prompts) / seconds("speculative", prompts)
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"]["tokens"]))
     return min(
-        order[: (len(order) + 1) // 2],
+        order[: 1 + len(order) // 10],
         key=lambda i: abs(seconds("baseline", [prompts[i]]) / seconds("speculative", [prompts[i]]) - whole),
     )
 
