@@ -56,7 +56,7 @@ def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE)
 
 
 def pick(record: dict[str, Any], longest: int = 44) -> int:
-    """The prompt to show where none is named, a typical one: of the longest tenth that fit and have a rejection, the one
+    """The prompt to show where none is named, a typical one: of the longest tenth that fit and have a rejection, that
     whose tokens a pass are nearest to the run's."""
     ways = [prompt["speculative"] for prompt in record["prompts"]]
     refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
