@@ -112,21 +112,22 @@ def _overlaps(
             overlap_BT = torch.minimum(p_BTV.softmax(-1), q_BTV.softmax(-1)).sum(-1)
         else:
             overlap_BT = (p_BTV.argmax(-1) == q_BTV.argmax(-1)).float()
-    return overlap_BT, counted_BT
+    return overlap_BT.cpu(), counted_BT
 
 
 def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.Tensor, pad: int) -> torch.Tensor:
     """fp32 logits for every output position, given the source and the outputs before it."""
+    output_BT = output_BT.to(model.device)
     if model.config.is_encoder_decoder:
-        source_BS = _padded(sources, pad)
-        start_B1 = torch.full((len(sources), 1), model.config.decoder_start_token_id)
+        source_BS = _padded(sources, pad).to(model.device)
+        start_B1 = torch.full_like(source_BS[:, :1], model.config.decoder_start_token_id)
         logits_BTV: torch.Tensor = model(
             input_ids=source_BS,
             attention_mask=(source_BS != pad).long(),
             decoder_input_ids=torch.cat([start_B1, output_BT[:, :-1]], dim=1),
         ).logits
     else:  # prompts of one length, so nothing is padded on the left
-        whole = torch.cat([torch.tensor(sources), output_BT], dim=1)
+        whole = torch.cat([torch.tensor(sources, device=model.device), output_BT], dim=1)
         logits_BTV = model(input_ids=whole).logits[:, len(sources[0]) - 1 : -1]
     return logits_BTV.float()
 

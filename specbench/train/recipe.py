@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -47,12 +48,16 @@ def train(recipe: Recipe) -> Path:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
     rows, held = training_rows(recipe)
-    tokenizer = make_tokenizer(recipe, rows, output)
+    # With several processes the first one fits the tokenizer and asks the target; the others read what it wrote.
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    with processes.main_process_first():
+        tokenizer = make_tokenizer(recipe, rows, output)
     model = networks.build(recipe.model, tokenizer)
     if not torch.cuda.is_available():
         use_byte_dropout(model)
-    target = load_target(recipe, model, tokenizer)
-    train_set = training_set(recipe, rows, tokenizer, target, output)
+    target = load_target(recipe, model, tokenizer, processes.device)
+    with processes.main_process_first():
+        train_set = training_set(recipe, rows, tokenizer, target, output)
     trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
     clock = Clock(output / "seconds.txt")
     trainer.add_callback(clock)
@@ -75,7 +80,9 @@ def train(recipe: Recipe) -> Path:
     return output
 
 
-def load_target(recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel | None:
+def load_target(
+    recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, device: torch.device
+) -> PreTrainedModel | None:
     """The target of a distilling recipe, its vocabulary compared with the draft's."""
     where = recipe.distill.target
     if where is None:
@@ -83,11 +90,9 @@ def load_target(recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTok
     check_same_vocabulary(networks.load_tokenizer(where).get_vocab(), tokenizer.get_vocab(), where)
     dtype = torch.bfloat16 if recipe.bf16 else torch.float32
     target = networks.load(where, recipe.model.family, dtype, recipe.distill.revision).eval()
-    if torch.cuda.is_available():
-        target = target.to("cuda")
     if recipe.distill.borrow and recipe.model.start_from is None:
         borrow(draft, target)
-    return target
+    return target.to(device)
 
 
 def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingArguments:
