@@ -106,7 +106,8 @@ def speculative(
         drafting.rollback(len(tokens) - 1)
         now = target.now()
         times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
-        passes.append(Pass(count, accepted, len(emitted), *times, tokens=proposal.tokens))
+        # What was drafted behind an end of sequence was never part of the text.
+        passes.append(Pass(count, min(accepted, len(emitted)), len(emitted), *times, tokens=proposal.tokens))
         before = now
         if tokens[-1] in target.eos_ids:
             break

@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples at every run: a test that passed does not fail tomorrow by chance.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
 
 # Idle threads must not spin against other processes of a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -48,7 +48,8 @@ def test_any_walk_of_extending_and_rolling_back(kind: str, walk: list[tuple[int,
         assert session.length == len(tokens)
         assert logits.shape == (fed, PADDED)
         exact = uncached(kind, tokens)[-fed:]
-        assert (logits - exact).abs().max() < 3e-5 * exact.abs().max()
+        # These weights amplify rounding; a token too many or too few is of the order of the logits themselves.
+        assert (logits - exact).abs().max() < 1e-3 * exact.abs().max()
         kept = max(len(prompt(kind).prefix) - 1, len(tokens) - forgotten)
         session.rollback(kept)
         del tokens[kept:]

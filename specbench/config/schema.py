@@ -92,7 +92,9 @@ class RunConfig:
     seed: int = 0
     dtype: str = "auto"  # bfloat16 | float32 | float16; auto: bfloat16 where the device computes in it
     device: str = "auto"  # cpu | cuda | cuda:N; auto: cuda where there is one
-    engine: str = "auto"  # eager | static | cudagraph | compile; auto: cudagraph on CUDA, static on CPU, where the model allows
+    engine: str = (
+        "auto"  # eager | static | cudagraph | compile; auto: cudagraph on CUDA, static on CPU, where the model allows
+    )
     threads: int | None = None  # CPU threads of torch; unset: torch's own choice
     warmup: int = 2  # prompts decoded before the clock starts
     resamples: int = 2000  # bootstrap resamples over prompts
