@@ -8,9 +8,9 @@ import hydra
 from omegaconf import OmegaConf
 
 from specbench.config import conf_dir
+from specbench.config.kinds import DRAFT_KINDS
 from specbench.config.paths import shipped
 
-FITTED = dict.fromkeys(("unigram", "bigram"), "fitted on the task's training text")
 GROUPS = ("target", "draft", "task")
 
 
@@ -43,8 +43,9 @@ def main(argv: list[str]) -> int:
 def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
     """Usable offline, where it comes from, and its note."""
     note = str(choice.get("note") or "")
-    if choice.get("kind") not in (None, "model"):
-        return "yes", FITTED.get(choice["kind"], "nothing to fit"), note
+    kind = DRAFT_KINDS[choice.get("kind") or "model"]
+    if not kind.weights:
+        return "yes", "fitted on the task's training text" if kind.text else "nothing to fit", note
     if choice.get("path"):
         return _yes((Path(choice["path"]) / "config.json").is_file()), str(choice["path"]), note
     if choice.get("shipped"):

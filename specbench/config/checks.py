@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
-from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskConfig
+from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunConfig, TaskConfig
 from specbench.errors import UserError
 
 MAX_GAMMA = 64
 GAMMAS = ("auto", "adaptive")
+RULES = ("exact", "lenient", "typical", "block")
+RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
 DTYPES = ("auto", "bfloat16", "float32", "float16")
-DRAFT_KINDS = ("model", "unigram", "bigram", "random", "lookup")
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 METRICS = ("bleu", "rouge")
 WEIGHTS = ("trained", "random")
@@ -48,6 +50,9 @@ def check(config: RunConfig) -> None:
     )  # fmt: skip
     alpha = config.simulate.alpha
     require(alpha is None or 0 <= alpha <= 1, "simulate.alpha", alpha, "from 0 to 1, or null")
+    _check_accept(config.accept)
+    if alpha is not None and config.accept.rule != "exact":
+        raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     _check_model("target", config.target)
     _check_draft(config.draft)
     if alpha is None and "random" in (config.target.weights, config.draft.weights):
@@ -55,6 +60,22 @@ def check(config: RunConfig) -> None:
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
         )
     _check_task(config.task)
+
+
+def _check_accept(accept: AcceptConfig) -> None:
+    require(accept.rule in RULES, "accept.rule", accept.rule, " | ".join(RULES))
+    for key, rule in RULE_OF.items():
+        value = getattr(accept, key)
+        if value is None and rule == accept.rule:
+            raise UserError(f"accept.{key} is not set: accept={rule} needs one")
+        if value is not None and rule != accept.rule:
+            raise UserError(f"accept.{key}={value}: only accept={rule} has one; set both, or neither")
+    require(
+        accept.lenience is None or 0 < accept.lenience <= 1,
+        "accept.lenience", accept.lenience, "above 0 and at most 1",
+    )  # fmt: skip
+    for key, value in (("epsilon", accept.epsilon), ("delta", accept.delta)):
+        require(value is None or 0 < value < 1, f"accept.{key}", value, "between 0 and 1")
 
 
 def _check_model(key: str, model: ModelConfig) -> None:
@@ -82,7 +103,7 @@ def _check_draft(draft: DraftConfig) -> None:
     require(draft.kind in DRAFT_KINDS, "draft.kind", draft.kind, " | ".join(DRAFT_KINDS))
     require(1 <= draft.match <= 16, "draft.match", draft.match, "from 1 to 16")
     require(0 < draft.discount < 1, "draft.discount", draft.discount, "between 0 and 1")
-    if draft.kind == "model":
+    if DRAFT_KINDS[draft.kind].weights:
         _check_model("draft", draft)
 
 

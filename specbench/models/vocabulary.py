@@ -65,14 +65,17 @@ class Vocabulary:
         return hashlib.sha256(json.dumps(sorted(self.tokens.items())).encode()).hexdigest()[:16]
 
 
-def require_same_vocabulary(target: Vocabulary, draft: Vocabulary, target_name: str, draft_name: str) -> None:
-    """Raise UserError unless both map the same tokens to the same ids: p and q must be over one vocabulary."""
+def require_same_vocabulary(
+    target: Vocabulary, draft: Vocabulary, target_name: str, draft_name: str, key: str = "draft"
+) -> None:
+    """Raise UserError unless both map the same tokens to the same ids: p and q must be over one vocabulary. `key` is
+    what the config calls the draft."""
     if target.tokens == draft.tokens:
         return
     pairs = target.tokens.items() ^ draft.tokens.items()
     token, _ = min(pairs, key=lambda pair: (pair[1], pair[0]))
     raise UserError(
-        f"draft={draft_name}: its vocabulary is not that of target={target_name} "
+        f"{key}={draft_name}: its vocabulary is not that of target={target_name} "
         f"({len(draft.tokens)} and {len(target.tokens)} tokens; the first difference is {token!r}, "
         f"{draft.tokens.get(token, 'absent')} and {target.tokens.get(token, 'absent')}): "
         "pick a draft of the target's family, or draft=unigram | bigram | random"

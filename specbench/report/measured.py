@@ -5,12 +5,13 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.config.kinds import DRAFT_KINDS
 from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.report.records import MACHINE, PAIR, Records, one_sample
 
 Record = dict[str, Any]
 RESAMPLES = 1000
-WITHOUT_WEIGHTS = ["unigram", "bigram", "random", "lookup"]
+WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not kind.weights]
 
 
 def neural(frame: pd.DataFrame) -> pd.DataFrame:

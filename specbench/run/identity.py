@@ -6,8 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from specbench.config import ModelConfig, RunConfig
+from specbench.config.kinds import DRAFT_KINDS
 from specbench.config.paths import shipped
 from specbench.models.load import name_of
+from specbench.run.accept import slug
 
 # Where a record goes and whether it is made anew are not part of what is measured.
 NOT_IDENTITY = ("results", "force")
@@ -19,12 +21,12 @@ def identify(config: RunConfig) -> str:
     frozen["content"] = _content(config)
     digest = hashlib.sha256(json.dumps(frozen, sort_keys=True).encode()).hexdigest()[:8]
     names = f"{name_of(config.target)}-{draft_name(config)}-{config.task.name}"
-    return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}-{digest}"
+    return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}{slug(config.accept)}-{digest}"
 
 
 def draft_name(config: RunConfig) -> str:
     """What tables call the draft."""
-    return name_of(config.draft) if config.draft.kind == "model" else config.draft.kind
+    return name_of(config.draft) if DRAFT_KINDS[config.draft.kind].weights else config.draft.kind
 
 
 def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
@@ -32,10 +34,11 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
 
     Files that ship count by their content: an installation sets its own times, and they are small.
     """
-    models = [config.target] + ([config.draft] if config.draft.kind == "model" else [])
+    kind = DRAFT_KINDS[config.draft.kind]
+    models = [config.target] + ([config.draft] if kind.weights else [])
     seen = [entry for model in models for entry in files_of(model)]
     own = [config.task.path] if config.task.path else []
-    if config.draft.kind in ("unigram", "bigram") and config.task.train_path:
+    if kind.text and config.task.train_path:
         own.append(config.task.train_path)
     seen += [_seen(file) for path in own for file in _files(Path(path))]
     if config.task.path is None and config.task.shipped:
