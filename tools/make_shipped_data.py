@@ -9,12 +9,12 @@ import argparse
 import gzip
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from specbench.config.paths import shipped
+from specbench.train.passages import lead, sentences
 from specbench.train.rows import HeldOut, Row, read
 
 FIELDS = ("en", "de")
@@ -55,17 +55,13 @@ def passages(texts: Iterable[str], count: int, draw: random.Random) -> list[Row]
     """Passages of 120 to 220 words; the highlights are their first sentences, up to 45 words."""
     made: list[Row] = []
     for text in texts:
-        sentences = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+        left = sentences(text)
         article: list[str] = []
-        while sentences and len(" ".join(article).split()) < 120:
-            article.append(sentences.pop(0))
-        lead: list[str] = []
-        for sentence in article:
-            if lead and len(" ".join([*lead, sentence]).split()) > 45:
-                break
-            lead.append(sentence)
-        if 120 <= len(" ".join(article).split()) <= 220 and len(" ".join(lead).split()) <= 60:
-            made.append({"article": " ".join(article), "highlights": " ".join(lead)})
+        while left and len(" ".join(article).split()) < 120:
+            article.append(left.pop(0))
+        highlights = " ".join(lead(article))
+        if 120 <= len(" ".join(article).split()) <= 220 and len(highlights.split()) <= 60:
+            made.append({"article": " ".join(article), "highlights": highlights})
     return draw.sample(made, count)
 
 

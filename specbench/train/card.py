@@ -37,6 +37,8 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     where = data.hub or ", ".join(short_name(path) for path in data.path)
     kept = "".join(f", {name} in {list(values)}" for name, values in data.keep.items())
     held = "".join(f"; without {short_name(path)} and near copies" for path in data.exclude)
+    running = ", ".join(short_name(path) for path in data.passages.path)
+    held += f"; and passages of {running}, to be summarised by their first sentences" if running else ""
     rows = [
         ("parameters", f"{facts.parameters / 1e6:.2f}M"),
         ("data", f"{where}{kept}{held} ({facts.rows:,} rows)"),
@@ -63,10 +65,12 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
 def portable(recipe: Recipe) -> str:
     """The whole recipe as YAML, with file names in place of this machine's folders."""
     whole = asdict(recipe)
-    data, tokenizer = whole["data"], whole["tokenizer"]
-    for part, key in ((data, "path"), (data, "exclude"), (data, "eval_path"), (tokenizer, "extra")):
+    data, tokenizer, passages = whole["data"], whole["tokenizer"], whole["data"]["passages"]
+    lists = ((data, "path"), (data, "exclude"), (data, "eval_path"), (passages, "path"), (passages, "exclude"))
+    for part, key in (*lists, (tokenizer, "extra")):
         part[key] = [short_name(path) for path in part[key]]
-    data["test"] = {name: short_name(path) for name, path in data["test"].items()}
+    for part in (data, passages):
+        part["test"] = {name: short_name(path) for name, path in part["test"].items()}
     for part, key in (
         (whole, "output"),
         (tokenizer, "start_from"),

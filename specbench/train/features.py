@@ -15,8 +15,9 @@ from specbench.train.schema import DataPlan
 
 
 def pairs(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
-    """Prefix + source, and target, both closed by the end-of-sequence token."""
-    sources = tokenizer([plan.prefix + row[plan.source] for row in rows], max_length=plan.max_source, truncation=True)
+    """Prefix + source, and target, both closed by the end-of-sequence token. A row may have a `prefix` of its own."""
+    texts = [row.get("prefix", plan.prefix) + row[plan.source] for row in rows]
+    sources = tokenizer(texts, max_length=plan.max_source, truncation=True)
     targets = tokenizer([row[plan.target] for row in rows], max_length=plan.max_target, truncation=True)
     return pairs_of_ids(sources["input_ids"], targets["input_ids"])
 

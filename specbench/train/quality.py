@@ -1,4 +1,4 @@
-"""Quality of what was trained: BLEU of greedy outputs, and α of a draft against its target.
+"""Quality of what was trained: its greedy outputs, and α of a draft against its target.
 
 α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
 one-hot at T=0. It does not know files or recipes, nor how fast anything is.
@@ -30,26 +30,15 @@ def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction]
     return metric
 
 
-def bleu(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: list[str],
-    references: list[str],
-    *,
-    max_new_tokens: int = 128,
-    batch_size: int = 100,
-) -> float:
-    """sacreBLEU of the model's greedy outputs."""
+def greedy_texts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: list[Ids], max_new_tokens: int
+) -> list[str]:
+    """What the model greedily writes for each source, in words."""
     outputs = write_outputs(
-        model,
-        tokenizer(prompts)["input_ids"],
-        sampled=False,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        seed=0,
-        progress=False,
+        model, sources, sampled=False, batch_size=100, max_new_tokens=max_new_tokens, seed=0, progress=False
     )
-    return quality("bleu", tokenizer.batch_decode(outputs, skip_special_tokens=True), references) or 0.0
+    texts: list[str] = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    return texts
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,16 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.clock import Clock
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
-from specbench.train.quality import alpha, bleu, bleu_metric
-from specbench.train.rows import Row, load_rows
+from specbench.train.held_out import measure
+from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
-from specbench.train.sets import evaluation_set, fields, make_tokenizer, training_rows, training_set
+from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import DistillTrainer, SizedTrainer
-
-PROMPT_TOKENS = 8  # of each text, when a decoder-only pair is measured
 
 
 def train(recipe: Recipe) -> Path:
@@ -156,33 +153,3 @@ def make_trainer(
     if target is None:
         return SizedTrainer(**told)
     return DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
-
-
-def measure(
-    recipe: Recipe,
-    held: list[Row],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    target: PreTrainedModel | None,
-) -> dict[str, str]:
-    """BLEU, and α against the target, on the rows held out and on each test file of the recipe."""
-    plan = recipe.data
-    measured: dict[str, str] = {}
-    tests = {"held-out rows": held} if held else {}
-    tests |= {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
-    for name, rows in tests.items():
-        if recipe.task == "seq2seq":
-            prompts = [plan.prefix + row[plan.source] for row in rows]
-            sources = tokenizer(prompts, max_length=plan.max_source, truncation=True)["input_ids"]
-            score = bleu(model, tokenizer, prompts, [row[plan.target] for row in rows], max_new_tokens=plan.max_target)
-            measured[f"BLEU, {name} ({len(rows)} rows)"] = f"{score:.1f}"
-        else:
-            texts = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
-            sources = [ids[:PROMPT_TOKENS] for ids in texts if len(ids) >= PROMPT_TOKENS]
-            if not sources:
-                raise UserError(f"data.test: no text of {name} has {PROMPT_TOKENS} tokens or more to start from")
-        if target is not None:
-            for sampled in (False, True):
-                found = alpha(target, model, sources, sampled=sampled, max_new_tokens=plan.max_target, seed=recipe.seed)
-                measured[f"α, {name}, T={int(sampled)}"] = f"{found} on {found.tokens:,} tokens"
-    return measured

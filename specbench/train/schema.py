@@ -41,6 +41,18 @@ class TokenizerPlan:
 
 
 @dataclass
+class PassagePlan:
+    """A second task beside the pairs: passages of running text, whose summaries are their first sentences."""
+
+    path: list[str] = field(default_factory=list)  # files with one text a row, in the order of the text
+    rows: int = 25000
+    words: list[int] = field(default_factory=lambda: [30, 120])  # of a passage: at least, at most
+    prefix: str = "summarize: "
+    exclude: list[str] = field(default_factory=list)  # files whose sentences must not be seen
+    test: dict[str, str] = field(default_factory=dict)  # name -> file of articles and highlights, for the model card
+
+
+@dataclass
 class DataPlan:
     """Rows from JSONL files (`path`) or from the hub (`hub`), filtered, minus what is held out (`exclude`)."""
 
@@ -65,6 +77,7 @@ class DataPlan:
     hold_out: int = 0  # rows, drawn by the seed, that are not trained on and measured at the end
     test: dict[str, str] = field(default_factory=dict)  # name -> file: measured at the end, for the model card
     test_rows: int = 1000
+    passages: PassagePlan = field(default_factory=PassagePlan)
 
 
 @dataclass
@@ -133,6 +146,9 @@ def check(recipe: Recipe) -> Recipe:
     for key, number in at_least_one.items():
         if number < 1:
             raise UserError(f"{key} is {number}: it must be at least 1")
+    words = recipe.data.passages.words
+    if len(words) != 2 or not 0 < words[0] <= words[1]:
+        raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
     choices = {
         "task": (recipe.task, ("seq2seq", "lm")),
         "model.family": (recipe.model.family, ("t5", "gpt2")),

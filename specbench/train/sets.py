@@ -17,6 +17,7 @@ from specbench.errors import UserError
 from specbench.train import features
 from specbench.train.networks import load_tokenizer
 from specbench.train.outputs import Ids, kept_outputs, write_outputs
+from specbench.train.passages import made_passages
 from specbench.train.rows import Row, joined, load_rows, read, without_held_out
 from specbench.train.schema import Recipe
 from specbench.train.tokenizers import fit_unigram, fit_wordpiece
@@ -28,7 +29,7 @@ def fields(recipe: Recipe) -> tuple[str, ...]:
 
 
 def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
-    """Every row to train on (filtered, without what is excluded, with the joined ones), and those held out of them."""
+    """Every row to train on (filtered, without what is excluded, with joined ones and passages), and those held out."""
     plan = recipe.data
     rows = without_held_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
     held: list[Row] = []
@@ -37,7 +38,10 @@ def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
         held, rows = rows[: plan.hold_out], rows[plan.hold_out :]
         if not rows:
             raise UserError(f"data.hold_out is {plan.hold_out}: nothing is left to train on")
-    return rows + (joined(rows, plan, recipe.seed) if recipe.task == "seq2seq" else []), held
+    if recipe.task == "lm":
+        return rows, held
+    summaries = made_passages(plan.passages, plan.source, plan.target, recipe.seed)
+    return rows + joined(rows, plan, recipe.seed) + summaries, held
 
 
 def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedTokenizerFast:

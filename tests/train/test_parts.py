@@ -1,5 +1,6 @@
 """The parts of training by themselves: sizes, rows, tokenizers, the loss, the errors."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from transformers import Seq2SeqTrainingArguments
 
 from specbench.config import conf_dir
+from specbench.config.paths import shipped
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.distill import borrow, distillation_loss, mean_overlap
@@ -60,12 +62,13 @@ def test_the_papers_pair_has_the_papers_size(name: str, millions: float) -> None
     assert model.lm_head.weight is not model.transformer.wte.weight
 
 
-@pytest.mark.parametrize(("name", "megabytes"), [("t5-mini", 28), ("t5-nano", 8)])
-def test_the_shipped_pair_is_small(name: str, megabytes: float) -> None:
-    with torch.device("meta"):
-        model = networks.build(composed(name).model, Vocabulary())
-    assert networks.parameter_count(model) * 2 < megabytes * 1e6
-    assert model.config.num_decoder_layers <= model.config.num_layers
+def test_the_shipped_models_are_small_and_run_in_transformers() -> None:
+    folders = sorted(shipped("models").iterdir())
+    assert sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors")) < 40e6
+    for folder in folders:
+        config = json.loads((folder / "config.json").read_text())
+        if config["is_encoder_decoder"]:
+            assert config["num_decoder_layers"] <= config["num_layers"]  # else generate() cannot run it
 
 
 def test_rates_follow_the_size_of_each_tensor() -> None:

@@ -1,0 +1,77 @@
+"""What a trained model is worth on rows it has not seen: BLEU, ROUGE-L beside lead-3, and α of a draft.
+
+It does not train; what it finds goes into the model card.
+"""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.errors import UserError
+from specbench.quality import quality_interval
+from specbench.train.outputs import Ids
+from specbench.train.passages import lead_3
+from specbench.train.quality import alpha, greedy_texts
+from specbench.train.rows import Row, load_rows
+from specbench.train.schema import Recipe
+from specbench.train.sets import fields
+
+PROMPT_TOKENS = 8  # of each text, when a decoder-only pair is measured
+
+
+def measure(
+    recipe: Recipe,
+    held: list[Row],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    target: PreTrainedModel | None,
+) -> dict[str, str]:
+    """Name of a figure to its value, for the rows held out and each test file of the recipe."""
+    plan = recipe.data
+    measured: dict[str, str] = {}
+    sources: dict[str, list[Ids]] = {}
+    tests = {"held-out rows": held} if held else {}
+    tests |= {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
+    for name, rows in tests.items():
+        if recipe.task == "lm":
+            sources[name] = _beginnings([row[plan.text] for row in rows], tokenizer, name)
+            continue
+        sources[name] = _ids([plan.prefix + row[plan.source] for row in rows], recipe, tokenizer)
+        texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
+        found = _scored("bleu", texts, [row[plan.target] for row in rows])
+        measured[f"BLEU, {name} ({len(rows)} rows)"] = found
+    for name, path in plan.passages.test.items():
+        rows = load_rows(plan, ("article", "highlights"), [path])[: plan.test_rows]
+        sources[name] = _ids([plan.passages.prefix + row["article"] for row in rows], recipe, tokenizer)
+        texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
+        read = tokenizer.batch_decode(sources[name], skip_special_tokens=True)
+        leads = [lead_3(text.removeprefix(plan.passages.prefix.strip())) for text in read]
+        wanted = [row["highlights"] for row in rows]
+        measured[f"ROUGE-L, {name} ({len(rows)} rows)"] = _scored("rouge", texts, wanted)
+        measured[f"ROUGE-L of lead-3, {name}"] = _scored("rouge", leads, wanted)
+    if target is not None:
+        for name, prompts in sources.items():
+            for sampled in (False, True):
+                overlap = alpha(
+                    target, model, prompts, sampled=sampled, max_new_tokens=plan.max_target, seed=recipe.seed
+                )
+                measured[f"α, {name}, T={int(sampled)}"] = f"{overlap} on {overlap.tokens:,} tokens"
+    return measured
+
+
+def _scored(metric: str, texts: list[str], wanted: list[str]) -> str:
+    score, low, high = quality_interval(metric, texts, wanted)
+    return f"{score:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Ids]:
+    ids: list[Ids] = tokenizer(texts, max_length=recipe.data.max_source, truncation=True)["input_ids"]
+    return ids
+
+
+def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
+    if not long_enough:
+        raise UserError(f"data.test: no text of {name} has {PROMPT_TOKENS} tokens or more to start from")
+    return long_enough

@@ -1,0 +1,99 @@
+"""Passages to summarise, made of running text: the summary is the passage's own first sentences.
+
+News put first what matters most, and a summary of the first sentences (lead-3) is hard to beat. A small model without
+any article to learn from can learn that much from every running text. It does not know tokens or models.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from specbench.errors import UserError
+from specbench.train.rows import Row, read
+from specbench.train.schema import PassagePlan
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+LEAD_WORDS = 45
+
+
+def sentences(text: str) -> list[str]:
+    """`text` cut behind each full stop, question mark and exclamation mark that a space follows."""
+    return [sentence for sentence in SENTENCE_END.split(" ".join(text.split())) if sentence]
+
+
+def lead(passage: Sequence[str], words: int = LEAD_WORDS) -> list[str]:
+    """The first sentence, and those behind it that fit in `words` with it."""
+    taken: list[str] = []
+    count = 0
+    for sentence in passage:
+        count += len(sentence.split())
+        if taken and count > words:
+            break
+        taken.append(sentence)
+    return taken
+
+
+def lead_3(text: str) -> str:
+    """The first three sentences: the usual baseline of news summaries."""
+    return " ".join(sentences(text)[:3])
+
+
+def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> list[Row]:
+    """`plan.rows` passages from the texts of `plan.path`, a row each with its own `prefix`; none holds a sentence of
+    `plan.exclude`. Where each begins and how long it is, is drawn by the seed."""
+    if not plan.path:
+        return []
+    held = {sentence for file in plan.exclude for text in _texts([file]) for sentence in sentences(text)}
+    runs = [run for file in plan.path for run in _runs(_texts([file]), held)]
+    draw = random.Random(seed)
+    made = [row for run in runs for row in _cut(run, plan, source, target, draw)]
+    if not made:
+        raise UserError(f"data.passages.path: no passage of {plan.words[0]} words or more in {', '.join(plan.path)}")
+    draw.shuffle(made)
+    return made[: plan.rows]
+
+
+def _texts(files: Iterable[str]) -> Iterator[str]:
+    for file in files:
+        for number, row in enumerate(read(file), 1):
+            text = row.get("text", row.get("article"))
+            if not isinstance(text, str):
+                raise UserError(f"{file}, row {number}: no text field 'text' (it has {', '.join(sorted(row))})")
+            yield text
+
+
+def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
+    """Sentences that follow each other, also from one row to the next; a held-out sentence ends a run."""
+    run: list[str] = []
+    for text in texts:
+        for sentence in sentences(text):
+            if sentence not in held:
+                run.append(sentence)
+            elif run:
+                yield run
+                run = []
+    if run:
+        yield run
+
+
+def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: random.Random) -> Iterator[Row]:
+    """Passages that begin at every few sentences and so overlap, but have different leads."""
+    start = 0
+    least, most = plan.words
+    while start < len(run):
+        wanted = draw.randint(least, most)
+        passage: list[str] = []
+        count = 0
+        for sentence in run[start:]:
+            count += len(sentence.split())
+            if count > most:
+                break
+            passage.append(sentence)
+            if count >= wanted:
+                break
+        taken = lead(passage)
+        if least <= sum(len(sentence.split()) for sentence in passage) and len(taken) < len(passage):
+            yield {"prefix": plan.prefix, source: " ".join(passage), target: " ".join(taken)}
+        start += max(1, len(taken))
