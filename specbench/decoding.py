@@ -73,8 +73,11 @@ def speculative(
     max_new_tokens: int,
     generator: torch.Generator,
     accept: AcceptanceRule = accept_exact,
+    compared: Sampling | None = None,
 ) -> Trace:
-    """Speculative decoding: `gamma` drafted tokens are checked by one target run (Algorithm 1).
+    """Speculative decoding: `gamma` drafted tokens are checked by one target run (Algorithm 1, or the rule `accept`).
+
+    `compared` is how p is adjusted for the rule, where that is not `sampling`.
 
     `gamma` may be a policy, which decides before each pass from the passes that are over. A pass never drafts past
     `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an accepted block.
@@ -94,7 +97,7 @@ def speculative(
 
         count = len(proposal.tokens)
         logits_LV = session.extend(tokens[session.length :] + proposal.tokens)
-        p_GV = standardise(logits_LV[-(count + 1) :], sampling, target.vocabulary_size)
+        p_GV = standardise(logits_LV[-(count + 1) :], compared or sampling, target.vocabulary_size)
         verified_at = target.now()
 
         accepted, token = accept(p_GV, proposal.q_GV, proposal.tokens, generator)

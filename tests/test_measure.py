@@ -7,6 +7,7 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
+from specbench.acceptance import lenient
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements, beta
@@ -186,14 +187,15 @@ def test_many_drafts_in_chunks_are_each_alone_and_whole(sampling: Sampling, monk
     self_draft = ModelDraft(target, 40)
     uniform = UniformDraft(40, torch.device("cpu"))
     prompt, text = Prompt((), (3, 7, 9)), [5, 8, 8, 30, 2, 17, 9]
-    whole = agreements(target, [far, self_draft, uniform], prompt, text, sampling, (1.0, 0.5))
+    rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in (1.0, 0.5)}
+    whole = agreements(target, [far, self_draft, uniform], prompt, text, sampling, rules)
     monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
-    parts = agreements(target, [far, self_draft, uniform], prompt, text, sampling, (1.0, 0.5))
+    parts = agreements(target, [far, self_draft, uniform], prompt, text, sampling, rules)
     for a, b in zip(whole, parts, strict=True):
         assert a.beta == pytest.approx(b.beta, abs=1e-5)
         assert a.kept == pytest.approx(b.kept, abs=1e-4)
-        assert a.lenient[1.0] == pytest.approx(a.beta)
-        assert all(lenient >= plain - 1e-6 for lenient, plain in zip(a.lenient[0.5], a.beta, strict=True))
+        assert a.under["1"] == pytest.approx(a.beta)
+        assert all(more >= plain - 1e-6 for more, plain in zip(a.under["0.5"], a.beta, strict=True))
     assert whole[0].beta == pytest.approx(beta(target, far, prompt, text, sampling), abs=1e-5)
     assert whole[1].beta == pytest.approx([1.0] * 7, abs=1e-4)
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from specbench import store
+from specbench.acceptance import lenient
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
@@ -78,8 +79,9 @@ def score(pairs: Sequence[tuple[ChooseConfig, Parts]], leniences: Sequence[float
         progress.say(f"scoring {', '.join(draft_name(one) for one in configs)}")
         began = target.now()
         found: dict[str, list[Agreement]] = {draft_name(one): [] for one in configs}
+        rules = {f"{one:g}": lenient(one, sampling) for one in leniences}
         for index, text in enumerate(sample.texts):
-            scores = agreements(target, [p.draft for p in parts], parts[0].prompts[index], text, sampling, leniences)
+            scores = agreements(target, [p.draft for p in parts], parts[0].prompts[index], text, sampling, rules)
             for one, agreement in zip(configs, scores, strict=True):
                 found[draft_name(one)].append(agreement)
             progress.advance(index + 1, len(sample.texts))
@@ -140,15 +142,15 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
             return bootstrap(columns, ratio, config.resamples, config.seed)
 
         alpha = mean([(sum(a.beta), len(a.beta)) for a in texts])
-        lenient = {
-            f"{lenience:g}": asdict(mean([(sum(a.lenient[lenience]), len(a.beta)) for a in texts]))
-            for lenience in texts[0].lenient
+        under_lenience = {
+            lenience: asdict(mean([(sum(a.under[lenience]), len(a.beta)) for a in texts]))
+            for lenience in texts[0].under
         }
         rows.append({
             "target": name_of(config.target), "draft": name, "task": config.task.name,
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
-            "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high, "lenient": lenient,
+            "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high, "lenient": under_lenience,
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         })  # fmt: skip

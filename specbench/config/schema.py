@@ -71,6 +71,16 @@ class SamplingConfig:
 
 
 @dataclass
+class AcceptConfig:
+    """Which drafted tokens stay."""
+
+    rule: str = "exact"  # exact | lenient | typical | block
+    lenience: float | None = None  # lenient: l of A.5
+    epsilon: float | None = None  # typical: the highest bar that a token's p must pass
+    delta: float | None = None  # typical: the bar is delta exp(-entropy) below that
+
+
+@dataclass
 class SimulateConfig:
     """Measuring times at a given alpha: the real loop and kernels, acceptance by chance. Texts mean nothing then."""
 
@@ -85,6 +95,7 @@ class RunConfig:
     draft: DraftConfig = field(default_factory=DraftConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    accept: AcceptConfig = field(default_factory=AcceptConfig)
     simulate: SimulateConfig = field(default_factory=SimulateConfig)
     gamma: int | str = 7  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
     max_new_tokens: int = 128

@@ -3,19 +3,20 @@ alpha (Theorem 3.5, Corollary 3.6).
 
 One reading of the text by the target serves all drafts. Distributions are made `CHUNK` positions at a time and dropped:
 however long the text, a dozen tensors of CHUNK x V numbers are alive (0.4 GB at a vocabulary of 32k; half without
-leniences).
+lossy rules).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from specbench.drafts import Draft
-from specbench.measure.lenience import accepted, compared, strayed
+from specbench.acceptance import TokenRule
+from specbench.drafts import Draft, start_beside
+from specbench.measure.lossy import accepted, before_argmax, strayed
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, standardise
 
@@ -32,8 +33,9 @@ class Agreement:
         over neighbours are right where products of betas are not: after an accepted token the text is no longer a
         draw from p alone. `measure.positions` counts passes with them.
     silent: whether the draft has nothing to propose here (a look-up that finds no match).
-    lenient: the same chance as beta under each lenience l (A.5, `measure.lenience`). Its mean is alpha(l).
-    strayed: how far the token that comes out under l is from the target's, in total variation.
+    under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
+        mean is A.5's alpha(l).
+    strayed: how far the token that comes out under the rule is from the target's, in total variation.
 
     At T = 0 p and q are one-hot, and both beta and kept are 1 where the argmaxes agree and 0 elsewhere.
     """
@@ -41,8 +43,13 @@ class Agreement:
     beta: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
     silent: list[bool] = field(default_factory=list)
-    lenient: dict[float, list[float]] = field(default_factory=dict)
-    strayed: dict[float, list[float]] = field(default_factory=dict)
+    under: dict[str, list[float]] = field(default_factory=dict)
+    strayed: dict[str, list[float]] = field(default_factory=dict)
+
+    def at(self, rule: str) -> "Agreement":
+        """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
+        rule would be another."""
+        return replace(self, beta=self.under[rule], kept=self.under[rule])
 
 
 def agreements(
@@ -51,29 +58,32 @@ def agreements(
     prompt: Prompt,
     generated: Sequence[int],
     sampling: Sampling,
-    leniences: Sequence[float] = (),
+    rules: Mapping[str, TokenRule] | None = None,
 ) -> list[Agreement]:
-    """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`."""
+    """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`. `rules` are
+    lossy ones to judge by as well, by name."""
+    rules = rules or {}
     tokens = [*prompt.prefix, *generated]
     first, end = len(prompt.prefix), len(prompt.prefix) + len(generated)
     session = target.start(prompt)
-    drafting = [draft.start(prompt, sampling) for draft in drafts]
-    found = [Agreement(lenient={x: [] for x in leniences}, strayed={x: [] for x in leniences}) for _ in drafts]
-    greedy = sampling.temperature == 0
+    drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
+    found = [Agreement(under={x: [] for x in rules}, strayed={x: [] for x in rules}) for _ in drafts]
     for start in range(first, end, CHUNK):
         stop = min(start + CHUNK, end)
         logits_LV = session.extend(tokens[session.length : stop - 1])
         p_LV = standardise(logits_LV[-(stop - start) :], sampling, target.vocabulary_size)
-        compared_LV = compared(logits_LV[-(stop - start) :], sampling, target.vocabulary_size) if leniences else p_LV
+        warm_LV = p_LV
+        if rules and sampling.temperature == 0:
+            warm_LV = standardise(logits_LV[-(stop - start) :], before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement in zip(drafting, found, strict=True):
             q_LV = one.score(tokens[:stop], start)
             agreement.beta.extend(p_LV.minimum(q_LV).sum(-1).tolist())
             agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
             agreement.kept.extend(_kept(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
-            for lenience in leniences:
-                agreement.lenient[lenience].extend(accepted(compared_LV, q_LV, lenience, greedy).tolist())
-                agreement.strayed[lenience].extend(strayed(compared_LV, q_LV, lenience, greedy).tolist())
+            for name, rule in rules.items():
+                agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
+                agreement.strayed[name].extend(strayed(rule, warm_LV, q_LV).tolist())
     return found
 
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from specbench.acceptance import accept_by_chance, accept_exact
+from specbench.acceptance import lenient
 from specbench.config import RunConfig
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
-from specbench.measure.lenience import LENIENCES
 from specbench.measure.lossless import first_difference
+from specbench.measure.lossy import LENIENCES
+from specbench.run.accept import pick
 from specbench.run.build import Parts
 from specbench.sampling import Sampling
 
@@ -29,7 +30,8 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
     """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
     for index in range(min(config.warmup, len(parts.prompts))):
         both_ways(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
-    if config.sampling.temperature > 0 and config.simulate.alpha is None:
+    lossy = pick(config, sampling_of(config)).lossy is not None
+    if config.sampling.temperature > 0 and config.simulate.alpha is None and not lossy:
         _prove_greedy_identity(config, parts)
 
 
@@ -47,7 +49,9 @@ def _prove_greedy_identity(config: RunConfig, parts: Parts) -> None:
 
 
 def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
-    """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree."""
+    """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree.
+
+    Under a lossy rule they need not, and how often its tokens stay is kept as well (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], sampling_of(config)
     baseline, ours = both_ways(config, parts, index, sampling)
     raw = {
@@ -61,18 +65,21 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     }
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
         return raw | {"beta": [config.simulate.alpha] * len(baseline.tokens)}
-    difference = None
-    if sampling.temperature == 0:
+    difference, lossy = None, pick(config, sampling).lossy
+    if sampling.temperature == 0 and lossy is None:
         found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
         difference = found and asdict(found) | {"is_rounding": found.is_rounding}
-    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, LENIENCES)[0]
+    rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
+    if lossy is not None:
+        rules["rule"] = lossy
+    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, rules)[0]
+    # Sums over the tokens are all that alpha(l) and its interval need.
+    under = {name: sum(values) for name, values in agreement.under.items()}
+    strayed = {name: sum(values) for name, values in agreement.strayed.items()}
+    own = {"rule": {"kept": under.pop("rule"), "strayed": strayed.pop("rule")}} if lossy is not None else {}
     return raw | {
-        "beta": agreement.beta,
-        # Sums over the tokens are all that alpha(l) and its interval need.
-        "lenient": {f"{lenience:g}": sum(values) for lenience, values in agreement.lenient.items()},
-        "strayed": {f"{lenience:g}": sum(values) for lenience, values in agreement.strayed.items()},
-        "difference": difference,
-    }
+        "beta": agreement.beta, "lenient": under, "strayed": strayed, **own, "difference": difference,
+    }  # fmt: skip
 
 
 def both_ways(
@@ -82,7 +89,7 @@ def both_ways(
     slows down or speeds up favours neither."""
     prompt = parts.prompts[index]
     most = tokens or config.max_new_tokens
-    accept = accept_exact if config.simulate.alpha is None else accept_by_chance(config.simulate.alpha)
+    picked = pick(config, sampling)
 
     def baseline() -> Trace:
         generator = generator_for(config.seed, index, "baseline", parts.device)
@@ -98,7 +105,8 @@ def both_ways(
             sampling=sampling,
             max_new_tokens=most,
             generator=generator,
-            accept=accept,
+            accept=picked.accept,
+            compared=picked.compared,
         )
 
     if index % 2 == 0:

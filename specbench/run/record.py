@@ -10,6 +10,7 @@ from specbench.environment import environment, hardware
 from specbench.measure.summary import summarise
 from specbench.models.load import name_of
 from specbench.quality import quality
+from specbench.run.accept import said
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
 
@@ -35,6 +36,7 @@ def make_record(
         **_names(config),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
+        "accept": said(config.accept),
         **measured,
         **(_quality(config, prompts) if config.simulate.alpha is None else NO_QUALITY),
         "device": config.device,

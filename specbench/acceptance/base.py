@@ -1,0 +1,69 @@
+"""What a rule is, and the residual: the shapes that all rules share.
+
+A rule is called with (p, q, drafted, generator) and answers how many drafted tokens stay and which token follows them.
+
+Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench.sampling import draw
+
+# Below this the residual is what rounding left of p - q, not a distribution.
+RESIDUAL_EPSILON = 1e-9
+
+
+class Verdict(NamedTuple):
+    """The outcome of one pass: the first `accepted` drafted tokens stay, and `token` follows them."""
+
+    accepted: int
+    token: int
+
+
+# p_GV has one row more than q_GV: the target's distribution behind the last drafted token.
+AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
+
+
+def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    """norm(max(0, p - q)), section 2.3. Where p and q agree nothing is left to norm, and p itself is returned:
+    a rejection there can only come from rounding."""
+    excess_LV = (p_LV - q_LV).clamp(min=0)
+    mass_L1 = excess_LV.sum(-1, keepdim=True)
+    return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
+
+
+class TokenRule(ABC):
+    """A rule that judges each drafted token by p and q at its own place, and stops at the first that it refuses.
+
+    Lossy rules are of this kind. Its three parts are plain formulas, so that how much it keeps and how far it strays
+    can be computed (`measure.lossy`) and not only played.
+    """
+
+    @abstractmethod
+    def kept(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+        """The chance [L, K] that a token stays which was drafted; `p_LV` is the row that its p comes from."""
+
+    @abstractmethod
+    def instead(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        """The distribution [L, V] of the token that takes a refused one's place."""
+
+    def alone(self, p_LV: Tensor) -> Tensor:
+        """The distribution [L, V] that the target alone draws from, and behind the last drafted token the rule too."""
+        return p_LV
+
+    def __call__(self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:
+        count = len(drafted_G)
+        accepted = 0
+        if count:
+            index_G1 = torch.tensor(drafted_G, device=p_GV.device).unsqueeze(-1)
+            kept_G1 = self.kept(p_GV[:count].gather(-1, index_G1), q_GV.gather(-1, index_G1), p_GV[:count])
+            uniform_G1 = torch.rand(count, 1, generator=generator, device=p_GV.device)
+            accepted = int((uniform_G1 < kept_G1).cumprod(0).sum())
+        p_1V = p_GV[accepted : accepted + 1]
+        next_1V = self.alone(p_1V) if accepted == count else self.instead(p_1V, q_GV[accepted : accepted + 1])
+        return Verdict(accepted, draw(next_1V[0], generator))
