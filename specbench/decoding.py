@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specbench.acceptance import AcceptanceRule, accept_exact
-from specbench.drafts import Draft
+from specbench.drafts import Draft, start_beside
 from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, draw, standardise
@@ -85,7 +85,7 @@ def speculative(
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
-    drafting = draft.start(prompt, sampling)
+    drafting = start_beside(session, draft, prompt, sampling)
     choice = (Constant(gamma) if isinstance(gamma, int) else gamma).start()
     tokens = list(prompt.prefix)
     end = len(tokens) + max_new_tokens

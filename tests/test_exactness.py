@@ -5,12 +5,12 @@ Statistical: seeds are fixed, so a test passes or fails for good; each compariso
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable
 
+import chi
 import pytest
 import torch
-from scipy.stats import chisquare
+from chi import ALARM
 from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
 
 from specbench.acceptance import Verdict, accept_exact
@@ -19,7 +19,6 @@ from specbench.drafts import Draft, LookupDraft, ModelDraft, UniformDraft
 from specbench.gamma import Adaptive, Gamma
 from specbench.sampling import Sampling, draw
 
-ALARM = 1e-4
 LENGTH = 4
 SAMPLES = 4000
 
@@ -47,20 +46,7 @@ def drafts() -> dict[str, Draft]:
 
 def p_value(decode: Callable[[torch.Generator], list[int]], sampling: Sampling, samples: int = SAMPLES) -> float:
     """The chance that the target's own distribution gives texts at least this far from it."""
-    generator = torch.Generator().manual_seed(12345)
-    seen = Counter(tuple(decode(generator)) for _ in range(samples))
-    expected = exact(TARGET, sampling, LENGTH)
-    assert sum(expected.values()) == pytest.approx(1, abs=1e-5)
-    if any(expected[text] == 0 for text in seen):
-        return 0.0  # a text that the target never writes
-    common = [text for text, probability in expected.items() if probability * samples >= 5]
-    rare = 1 - sum(expected[text] for text in common)
-    observed = [seen[text] for text in common] + [samples - sum(seen[text] for text in common)]
-    model = [expected[text] * samples for text in common] + [rare * samples]
-    if model[-1] < 1e-6:
-        observed, model = observed[:-1], model[:-1]
-    total = sum(observed) / sum(model)
-    return float(chisquare(observed, [count * total for count in model]).pvalue)
+    return chi.p_value(decode, exact(TARGET, sampling, LENGTH), samples)
 
 
 def decoder(

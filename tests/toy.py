@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.models import Prompt
+from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, standardise
 
 START, EOS = 0, 3
@@ -24,7 +24,7 @@ class ToyModel:
 
     vocabulary_size = VOCABULARY
     eos_ids = frozenset({EOS})
-    longest = None
+    longest: int | None = None
     operations = 1.0
 
     def __init__(self, table_VVV: Tensor) -> None:
@@ -73,12 +73,12 @@ def disjoint_table(table: Tensor) -> Tensor:
     return (table == 0).float()
 
 
-def exact(model: ToyModel, sampling: Sampling, length: int) -> dict[tuple[int, ...], float]:
-    """The probability of every text of up to `length` tokens; shorter ones end in EOS."""
+def exact(model: Model, sampling: Sampling, length: int, prompt: Prompt = PROMPT) -> dict[tuple[int, ...], float]:
+    """The probability of every text of up to `length` tokens; shorter ones end in EOS. `prompt` is one token long."""
     probabilities: dict[tuple[int, ...], float] = {}
     for text in _texts(length):
-        session = model.start(PROMPT)
-        rows = standardise(session.extend([START, *text[:-1]]), sampling, VOCABULARY).double()
+        session = model.start(prompt)
+        rows = standardise(session.extend([*prompt.prefix, *text[:-1]]), sampling, VOCABULARY).double()
         probabilities[text] = float(torch.stack([row[token] for row, token in zip(rows, text, strict=True)]).prod())
     return probabilities
 

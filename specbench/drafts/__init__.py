@@ -4,10 +4,22 @@ A draft returns the token it drew together with the very distribution that it wa
 acceptance test is the q that was sampled. Deterministic drafts return one-hot rows.
 """
 
-from specbench.drafts.base import Draft, DraftSession, Proposal
+from specbench.drafts.base import Draft, DraftSession, Proposal, ReadsTarget, start_beside
+from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.uniform import UniformDraft
 
-__all__ = ["Draft", "DraftSession", "LookupDraft", "ModelDraft", "NgramDraft", "Proposal", "UniformDraft"]
+__all__ = [
+    "Draft",
+    "DraftSession",
+    "EarlyExitDraft",
+    "LookupDraft",
+    "ModelDraft",
+    "NgramDraft",
+    "Proposal",
+    "ReadsTarget",
+    "UniformDraft",
+    "start_beside",
+]

@@ -4,12 +4,12 @@ Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from specbench.models import Prompt
+from specbench.models import Prompt, Session
 from specbench.sampling import Sampling
 
 
@@ -48,3 +48,18 @@ class Draft(Protocol):
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A session that has read the prompt."""
         ...
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A draft that works on what the target has read and computed. Started alone, it reads the text itself."""
+
+    def start_on(self, session: Session, sampling: Sampling) -> DraftSession:
+        """A draft session that follows `session`, the target's own: whoever verifies extends and rolls back that one
+        first."""
+        ...
+
+
+def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
+    """`draft` at work on `prompt`, beside `session`, in which the target reads the same prompt."""
+    return draft.start_on(session, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)

@@ -19,21 +19,22 @@ class ModelDraft:
         self.operations = model.operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "ModelDraftSession":
-        return ModelDraftSession(self, self.model.start(prompt), sampling)
+        return ModelDraftSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size)
 
 
 class ModelDraftSession:
     """The draft model's session. It reads what it has not read yet at its next step, so after a fully accepted
     block, whose last token it never read, that step takes two tokens."""
 
-    def __init__(self, draft: ModelDraft, session: Session, sampling: Sampling) -> None:
-        self.draft = draft
+    def __init__(self, model: Model, session: Session, sampling: Sampling, vocabulary_size: int) -> None:
+        self.model = model
         self.session = session
         self.sampling = sampling
+        self.vocabulary_size = vocabulary_size
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         sequence = list(tokens)
-        size, greedy = self.draft.vocabulary_size, self.sampling.temperature == 0
+        size, greedy = self.vocabulary_size, self.sampling.temperature == 0
         rows: list[Tensor] = []
         for _ in range(gamma):
             row_1V = self.session.extend(sequence[self.session.length :])[-1:]
@@ -44,7 +45,7 @@ class ModelDraftSession:
                 token = draw(row_1V[0], generator)
             sequence.append(token)
             rows.append(row_1V)
-            if token in self.draft.model.eos_ids:
+            if token in self.model.eos_ids:
                 break  # nothing can follow
         q_GV = torch.cat(rows) if rows else torch.empty(0)
         if greedy and rows:  # for all rows at once: a step of a small draft costs little more than this would each time
@@ -55,6 +56,7 @@ class ModelDraftSession:
         self.session.rollback(length)
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        self.session.rollback(prefix_length - 1)  # one that shares the target's cache begins where the target ended
         logits_LV = self.session.extend(tokens[self.session.length : -1])
         rows = len(tokens) - prefix_length
-        return standardise(logits_LV[-rows:], self.sampling, self.draft.vocabulary_size)
+        return standardise(logits_LV[-rows:], self.sampling, self.vocabulary_size)

@@ -3,11 +3,13 @@
 Caches, devices and `transformers` live in this room and nowhere else.
 """
 
-from specbench.models.base import Model, Prompt, Session
+from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
+    "LayeredModel",
+    "LayeredSession",
     "Model",
     "Prompt",
     "Session",

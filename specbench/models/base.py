@@ -53,3 +53,22 @@ class Model(Protocol):
     def now(self) -> float:
         """Seconds on one clock, after all work given to the device is done."""
         ...
+
+
+class LayeredSession(Session, Protocol):
+    """A session whose first layers can read on alone."""
+
+    def shallow(self, layers: int) -> Session:
+        """A session of the first `layers` layers over this one's cache, which goes on from where this one is. What it
+        reads this one forgets as soon as it reads on itself. One at a time."""
+        ...
+
+
+class LayeredModel(Model, Protocol):
+    """A model whose first layers, with its own head, are a model, too."""
+
+    def start(self, prompt: Prompt) -> LayeredSession: ...
+
+    def shallow(self, layers: int) -> Model:
+        """The first `layers` layers, the final norm and the head: the same weights."""
+        ...

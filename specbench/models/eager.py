@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.models.base import Prompt, Session
+from specbench.models.exits import first_layers
 
 
 class EagerModel:
@@ -31,6 +32,13 @@ class EagerModel:
         # Learned positions end here. Relative ones (T5) do not end; rotary ones are trusted to their stated length.
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
+        self._shallow: dict[int, EagerModel] = {}
+
+    def shallow(self, layers: int) -> "EagerModel":
+        """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
+        if layers not in self._shallow:
+            self._shallow[layers] = EagerModel(first_layers(self.network, layers), self.vocabulary_size, self.eos_ids)
+        return self._shallow[layers]
 
     def start(self, prompt: Prompt) -> Session:
         if self.is_encoder_decoder:
@@ -57,14 +65,24 @@ def _weights_per_step(network: Any) -> int:
 
 
 class _CachedSession:
-    """What both families share: a self-attention cache that is as long as the tokens read."""
+    """What both families share: a self-attention cache that is as long as the tokens read.
+
+    The first layers alone may have read on (`ahead`), for a `ShallowSession`; what they have is dropped before all
+    layers read.
+    """
 
     def __init__(self, model: EagerModel, cache: Any) -> None:
         self.model = model
         self.length = 0
+        self.ahead = 0  # tokens that the first `ahead_layers` layers have read behind `length`
+        self.ahead_layers = 0
         self._cache = cache
 
+    def extend(self, tokens: Sequence[int]) -> Tensor:
+        return self._read(tokens)
+
     def rollback(self, length: int) -> None:
+        self.level()
         surplus = self.length - length
         if surplus > 0:
             # A negative count removes that many tokens in every supported release; the meaning of a positive
@@ -72,12 +90,37 @@ class _CachedSession:
             self._cache.crop(-surplus)
             self.length = length
 
-    def _forward(self, tokens: Sequence[int], **inputs: Any) -> Tensor:
-        with torch.inference_mode():
-            output = self.model.network(past_key_values=self._cache, use_cache=True, **inputs)
+    def shallow(self, layers: int) -> "ShallowSession":
+        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
+        return ShallowSession(self, layers)
+
+    def level(self) -> None:
+        """Every layer's cache is as long as `length` again."""
+        assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
+        self.crop_ahead(self.ahead)
+
+    def crop_ahead(self, tokens: int) -> None:
+        """Take back the last `tokens` that the first layers have read."""
+        if tokens:
+            for layer in getattr(self._cache, "self_attention_cache", self._cache).layers[: self.ahead_layers]:
+                layer.crop(-tokens)
+            self.ahead -= tokens
+
+    def _read(self, tokens: Sequence[int], **options: Any) -> Tensor:
+        self.level()
+        logits_LV = self.forward(self.model.network, tokens, **options)
         self.length += len(tokens)
-        logits: Tensor = output.logits[0]
-        return logits
+        return logits_LV
+
+    def forward(self, network: Any, tokens: Sequence[int], **options: Any) -> Tensor:
+        """Logits [L, V] of `network` reading on, which is this session's own or its first layers."""
+        with torch.inference_mode():
+            output = network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
+        logits_LV: Tensor = output.logits[0]
+        return logits_LV
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 class EncoderDecoderSession(_CachedSession):
@@ -89,8 +132,8 @@ class EncoderDecoderSession(_CachedSession):
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
 
-    def extend(self, tokens: Sequence[int]) -> Tensor:
-        return self._forward(tokens, decoder_input_ids=self.model.ids(tokens), encoder_outputs=self._encoded)
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
 
 
 class DecoderOnlySession(_CachedSession):
@@ -102,7 +145,40 @@ class DecoderOnlySession(_CachedSession):
         super().__init__(model, DynamicCache())
         if read_first:
             # The head's logits of the prompt are of no use, and large.
-            self._forward(read_first, input_ids=model.ids(read_first), logits_to_keep=1)
+            self._read(read_first, logits_to_keep=1)
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"input_ids": self.model.ids(tokens)}
+
+
+class ShallowSession:
+    """The first layers of another session's network, over that session's own cache and encoded source.
+
+    It has read what the whole session has read, and then what it reads itself, in its layers alone: the whole session
+    drops that, and reads it again in all layers. It may also go back behind the whole session and read the same tokens
+    again, as teacher forcing does.
+    """
+
+    def __init__(self, whole: _CachedSession, layers: int) -> None:
+        self.whole = whole
+        self.layers = layers
+        self._network = whole.model.shallow(layers).network
+
+    @property
+    def length(self) -> int:
+        return self.whole.length + self.whole.ahead
 
     def extend(self, tokens: Sequence[int]) -> Tensor:
-        return self._forward(tokens, input_ids=self.model.ids(tokens))
+        self._take_over()
+        logits_LV = self.whole.forward(self._network, tokens)
+        self.whole.ahead += len(tokens)
+        return logits_LV
+
+    def rollback(self, length: int) -> None:
+        self._take_over()
+        self.whole.crop_ahead(max(0, self.length - length))
+
+    def _take_over(self) -> None:
+        if self.whole.ahead_layers != self.layers:
+            self.whole.level()
+            self.whole.ahead_layers = self.layers

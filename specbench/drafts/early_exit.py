@@ -1,0 +1,29 @@
+"""Early exit: the target's own first layers, then its final norm and head, as the draft (section 6 of the paper names
+self-drafting models of this kind; Elhoushi et al. 2024, "LayerSkip", train for it).
+
+Nothing is loaded and nothing is kept twice: weights, encoded source and cache are the target's. What the first layers
+have read of a proposal is dropped before the target checks it, and computed again in that run.
+"""
+
+from typing import cast
+
+from specbench.drafts.model import ModelDraftSession
+from specbench.models import LayeredModel, LayeredSession, Prompt, Session
+from specbench.sampling import Sampling
+
+
+class EarlyExitDraft:
+    """The first `layers` decoder layers of `target`, 1 to all of them."""
+
+    def __init__(self, target: LayeredModel, layers: int) -> None:
+        self.target = target
+        self.layers = layers
+        self.operations = target.shallow(layers).operations
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
+        """On a session of its own, where there is none of the target to share."""
+        return self.start_on(self.target.start(prompt), sampling)
+
+    def start_on(self, session: Session, sampling: Sampling) -> ModelDraftSession:
+        shared = cast(LayeredSession, session).shallow(self.layers)
+        return ModelDraftSession(self.target, shared, sampling, self.target.vocabulary_size)

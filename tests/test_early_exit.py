@@ -1,0 +1,178 @@
+"""Early exit: the target's first layers draft over the target's own cache, and the text stays the target's."""
+
+from typing import Any
+
+import chi
+import pytest
+import torch
+from networks import network
+from toy import EOS, VOCABULARY, exact
+
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import EarlyExitDraft
+from specbench.measure.agreement import agreements
+from specbench.models import Prompt
+from specbench.models.eager import EagerModel, ShallowSession
+from specbench.models.exits import decoder_layers, first_layers
+from specbench.sampling import Sampling, standardise
+
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
+LAYERS = 3
+SIZE = 40
+GREEDY = Sampling(0.0)
+SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
+TARGETS = {kind: EagerModel(network(kind, 4, layers=LAYERS), SIZE, frozenset({1})) for kind in KINDS}
+
+
+def prompts(kind: str) -> list[Prompt]:
+    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
+
+
+def texts(kind: str, draft: EarlyExitDraft, gamma: int, tokens: int = 20) -> list[tuple[list[int], list[int]]]:
+    """The target's own text and ours, a prompt each."""
+    found = []
+    for prompt in prompts(kind):
+        told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": tokens, "generator": torch.Generator()}
+        own = autoregressive(TARGETS[kind], prompt, **told).tokens
+        found.append((own, speculative(TARGETS[kind], draft, prompt, gamma=gamma, **told).tokens))
+    return found
+
+
+@pytest.mark.parametrize("layers", range(1, LAYERS + 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
+    draft = EarlyExitDraft(TARGETS[kind], layers)
+    for gamma in range(1, 9):
+        assert all(own == ours for own, ours in texts(kind, draft, gamma))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_layers_are_the_target_itself(kind: str) -> None:
+    draft = EarlyExitDraft(TARGETS[kind], LAYERS)
+    for prompt in prompts(kind):
+        for sampling in (GREEDY, Sampling(1.0)):
+            trace = speculative(
+                TARGETS[kind], draft, prompt,
+                gamma=4, sampling=sampling, max_new_tokens=20, generator=torch.Generator().manual_seed(1),
+            )  # fmt: skip
+            assert all(a_pass.accepted == a_pass.drafted for a_pass in trace.passes)
+            beta = agreements(TARGETS[kind], [draft], prompt, trace.tokens, sampling)[0].beta
+            assert beta == pytest.approx([1.0] * len(trace.tokens), abs=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_copied(kind: str) -> None:
+    whole = TARGETS[kind].network
+    early = first_layers(whole, 2)
+    own = {id(weight) for weight in whole.parameters()}
+    assert all(id(weight) in own for weight in early.parameters())
+    assert (decoder_layers(whole), decoder_layers(early)) == (LAYERS, 2)
+    assert TARGETS[kind].shallow(2).operations < TARGETS[kind].operations
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_source_is_encoded_once_and_the_cache_is_the_targets(kind: str) -> None:
+    target, prompt = EagerModel(TARGETS[kind].network, SIZE, frozenset()), prompts(kind)[0]
+    encoded = []
+    if kind.startswith("t5"):
+        handle = target.network.get_encoder().register_forward_hook(lambda *_: encoded.append(1))
+    read = []
+    watched = [block.register_forward_hook(lambda *_, at=at: read.append(at)) for at, block in enumerate(blocks(kind))]
+    try:
+        speculative(
+            target, EarlyExitDraft(target, 1), prompt,
+            gamma=3, sampling=GREEDY, max_new_tokens=4, generator=torch.Generator(),
+        )  # fmt: skip
+    finally:
+        for hook in watched:
+            hook.remove()
+        if kind.startswith("t5"):
+            handle.remove()
+    assert len(encoded) == (1 if kind.startswith("t5") else 0)
+    started = [] if kind.startswith("t5") else [0, 1, 2]  # the prompt, read once
+    assert read[: len(started) + 6] == [*started, 0, 0, 0, 0, 1, 2]  # three drafted with layer 0; one check with all
+
+
+def blocks(kind: str) -> Any:
+    decoder = TARGETS[kind].network.get_decoder()
+    return next(module for module in decoder.children() if isinstance(module, torch.nn.ModuleList))
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "mistral"])
+def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
+    """Logits behind any reading ahead, of two depths in turn, are those of a session that never read ahead."""
+    prompt = prompts(kind)[0]
+    ours, plain = TARGETS[kind].start(prompt), TARGETS[kind].start(prompt)
+    one, two = ours.shallow(1), ours.shallow(2)
+    for step, fed in enumerate(([3, 4], [5], [6, 7, 8], [9])):
+        one.extend([30, 31, 32][: step + 1])
+        two.extend(fed)
+        one.rollback(ours.length)
+        exact_2V = plain.shallow(2).extend(fed)  # the first two layers alone, from a level cache
+        assert torch.allclose(two.extend(fed), exact_2V, atol=1e-3)
+        assert torch.allclose(ours.extend(fed), plain.extend(fed), atol=1e-3)
+        assert ours.length == plain.length == one.length == two.length
+        ours.rollback(ours.length - 1)
+        plain.rollback(plain.length - 1)
+
+
+def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layers keep what was rejected: texts differ, or shapes do not fit."""
+    monkeypatch.setattr("specbench.models.eager._CachedSession.level", lambda self: setattr(self, "ahead", 0))
+    for kind in ("t5", "gpt2", "llama"):
+        try:
+            same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(TARGETS[kind], 1), gamma=3))
+        except (RuntimeError, IndexError):
+            same = False
+        assert not same
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_scores_are_the_distributions_it_drafts_from(kind: str) -> None:
+    """By teacher forcing in two parts beside the target, and step by step."""
+    target, sampling, prompt = TARGETS[kind], Sampling(1.0), prompts(kind)[0]
+    draft, text = EarlyExitDraft(target, 2), [7, 9, 30, 4, 22, 8, 5]
+    tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
+    session = target.start(prompt)
+    scoring = draft.start_on(session, sampling)
+    parts = []
+    for start, stop in ((first, first + 4), (first + 4, len(tokens))):
+        session.extend(tokens[session.length : stop - 1])
+        parts.append(scoring.score(tokens[:stop], start))
+    alone = draft.start(prompt, sampling).score(tokens, first)
+    stepping = target.start(prompt).shallow(2)
+    rows = [
+        standardise(stepping.extend(tokens[stepping.length : at]), sampling, SIZE)[-1:]
+        for at in range(first, len(tokens))
+    ]
+    assert torch.allclose(torch.cat(parts), torch.cat(rows), atol=1e-4)
+    assert torch.allclose(alone, torch.cat(rows), atol=1e-4)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3), ("llama", 1)])
+def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:
+    target = EagerModel(network(kind, 6, layers=2, width=16), VOCABULARY, frozenset({EOS}))
+    prompt = Prompt((5, 9, 1) if kind == "t5" else (), (0,))
+    sampling = Sampling(1.5)
+    draft = EarlyExitDraft(target, 1)
+    rejected = []
+
+    def decode(generator: torch.Generator) -> list[int]:
+        trace = speculative(
+            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=3, generator=generator
+        )
+        rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
+        return trace.tokens
+
+    assert chi.p_value(decode, exact(target, sampling, 3, prompt), 1200) > chi.ALARM
+    assert sum(rejected) > 200
+
+
+def test_a_session_that_went_back_is_not_left_behind() -> None:
+    session = TARGETS["gpt2"].start(prompts("gpt2")[0])
+    shallow = session.shallow(1)
+    assert isinstance(shallow, ShallowSession)
+    shallow.rollback(1)
+    with pytest.raises(AssertionError, match="did not read again"):
+        session.extend([5])
