@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specbench.acceptance import AcceptanceRule, accept_exact
+from specbench.acceptance import LOSSLESS, AcceptanceRule, accept_certain, accept_exact
 from specbench.drafts import Draft, start_beside
 from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Sampling, draw, most_likely, standardise
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def autoregressive(
     started = before = target.now()
     for _ in range(max_new_tokens):
         logits_LV = session.extend(tokens[session.length :])
-        token = draw(standardise(logits_LV[-1:], sampling, target.vocabulary_size)[0], generator)
+        if sampling.temperature == 0:
+            (token,) = most_likely(logits_LV[-1:], target.vocabulary_size)
+        else:
+            token = draw(standardise(logits_LV[-1:], sampling, target.vocabulary_size)[0], generator)
         tokens.append(token)
         now = target.now()
         steps_s.append(now - before)
@@ -86,6 +89,7 @@ def speculative(
     session = target.start(prompt)
     target_started = target.now()
     drafting = start_beside(session, draft, prompt, sampling)
+    certain = sampling.temperature == 0 and accept in LOSSLESS
     choice = (Constant(gamma) if isinstance(gamma, int) else gamma).start()
     tokens = list(prompt.prefix)
     end = len(tokens) + max_new_tokens
@@ -97,10 +101,16 @@ def speculative(
 
         count = len(proposal.tokens)
         logits_LV = session.extend(tokens[session.length :] + proposal.tokens)
-        p_GV = standardise(logits_LV[-(count + 1) :], compared or sampling, target.vocabulary_size)
+        if certain:
+            best_G = most_likely(logits_LV[-(count + 1) :], target.vocabulary_size)
+        else:
+            p_GV = standardise(logits_LV[-(count + 1) :], compared or sampling, target.vocabulary_size)
         verified_at = target.now()
 
-        accepted, token = accept(p_GV, proposal.q_GV, proposal.tokens, generator)
+        if certain:
+            accepted, token = accept_certain(best_G, proposal.tokens)
+        else:
+            accepted, token = accept(p_GV, proposal.q(p_GV), proposal.tokens, generator)
         choice.learn(count, accepted)
         emitted = _cut_at_end([*proposal.tokens[:accepted], token], target.eos_ids)
         tokens += emitted

@@ -10,17 +10,22 @@ import torch
 from torch import Tensor
 
 from specbench.models import Prompt, Session
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, one_hot
 
 
 class Proposal(NamedTuple):
     """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
 
-    A draft may return fewer tokens than it was asked for, none included.
+    A draft may return fewer tokens than it was asked for, none included. Without `q_GV` each token was certain: all
+    mass was on it, as at T = 0 or when a text is copied.
     """
 
     tokens: list[int]
-    q_GV: Tensor
+    q_GV: Tensor | None = None
+
+    def q(self, like_GV: Tensor) -> Tensor:
+        """q [G, V], of the width and on the device of `like_GV`."""
+        return one_hot(self.tokens, like_GV.shape[-1], like_GV.device) if self.q_GV is None else self.q_GV
 
 
 class DraftSession(Protocol):
@@ -43,7 +48,10 @@ class DraftSession(Protocol):
 class Draft(Protocol):
     """Something that proposes, ready to start on prompts."""
 
-    operations: float  # arithmetic operations per token, for c_hat (Def 3.10)
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations per token, for c_hat (Def 3.10)."""
+        ...
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A session that has read the prompt."""

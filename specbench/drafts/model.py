@@ -39,18 +39,15 @@ class ModelDraftSession:
         for _ in range(gamma):
             row_1V = self.session.extend(sequence[self.session.length :])[-1:]
             if greedy:
-                token = most_likely(row_1V[0], size)
+                (token,) = most_likely(row_1V, size)
             else:
                 row_1V = standardise(row_1V, self.sampling, size)
                 token = draw(row_1V[0], generator)
+                rows.append(row_1V)
             sequence.append(token)
-            rows.append(row_1V)
             if token in self.model.eos_ids:
                 break  # nothing can follow
-        q_GV = torch.cat(rows) if rows else torch.empty(0)
-        if greedy and rows:  # for all rows at once: a step of a small draft costs little more than this would each time
-            q_GV = standardise(q_GV, self.sampling, size)
-        return Proposal(sequence[len(tokens) :], q_GV)
+        return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None)
 
     def rollback(self, length: int) -> None:
         self.session.rollback(length)
