@@ -58,7 +58,7 @@ def _nucleus(probabilities_LV: Tensor, top_p: float) -> Tensor:
 
 
 def most_likely(logits_LV: Tensor, vocabulary_size: int) -> list[int]:
-    """The token of each row that `standardise` gives all mass to at T = 0, so the only one that `draw` could draw there:
+    """The token of each row that `standardise` gives all mass to at T = 0, the only one that `draw` could draw there:
     the same in two operations, and without a row of probabilities.
 
     Raises FloatingPointError where a row has no finite maximum.
