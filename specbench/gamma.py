@@ -2,7 +2,8 @@
 
 A `Gamma` is a policy; `start()` gives its state for one text. The state is told of each pass when it is over, so a
 choice rests on the past alone: the next proposal is still accepted or rejected by Algorithm 1 at a gamma that was
-fixed before a token of it was drawn, and the text keeps the target's distribution. Knows no models and no clocks.
+fixed before a token of it was drawn, and the text keeps the target's distribution. (A draft may end its proposal
+sooner, by what it has drawn: `drafts.model`.) Knows no models and no clocks.
 
 >>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
 5
@@ -69,6 +70,37 @@ class Adaptive:
     def best(self, alpha: float) -> int:
         """The smallest gamma of the best expected tokens per price."""
         return max(sorted(self.prices), key=lambda gamma: expected_tokens(alpha, gamma) / self.prices[gamma])
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """transformers' schedule for assisted generation: two more behind a pass whose tokens all stayed, else one less,
+    from 1 to `most`.
+
+    A pass that drafted nothing changes nothing. A text starts afresh (there: 'heuristic_transient'). Theirs begins with
+    20, from which a short text hardly comes down; ours with `first`.
+    """
+
+    most: int
+    first: int = 5
+
+    def start(self) -> "HeuristicState":
+        return HeuristicState(self)
+
+
+class HeuristicState:
+    """What the next pass of one text will draft."""
+
+    def __init__(self, policy: Heuristic) -> None:
+        self.policy = policy
+        self.gamma = min(policy.first, policy.most)
+
+    def next(self) -> int:
+        return self.gamma
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        if drafted:
+            self.gamma = min(self.gamma + 2, self.policy.most) if accepted == drafted else max(self.gamma - 1, 1)
 
 
 class AdaptiveState:

@@ -3,7 +3,7 @@
 import pytest
 
 from specbench import theory
-from specbench.gamma import Adaptive, Constant
+from specbench.gamma import Adaptive, Constant, Heuristic
 
 
 def test_a_constant_never_changes() -> None:
@@ -46,3 +46,18 @@ def test_a_draft_that_proposed_nothing_teaches_nothing() -> None:
     state = Adaptive(0.5, {1: 1.0}).start()
     state.learn(0, 0)
     assert state.accepted / state.judged == 0.5
+
+
+def test_the_heuristic_is_transformers_own() -> None:
+    """Two more where all stayed, else one less, from 1 to the most; nothing drafted teaches nothing."""
+    policy = Heuristic(most=8, first=5)
+    state = policy.start()
+    seen = [state.next()]
+    for drafted, accepted in ((5, 5), (7, 7), (8, 3), (7, 0), (0, 0), (6, 6)):
+        state.learn(drafted, accepted)
+        seen.append(state.next())
+    assert seen == [5, 7, 8, 7, 6, 6, 8]
+    for _ in range(20):
+        state.learn(3, 0)
+    assert state.next() == 1
+    assert policy.start().next() == 5

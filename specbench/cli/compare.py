@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 def differing(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
     """What is not the same in the two, besides the draft and gamma that are being compared."""
-    keys = ("target", "task", "temperature", "top_k", "top_p", "dtype", "hardware", "engine")
+    keys = ("target", "task", "temperature", "accept", "top_k", "top_p", "dtype", "hardware", "engine")
     return {
         key: [a["summary"].get(key), b["summary"].get(key)]
         for key in keys

@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.errors import UserError
 
-KEYS = ("draft", "gamma", "temperature", "dtype", "engine", "hardware")
+KEYS = ("draft", "gamma", "accept", "temperature", "dtype", "engine", "hardware")
 RESAMPLES = 2000
 SEED = 0
 
@@ -32,7 +32,8 @@ def _groups(results: str, key: str) -> list[dict[str, Any]]:
 
     records = Records(results)
     alike = [name for name in SAME if name != key]
-    frame = records.frame[records.frame["speedup_measured"].notna()]
+    frame = records.every
+    frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
     made = []
     for values, group in frame.groupby(alike, dropna=False, sort=False):
         if len(group) < 2:
@@ -41,7 +42,7 @@ def _groups(results: str, key: str) -> list[dict[str, Any]]:
         best = records.whole(group.iloc[0]["run_id"])
         rows = []
         for _, row in group.iterrows():
-            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured")}
+            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy")}
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = asdict(compare(pairs, RESAMPLES, SEED))
@@ -68,7 +69,8 @@ def _show(groups: list[dict[str, Any]], key: str) -> None:
         for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
             table.add_column(title, justify="left" if title in (key, "") else "right")
         for row in group["rows"]:
-            cells = [str(row[key]), f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            name = f"{row[key]} (lossy)" if row["lossy"] else str(row[key])
+            cells = [name, f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:
                 table.add_row(*cells, "fastest", style="bold")

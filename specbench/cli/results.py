@@ -13,14 +13,14 @@ COLUMNS = (
     "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
     "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
-    "dtype", "simulated",
+    "dtype", "simulated", "accept", "lossy", "alpha_rule", "strayed",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
     "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ", "prompts": "prompts",
     "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass", "speedup_predicted": "predicted",
     "speedup_calibrated": "calibrated", "speedup_measured": "measured", "quality_speculative": "quality",
-    "identical": "identical",
+    "identical": "identical", "accept": "rule",
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _table(rows: list[dict[str, Any]], results: str) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, title in SHOWN.items():
-        text = column in ("target", "draft", "task")
+        text = column in ("target", "draft", "task", "accept")
         table.add_column(title, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
     for row in rows:
         if store.FAILED not in row:
@@ -85,10 +85,16 @@ def _table(rows: list[dict[str, Any]], results: str) -> None:
             console.print(f"failed: {row['run_id']}: {row[store.FAILED]}")
     if any(row.get("simulated") for row in rows):
         console.print("* simulated: acceptance was drawn at a given α, or weights are random")
+    if any(row.get("lossy") for row in rows):
+        console.print(
+            "lossy: the rule lets through what is not the target's own distribution; its speed is of other texts"
+        )
 
 
 def _cell(column: str, row: dict[str, Any]) -> str:
     value = row.get(column)
+    if column == "accept":
+        return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
     if value is None:
         return "–"
     if column == "target" and row.get("simulated"):

@@ -50,7 +50,7 @@ class Screen:
         threads = result.record["environment"]["threads"]
         console.print(
             f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
-            f"T={summary['temperature']:g}, γ={_gamma(summary)}, {summary['prompts']} prompts, "
+            f"T={summary['temperature']:g}, γ={_gamma(summary)}, {_rule(summary)}{summary['prompts']} prompts, "
             f"{summary['tokens']} tokens, {summary['dtype']} on {summary['device']}"
             + (f" ({threads} threads)" if summary["device"] == "cpu" else "")
         )
@@ -69,8 +69,14 @@ class Screen:
 
 def _gamma(s: dict[str, Any]) -> str:
     if s["gamma"] is None:
-        return f"adaptive ({s['drafted_per_pass']:.1f} a pass)"
+        return f"{s.get('gamma_requested')} ({s['drafted_per_pass']:.1f} a pass)"
     return str(s["gamma"]) + (" (auto)" if s.get("gamma_requested") == "auto" else "")
+
+
+def _rule(s: dict[str, Any]) -> str:
+    if s.get("accept", "exact") == "exact":
+        return ""
+    return f"[bold]{s['accept']}{' (lossy)' if s['lossy'] else ''}[/bold], "
 
 
 def _eq_1(s: dict[str, Any]) -> str:
@@ -81,6 +87,7 @@ def _eq_1(s: dict[str, Any]) -> str:
 def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = [
         ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
+        *_under_rule(s),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _eq_1(s)),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
@@ -104,16 +111,33 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def _under_rule(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+    if not s.get("lossy"):
+        return []
+    kept = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
+    return [
+        ("α under the rule", kept, f"{s['accept']}; what the predictions below are made from"),
+        ("total variation", _number(s["strayed"], 3), "of the next token from the target's, along its text"),
+    ]
+
+
 def remarks(s: dict[str, Any]) -> list[str]:
     """What the numbers mean, in words, where a reader could be misled."""
     lines = []
-    if not s["lossless"]:
+    if s.get("lossy"):
+        lines.append(
+            f"LOSSY: accept={s['accept']} lets through what is not the target's own distribution; the speed is that of "
+            "other texts"
+        )
+    elif not s["lossless"]:
         lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
     elif s["identical"] is not None and s["identical"] < 1:
         lines.append(
             f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
             f"tokens, which {s['dtype']} rounding decides; dtype=float32 gives identical texts"
         )
+    if s.get("accept") == "block":
+        lines.append("Eq. 1 and Theorem 3.8 are of Algorithm 1; block verification has as many tokens a pass or more")
     if s["speedup_explained"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
         drafting, checking = (s["gamma"] or s["drafted_per_pass"]) * s["c"], s["verify_cost"]
         eaten = "drafting" if drafting > checking - 1 else "checking γ+1 tokens at once"

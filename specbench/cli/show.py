@@ -49,9 +49,11 @@ def _print(record: dict[str, Any], number: int) -> None:
         return text if console.color_system else MARKS[kind].format(text)
 
     said = " (simulated)" if summary.get("simulated") else ""
+    if summary.get("accept", "exact") != "exact":
+        said += f", {summary['accept']}" + (" (lossy)" if summary["lossy"] else "")
     console.print(
         f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold]{said}, "
-        f"T={summary['temperature']:g}, γ={summary['gamma']}, "
+        f"T={summary['temperature']:g}, γ={summary['gamma'] or summary.get('gamma_requested')}, "
         f"prompt {number + 1} of {len(record['prompts'])}: {count(prompt)}",
         soft_wrap=True,
     )

@@ -19,6 +19,7 @@ class BenchConfig(RunConfig):
 def check_bench(config: BenchConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
+    require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
     require(
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",

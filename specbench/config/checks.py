@@ -8,7 +8,7 @@ from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunC
 from specbench.errors import UserError
 
 MAX_GAMMA = 64
-GAMMAS = ("auto", "adaptive")
+GAMMAS = ("auto", "adaptive", "heuristic")
 RULES = ("exact", "lenient", "typical", "block")
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
 DTYPES = ("auto", "bfloat16", "float32", "float16")
@@ -55,6 +55,7 @@ def check(config: RunConfig) -> None:
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     _check_model("target", config.target)
     _check_draft(config.draft)
+    _check_confidence(config)
     if alpha is None and "random" in (config.target.weights, config.draft.weights):
         raise UserError(
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
@@ -76,6 +77,16 @@ def _check_accept(accept: AcceptConfig) -> None:
     )  # fmt: skip
     for key, value in (("epsilon", accept.epsilon), ("delta", accept.delta)):
         require(value is None or 0 < value < 1, f"accept.{key}", value, "between 0 and 1")
+
+
+def _check_confidence(config: RunConfig) -> None:
+    confidence = config.draft.confidence
+    if confidence is None:
+        return
+    require(0 < confidence <= 1, "draft.confidence", confidence, "above 0 and at most 1, or null")
+    require(config.draft.kind == "model", "draft.confidence", confidence, f"null for draft.kind={config.draft.kind}")
+    if config.gamma in ("auto", "adaptive"):
+        raise UserError(f"gamma={config.gamma}: where draft.confidence ends proposals, give a number or heuristic")
 
 
 def _check_model(key: str, model: ModelConfig) -> None:

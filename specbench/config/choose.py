@@ -22,6 +22,13 @@ def check_choose(config: ChooseConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
     require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
+    require(
+        config.accept.rule in ("exact", "block"),
+        "accept.rule", config.accept.rule, "exact or block: alpha and what is predicted from it are of lossless rules",
+    )  # fmt: skip
+    require(
+        config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null: one gamma is predicted"
+    )
     require(config.tokens is None or config.tokens >= 1, "tokens", config.tokens, "at least 1, or null")
     require(all(0 < one <= 1 for one in config.leniences), "leniences", config.leniences, "above 0 and at most 1")
     require(

@@ -31,6 +31,7 @@ class DraftConfig(ModelConfig):
     """A draft: a model as above, or one of the kinds that have no weights."""
 
     kind: str = "model"  # model | unigram | bigram | random | lookup
+    confidence: float | None = None  # model: a proposal ends behind a token whose own q is below this
     match: int = 3  # lookup: the longest run of tokens that is looked for
     discount: float = 0.75  # n-grams: absolute discount that feeds the backoff
     cache_dir: str | None = None  # n-grams: where fitted counts are kept
@@ -97,7 +98,7 @@ class RunConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     accept: AcceptConfig = field(default_factory=AcceptConfig)
     simulate: SimulateConfig = field(default_factory=SimulateConfig)
-    gamma: int | str = 7  # tokens drafted in a pass | auto: found by a probe | adaptive: follows each text
+    gamma: int | str = 7  # tokens drafted in a pass | auto: by a probe | adaptive, heuristic: follows each text
     max_new_tokens: int = 128
     limit: int | None = None  # prompts; unset: all
     seed: int = 0

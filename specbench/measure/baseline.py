@@ -10,7 +10,8 @@ from typing import Any
 Row = dict[str, Any]
 
 # What names a measurement. The run's id does not: it changes with every key and file.
-NAMES = ("target", "draft", "task", "temperature", "gamma", "device", "dtype")
+NAMES = ("target", "draft", "task", "temperature", "gamma", "accept", "device", "dtype")
+OLDER = {"accept": "exact"}  # what records say that have no such column yet
 KEPT = ("alpha", "alpha_low", "alpha_high", "speedup_measured", "hardware")
 
 
@@ -30,7 +31,7 @@ def moved(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> list[s
         if row is None:
             lines.append(f"{name}: no record")
             continue
-        if not row.get("lossless", True):
+        if not row.get("lossless", True) and not row.get("lossy"):
             lines.append(f"{name}: the texts are not the target's own")
         if then["alpha_low"] is not None and not then["alpha_low"] <= row["alpha"] <= then["alpha_high"]:
             lines.append(f"{name}: alpha {row['alpha']:.3f} left [{then['alpha_low']:.3f}, {then['alpha_high']:.3f}]")
@@ -41,4 +42,4 @@ def moved(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> list[s
 
 
 def _name(row: Row) -> tuple[Any, ...]:
-    return tuple(row.get(key) for key in NAMES)
+    return tuple(row.get(key, OLDER.get(key)) for key in NAMES)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specbench.acceptance import AcceptanceRule, accept_exact
 from specbench.decoding import Pass, autoregressive, speculative
 from specbench.drafts import Draft
 from specbench.models import Model, Prompt
@@ -58,8 +59,11 @@ def probe(
     max_new_tokens: int,
     rounds: int,
     seed: int = 0,
+    accept: AcceptanceRule = accept_exact,
+    compared: Sampling | None = None,
 ) -> list[Round]:
-    """`rounds` rounds over `texts`. One more goes before them unheard: what is made at a first call is not the cost."""
+    """`rounds` rounds over `texts`, checked by the rule `accept`. One more goes before them unheard:
+    what is made at a first call is not the cost."""
     found = []
     for number in range(-1, rounds):
         prompt, written = texts[number % len(texts)]
@@ -90,6 +94,7 @@ def probe(
                 trace = speculative(
                     target, draft, begun(most),
                     gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
+                    accept=accept, compared=compared,
                 )  # fmt: skip
                 passes[name, gamma] = trace.passes[behind(most) :]
                 asked[name, gamma] = _asked(trace.passes, gamma, most)[behind(most) :]

@@ -17,9 +17,9 @@ LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of 
 
 
 def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
-    """Copy every record of the frame, and remove copies that newer records replace. Returns the copies."""
+    """Copy every record, and remove copies that newer records replace. Returns the copies."""
     folder = kept_folder(records.results)
-    wanted = set(records.frame["run_id"])
+    wanted = set(records.every["run_id"])
     for file in folder.glob("*.json.gz"):
         if file.name.removesuffix(".json.gz") not in wanted:
             file.unlink()

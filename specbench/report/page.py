@@ -11,7 +11,7 @@ from specbench import store
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
-from specbench.report.records import Records, date, digest
+from specbench.report.records import Records, date, digest, rule_name
 from specbench.report.table import Table
 from specbench.report.tables import build as build_tables
 
@@ -39,7 +39,7 @@ def page(records: Records) -> str:
         "<h2>Beyond the paper</h2>",
         *map(_figure, ours),
         "<h2 id='records'>Records</h2>",
-        _records(records.frame),
+        _records(records.every),
         "<h2>What the paper leaves open</h2>",
         f"<ul class='notes'>{''.join(f'<li>{_text(trap)}</li>' for trap in paper()['traps'])}</ul>",
         "</main>",
@@ -55,7 +55,7 @@ def page(records: Records) -> str:
 
 
 def _summary(records: Records) -> list[str]:
-    frame = records.frame
+    frame = records.every
     about = (
         "Fast Inference from Transformers via Speculative Decoding (Leviathan, Kalman and Matias, 2023, arXiv "
         "2211.17192v2): every table and figure, the paper's values beside the formulas' and ours."
@@ -69,8 +69,13 @@ def _summary(records: Records) -> list[str]:
     days = sorted({date(created) for created in frame["created"]})
     span = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     simulated = int(frame["simulated"].sum())
+    lossy = int(frame["lossy"].sum())
     said = f"{len(frame)} records, {int(frame['prompts'].sum())} decoded prompts, {escape(machines)}, {span}."
-    return [about, said + (f" <strong>{simulated} of them are simulated, not measured.</strong>" if simulated else "")]
+    said += f" <strong>{simulated} of them are simulated, not measured.</strong>" if simulated else ""
+    said += (
+        f" <strong>{lossy} of them have a lossy rule: their texts are not the target's own.</strong>" if lossy else ""
+    )
+    return [about, said]
 
 
 def _table(table: Table) -> str:
@@ -106,9 +111,12 @@ def _figure(drawn: Drawn) -> str:
 def _records(frame: pd.DataFrame) -> str:
     if frame.empty:
         return "<p>None.</p>"
-    head = "".join(f"<th>{name}</th>" for name in ("record", "run id", "prompts", "tokens", "hardware", "dtype", "day"))
+    head = "".join(
+        f"<th>{name}</th>" for name in ("record", "run id", "rule", "prompts", "tokens", "hardware", "dtype", "day")
+    )
     rows = "".join(
         f"<tr id='r-{digest(r['run_id'])}'><td>{digest(r['run_id'])}</td><td>{escape(r['run_id'])}</td>"
+        f"<td>{escape(rule_name(r) or 'exact')}</td>"
         f"<td>{r['prompts']:.0f}</td><td>{r['tokens']:.0f}</td><td>{escape(str(r['hardware']))}</td>"
         f"<td>{escape(str(r['dtype']))}</td><td>{date(r['created'])}</td></tr>"
         for _, r in frame.iterrows()

@@ -19,26 +19,32 @@ from specbench.errors import UserError
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
-SAME = [*PAIR, "top_k", "top_p", "gamma", "prompts", *MACHINE]
+SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE]
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
-    "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "created",
+    "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "created",
 ]  # fmt: skip
 
 
 class Records:
     """`frame` has one row a record (its summary), without those that a newer one of the same config replaces.
-    `changing` has those whose gamma is no fixed number. Both are empty where there is no record."""
+    It is Algorithm 1 at fixed gammas, as in the paper; `beyond` has the others: those whose gamma changes from pass to
+    pass, and those of another acceptance rule. Both are empty where there is no record."""
 
     def __init__(self, results: str | Path) -> None:
         self.results = Path(results)
         self._files: dict[str, Path] = {}
         self._whole: dict[str, dict[str, Any]] = {}
         best = _best(pd.DataFrame(self._rows()))
-        fixed = best["gamma"].notna()
-        self.frame = best[fixed].reset_index(drop=True)
-        self.changing = best[~fixed].reset_index(drop=True)
+        as_paper = best["gamma"].notna() & (best["accept"] == "exact")
+        self.frame = best[as_paper].reset_index(drop=True)
+        self.beyond = best[~as_paper].reset_index(drop=True)
+
+    @property
+    def every(self) -> pd.DataFrame:
+        """`frame` and `beyond`."""
+        return pd.concat([self.frame, self.beyond], ignore_index=True)
 
     def whole(self, run_id: str) -> dict[str, Any]:
         """All that a record holds."""
@@ -102,6 +108,12 @@ def digest(run_id: str) -> str:
     return run_id.rpartition("-")[2]
 
 
+def rule_name(row: Any) -> str:
+    """The acceptance rule of a record, and that it is lossy; nothing for Algorithm 1."""
+    name = "" if row["accept"] == "exact" else str(row["accept"])
+    return f"{name} (lossy)" if row["lossy"] else name
+
+
 def short(hardware: str) -> str:
     """Hardware in a word, for labels: 'H200', 'CPU'."""
     if "threads" in hardware:
@@ -144,7 +156,9 @@ def _where(frame: pd.DataFrame) -> list[str]:
 def _best(frame: pd.DataFrame) -> pd.DataFrame:
     """Of each config the newest record."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
-    frame["simulated"] = [said is True for said in frame["simulated"]]
+    for column in ("simulated", "lossy"):
+        frame[column] = [said is True for said in frame[column]]
+    frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)

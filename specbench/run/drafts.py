@@ -69,7 +69,7 @@ class _Model(Maker):
         model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine)
         say_fall_back(model, key, say)
         self.models.append(model)
-        return ModelDraft(model, self.wanted.vocabulary.size)
+        return ModelDraft(model, self.wanted.vocabulary.size, draft.confidence)
 
 
 def say_fall_back(model: EagerModel, key: str, say: Say) -> None:

@@ -1,5 +1,6 @@
-"""What `gamma=` of a config comes to: a number, or one found by a short probe (`auto`), or a policy that starts from
-the probe and follows each text (`adaptive`).
+"""What `gamma=` of a config comes to: a number, or one found by a short probe (`auto`), or a policy that follows each
+text, from the probe (`adaptive`) or without one (`heuristic`). Where the draft stops by its own confidence a number is
+the most that a pass drafts.
 
 The probe decodes a few of the run's own prompts with the target alone, scores the draft on these texts, and times
 passes of every candidate. What it found is plain data: it goes into the journal and the record, so that a run that was
@@ -11,11 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from specbench.config import RunConfig
+from specbench.config.checks import MAX_GAMMA
 from specbench.decoding import autoregressive
-from specbench.gamma import Adaptive, Constant, Gamma
+from specbench.gamma import Adaptive, Constant, Gamma, Heuristic
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import probe
 from specbench.measure.predict import Prediction, Predictions
+from specbench.run.accept import pick
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
 from specbench.run.pair import generator_for, sampling_of
@@ -37,9 +40,15 @@ def with_gamma(config: RunConfig, parts: Parts, before: Plain | None) -> tuple[P
 
 
 def settle(config: RunConfig, parts: Parts) -> Plain:
-    """`requested`; `gamma`, the number it is frozen to (None: adaptive); and where a probe was made what it found."""
-    if isinstance(config.gamma, int):
+    """`requested`; `gamma`, the number it is frozen to (None: it changes from pass to pass); and where a probe was made
+    what it found."""
+    confidence = config.draft.confidence
+    if isinstance(config.gamma, int) and confidence is None:
         return {"requested": config.gamma, "gamma": config.gamma}
+    if isinstance(config.gamma, int) or config.gamma == "heuristic":
+        while_sure = "" if confidence is None else f" while q ≥ {confidence:g}"
+        most = {"most": config.gamma} if isinstance(config.gamma, int) else {}
+        return {"requested": f"{config.gamma}{while_sure}", "gamma": None, **most}
     ranked = _probe(config, parts)
     if not ranked:  # texts of a token or two
         return {"requested": config.gamma, "gamma": 1, "probe": []}
@@ -52,8 +61,10 @@ def settle(config: RunConfig, parts: Parts) -> Plain:
 
 def policy(settled: Mapping[str, Any]) -> Gamma:
     """What decides in each pass."""
-    if settled["gamma"] is not None:
-        return Constant(settled["gamma"])
+    if (most := settled["gamma"] or settled.get("most")) is not None:
+        return Constant(most)
+    if "prices" not in settled:
+        return Heuristic(MAX_GAMMA)
     return Adaptive(settled["alpha"], {int(gamma): price for gamma, price in settled["prices"].items()})
 
 
@@ -76,13 +87,16 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         for index, prompt in enumerate(prompts)
     ]
     name = draft_name(config)
-    alpha = config.simulate.alpha
-    found = [
-        agreements(parts.target, [parts.draft], prompt, text, sampling)[0]
-        if alpha is None
-        else Agreement([alpha] * len(text), [alpha] * len(text))
-        for prompt, text in zip(prompts, texts, strict=True)
-    ]
+    picked, alpha = pick(config, sampling), config.simulate.alpha
+    rules = {} if picked.lossy is None else {"rule": picked.lossy}
+    if alpha is None:
+        found = [
+            agreements(parts.target, [parts.draft], prompt, text, sampling, rules)[0]
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+        found = [one.at("rule") for one in found] if rules else found
+    else:
+        found = [Agreement([alpha] * len(text), [alpha] * len(text)) for text in texts]
     rounds = probe(
         parts.target,
         {name: parts.draft},
@@ -92,5 +106,7 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         max_new_tokens=config.max_new_tokens,
         rounds=ROUNDS,
         seed=config.seed,
+        accept=picked.accept,
+        compared=picked.compared,
     )
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed).ranked

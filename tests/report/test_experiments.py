@@ -37,7 +37,7 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
             if key in ("task", "draft"):
                 assert (conf_dir() / key / f"{value}.yaml").is_file()
             else:
-                assert key in ("gamma", "sampling.temperature")
+                assert key in ("gamma", "sampling.temperature", "accept.lenience")
                 assert 0 <= float(value) <= 64
 
 

@@ -143,6 +143,27 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
     assert shown["M_p"].tolist()[-4:] == ["t5-mini"] * 4
 
 
+def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
+    cells = [{"lenience": lenience, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.25}
+             for lenience in (1.0, 0.5, 0.3, 0.1)]  # fmt: skip
+    quality = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculative": 28.5}
+    plain = make(tmp_path, lenience=cells, **quality)
+    make(tmp_path, gamma=5, seed=9, **quality)  # not a gamma of the lenient run
+    rule = {"accept": "lenient l=0.5", "lossy": True, "lossless": False, "identical": 0.25}
+    run = make(tmp_path, lenience=cells, seed=4, **rule, **quality)
+    shown = TABLES["table5"](Records(tmp_path)).shown
+    ours = shown[shown["M_p"] == "t5-mini"].set_index("l")
+    assert ours.loc["0.5", "measured, ours"].endswith("γ=3 (lossy)") and "lossy" not in ours.loc["1", "measured, ours"]
+    assert ours.loc["1", "measured, ours"].endswith("γ=3")
+    assert ours.loc["0.5", "quality, alone / under l"] == "BLEU 30.0 / 28.5" and ours.loc["0.5", "identical"] == "25%"
+    assert digest(run) in ours.loc["0.5", "record"] and digest(plain) in ours.loc["1", "record"]
+    assert ours.loc["0.1", "measured, ours"] == "no record"
+    assert "specbench sweep experiment=table5" in ours.loc["0.1", "record"]
+    assert list(Records(tmp_path).beyond["run_id"]) == [run]
+    keep(Records(tmp_path), print)
+    assert (tmp_path / "kept" / f"{run}.json.gz").is_file()
+
+
 def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "table1", f"results={results}"]) == 0
     assert "| 0.9 | 10 |" in capsys.readouterr().out

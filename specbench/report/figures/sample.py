@@ -46,10 +46,13 @@ def sample(record: dict[str, Any], number: int | None, row: pd.DataFrame | None 
         {"pass": i + 1, "token": piece.text, "kind": piece.kind, "prompt": index, "run_id": record["run_id"]}
         for i, line in enumerate(rows) for piece in line.pieces
     ])  # fmt: skip
-    if summary.get("simulated"):
-        axes.set_title("simulated")
+    marks = ["simulated"] if summary.get("simulated") else []
+    if summary.get("accept", "exact") != "exact":
+        marks.append(summary["accept"] + (" (lossy)" if summary["lossy"] else ""))
+    axes.set_title(", ".join(marks))
+    gamma = summary["gamma"] or summary.get("gamma_requested")
     notes = [
-        f"{count(prompt)}; γ={summary['gamma']}, T={summary['temperature']:g}; ▪ ends the text",
+        f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪ ends the text",
         "Each line is one run of the target; what was drafted behind a rejection is not shown",
         *(
             captions(row, "figure1")

@@ -1,6 +1,7 @@
-"""Table 5: alpha under lenience (A.5), and the speedup that Theorem 3.8 gives it.
+"""Table 5: alpha under lenience (A.5), the speedup that Theorem 3.8 gives it, and what lenient runs measured.
 
-Ours come from a record's `lenience`: a list of {lenience, alpha, alpha_low, alpha_high, strayed}. Old ones lack it.
+alpha(l) comes from a record's `lenience`, which any run along the target's text has: a list of {lenience, alpha,
+alpha_low, alpha_high, strayed}. Old ones lack it. Speeds and texts come from runs with accept=lenient.
 """
 
 from typing import Any
@@ -10,30 +11,37 @@ import pandas as pd
 from specbench import theory
 from specbench.report.alphas import alphas
 from specbench.report.paper import fill, label, paper
-from specbench.report.records import Records
+from specbench.report.records import Records, measured
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
 Row = dict[str, Any]
+METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}
 
 
 def table5(records: Records) -> Table:
-    printed, frame = _printed(), alphas(records)
+    printed, frame, runs = _printed(), alphas(records), records.every
     rows = [_ours_beside(row, frame) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}
     rows += _other_pairs(frame, theirs)
+    rows = [row | _measured(row, runs) for row in rows]
     values = pd.DataFrame(rows)
     shown = pd.DataFrame([_show(row) for row in rows])
-    used = frame[frame["run_id"].isin(values["run_id"].dropna())]
+    behind = {*values["run_id"].dropna(), *values["run_measured"].dropna()}
+    # A record may be in both; that of the run knows whether it is lossy.
+    used = pd.concat([runs[runs["run_id"].isin(behind)], frame[frame["run_id"].isin(behind)]])
     under = [
         "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token gets more than p(x)/l. "
         "α(l) = E Σ min(p/l, q) at T=1.",
         "speed: Theorem 3.8. From the paper's α at its c = 0.015, with γ = 8 at T=0 and the best γ at T=1; "
         "from our α at our own c and the best γ.",
+        "measured: decoding time a token, target alone over a run with accept=lenient (l = 1: Algorithm 1), at the γ "
+        "given; lossy where l < 1: the texts are not the target's own. quality: of the target's texts and of the "
+        "run's. identical: share of texts that are the target's own, at T=0.",
         "TV: mean total variation between the token that comes out under l and the target's own, along its text.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
         *notes.of_records(used),
-        *notes.of_filling("table5", bool(values["run_id"].isna().any())),
+        *notes.of_filling("table5", bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
         *notes.silent("table5"),
     ]
     return Table("table5", "Table 5. Acceptance under lenience", shown, values, under)
@@ -107,9 +115,49 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
     return {"run_id": None, "command": fill("table5")}
 
 
+def _measured(row: Row, runs: pd.DataFrame) -> Row:
+    """The fastest of the runs with this lenience over the most prompts; at l = 1 at a gamma of the lenient ones."""
+    lenience = row["lenience"]
+    found = measured(runs).dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str})
+    found = found[found["top_k"].isna() & found["top_p"].isna()]
+    for key in ("target", "task", "draft", "temperature"):
+        found = found[found[key] == row[key]]
+    if lenience == 1:
+        gammas = set(found[found["accept"].str.startswith("lenient")]["gamma"])
+        found = found[(found["accept"] == "exact") & (found["gamma"].isin(gammas) if gammas else True)]
+    else:
+        found = found[found["accept"] == f"lenient l={lenience:g}"]
+    if found.empty:
+        return {"run_measured": None, "command": fill("table5")}
+    best = found.sort_values(["prompts", "speedup_measured"]).iloc[-1]
+    return {
+        "run_measured": best["run_id"], "gamma": best["gamma"], "measured": best["speedup_measured"],
+        "measured_low": best["speedup_low"], "measured_high": best["speedup_high"], "lossy": best["lossy"],
+        "tokens_per_pass": best["tokens_per_pass"], "quality_metric": best.get("quality_metric"),
+        "quality_alone": best.get("quality_baseline"), "quality_under": best.get("quality_speculative"),
+        "identical": best.get("identical"),
+    }  # fmt: skip
+
+
+def _speed_measured(row: Row) -> str:
+    text = interval(row["measured"], row["measured_low"], row["measured_high"])
+    return f"{text}, γ={row['gamma']:g}" + (" (lossy)" if row["lossy"] else "")
+
+
+def _quality(row: Row) -> str:
+    metric = row.get("quality_metric")
+    if metric is None or pd.isna(metric):
+        return NONE
+    return f"{METRICS[metric]} {number(row['quality_alone'], 1)} / {number(row['quality_under'], 1)}"
+
+
 def _show(row: Row) -> Row:
     in_paper = "alpha_paper" in row
-    known = row.get("run_id") is not None
+    known, ran = row.get("run_id") is not None, row.get("run_measured") is not None
+    behind = list(dict.fromkeys(row[key] for key in ("run_id", "run_measured") if row.get(key) is not None))
+    said = [notes.marks(behind, bool(row.get("simulated")))] if behind else []
+    said += [] if known and ran else [f"none: `{row['command']}`"]
+    identical = row.get("identical")
     return {
         "M_p": label(row["target"]) if in_paper else row["target"],
         "M_q": label(row["draft"]) if in_paper else row["draft"],
@@ -121,6 +169,9 @@ def _show(row: Row) -> Row:
         "speed, paper": number(row.get("speed_paper"), 1),
         "by Thm 3.8, paper's α": number(row.get("speed_theory")),
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,
+        "measured, ours": _speed_measured(row) if ran else "no record",
+        "quality, alone / under l": _quality(row),
+        "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
         "TV, ours": number(row.get("strayed"), 3) if known else NONE,
-        "record": notes.marks([row["run_id"]], bool(row["simulated"])) if known else f"none: `{row['command']}`",
+        "record": "; ".join(said),
     }

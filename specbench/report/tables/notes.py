@@ -22,7 +22,9 @@ def of_records(frame: pd.DataFrame) -> list[str]:
             if group["simulated"].all()
             else (hardware if pd.notna(hardware) else "hardware not noted")
         )
-        names = ", ".join(digest(run_id) for run_id in group["run_id"])
+        names = ", ".join(
+            digest(one["run_id"]) + (" (lossy)" if one.get("lossy") is True else "") for one in group.to_dict("records")
+        )
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {names}")
     return lines

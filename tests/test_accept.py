@@ -1,0 +1,163 @@
+"""`accept=` and policies of gamma from argv to the record: what is lossless is proved, what is lossy is marked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench import store
+from specbench.cli import main
+from specbench.config import AcceptConfig
+from specbench.report.records import Records
+from specbench.report.tables import TABLES
+from specbench.run.accept import said, settle, slug
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+SAMPLED = "sampling.temperature=1"
+
+
+@pytest.fixture
+def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-untyped-def]
+    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
+
+    def call(*overrides: str, kind: str = "t5"):  # type: ignore[no-untyped-def]
+        argv = [
+            "run", f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
+            f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=10",
+            "resamples=100", "limit=2", "gamma=3", "engine=eager", "warmup=1", *overrides,
+        ]  # fmt: skip
+        code = main(argv)
+        out, err = capfd.readouterr()
+        files = sorted(store.runs_folder(tmp_path).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        return code, out, err, store.read(files[-1]) if files else None
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_block_verification_writes_the_targets_own_text(run, kind: str) -> None:  # type: ignore[no-untyped-def]
+    code, out, _, record = run("accept=block", kind=kind)
+    summary = record["summary"]
+    assert code == 0
+    assert (summary["accept"], summary["lossless"], summary["lossy"], summary["identical"]) == (
+        "block",
+        True,
+        False,
+        1.0,
+    )
+    assert "block" in out and "LOSSY" not in out
+
+
+def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    proofs = []
+    monkeypatch.setattr("specbench.run.pair._prove_greedy_identity", lambda *_: proofs.append(1))
+    assert run("accept=block", SAMPLED)[0] == 0 and proofs == [1]
+    for accept in (["accept=lenient", "accept.lenience=0.3"], ["accept=typical"]):
+        code, out, _, record = run(*accept, SAMPLED)
+        summary = record["summary"]
+        assert code == 0 and proofs == [1]
+        assert summary["lossy"] is True and summary["lossless"] is False and summary["identical"] is None
+        assert summary["speedup_measured"] is not None and summary["quality_speculative"] is not None
+        assert f"{summary['accept']} (lossy)" in out and "LOSSY" in out and "α under the rule" in out
+    assert "please report" not in out
+
+
+def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identical(run, tmp_path: Path, capfd) -> None:  # type: ignore[no-untyped-def]
+    exact = run()[3]["summary"]
+    code, out, _, record = run("accept=lenient", "accept.lenience=0.01")
+    summary = record["summary"]
+    assert code == 0 and summary["accept"] == "lenient l=0.01" and "-lenient-0.01-" in record["run_id"]
+    assert all(prompt["difference"] is None for prompt in record["prompts"])
+    same = [p["baseline"]["tokens"] == p["speculative"]["tokens"] for p in record["prompts"]]
+    assert summary["identical"] == sum(same) / len(same) < 1
+    assert summary["lossy"] and summary["speedup_measured"] is not None
+    assert summary["alpha"] == pytest.approx(exact["alpha"]) and summary["alpha_rule"] > summary["alpha"]
+    assert summary["tokens_per_pass"] > exact["tokens_per_pass"] and summary["strayed"] > 0
+    assert "identical texts" in out
+    main(["results", "--results", str(tmp_path)])
+    shown = capfd.readouterr().out
+    assert "lenient l=0.01 (lossy)" in shown and "lossy: the rule lets through" in shown
+    records = Records(tmp_path)
+    assert len(records.frame) == 1 and len(records.beyond) == 1
+    row = TABLES["table4"](records).shown.iloc[-1]
+    assert row["γ"] == "3, lenient l=0.01 (lossy)" and row["EMP"].endswith(" lossy")
+    main(["results", "--results", str(tmp_path), "--group-by", "accept", "--format", "json"])
+    (group,) = json.loads(capfd.readouterr().out)
+    assert {row["accept"] for row in group["rows"]} == {"exact", "lenient l=0.01"}
+
+
+def test_typical_at_t_0_is_the_targets_own_text(run) -> None:  # type: ignore[no-untyped-def]
+    summary = run("accept=typical")[3]["summary"]
+    assert (summary["lossy"], summary["lossless"], summary["identical"]) == (False, True, 1.0)
+
+
+def test_lenience_1_is_the_run_of_algorithm_1(run) -> None:  # type: ignore[no-untyped-def]
+    plain = run()[3]
+    _, out, _, record = run("accept=lenient", "accept.lenience=1")
+    assert record["run_id"] == plain["run_id"] and "already there" in out
+
+
+@pytest.mark.parametrize(
+    "overrides", [["gamma=heuristic"], ["draft.confidence=0.4"], ["gamma=heuristic", "draft.confidence=0.2"]]
+)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_policies_that_need_no_probe(run, overrides: list[str], temperature: int) -> None:  # type: ignore[no-untyped-def]
+    code, out, _, record = run(*overrides, f"sampling.temperature={temperature}")
+    summary = record["summary"]
+    assert code == 0 and summary["lossless"] and summary["gamma"] is None
+    assert summary["gamma_requested"] in out and summary["speedup_predicted"] is None
+    assert summary["identical"] == (1.0 if temperature == 0 else None)
+    drafted = {a_pass["drafted"] for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]}
+    assert max(drafted) <= 9
+
+
+def test_lenience_with_a_probed_gamma(run) -> None:  # type: ignore[no-untyped-def]
+    code, _, _, record = run("accept=lenient", "gamma=auto")
+    assert code == 0 and record["summary"]["gamma_requested"] == "auto" and record["summary"]["lossy"]
+
+
+WRONG = {
+    "accept=fair": "accept=fair: no such accept; choose from block, exact, lenient, typical",
+    "accept.rule=fair": "accept.rule=fair: must be exact | lenient | typical | block",
+    "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has one; set both, or neither",
+    "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
+    "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",
+    "accept=lenient accept.lenience=null": "accept.lenience is not set: accept=lenient needs one",
+    "accept=typical accept.epsilon=1": "accept.epsilon=1.0: must be between 0 and 1",
+    "accept=typical accept.delta=0": "accept.delta=0.0: must be between 0 and 1",
+    "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",
+    "draft.confidence=1.5": "draft.confidence=1.5: must be above 0 and at most 1",
+    "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: must be null for draft.kind=bigram",
+    "draft.confidence=0.4 gamma=auto": "gamma=auto: where draft.confidence ends proposals, give a number or heuristic",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_mistake_is_one_line(line: str, capfd: Capture) -> None:
+    assert main(["run", *line.split()]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"specbench: {WRONG[line]}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alpha accept=lenient", "accept.rule=lenient: must be exact or block"),
+        ("recommend draft.confidence=0.4", "draft.confidence=0.4: must be null"),
+        ("bench accept=block", "accept.rule=block: must be exact"),
+    ],
+)
+def test_where_a_rule_has_no_meaning_it_is_refused(line: str, message: str, capfd: Capture) -> None:
+    assert main(line.split()) == 2
+    assert f"specbench: {message}" in capfd.readouterr().err
+
+
+def test_names() -> None:
+    lenient, typical = AcceptConfig("lenient", lenience=0.3), AcceptConfig("typical", epsilon=0.09, delta=0.3)
+    assert [said(one) for one in (AcceptConfig(), AcceptConfig("block"), lenient, typical)] == [
+        "exact", "block", "lenient l=0.3", "typical ε=0.09 δ=0.3",
+    ]  # fmt: skip
+    assert [slug(one) for one in (AcceptConfig(), lenient, typical)] == ["", "-lenient-0.3", "-typical-0.09-0.3"]
+    assert settle(AcceptConfig("lenient", lenience=1.0)) == AcceptConfig() and settle(lenient) == lenient

@@ -1,0 +1,105 @@
+"""Chi-square on whole texts, as in test_exactness, of what is lossless beyond Algorithm 1 at a fixed gamma: block
+verification, policies of gamma, and a draft that stops by its own confidence. One false alarm in 10,000 seeds a test.
+"""
+
+from collections.abc import Callable
+
+import chi
+import pytest
+import torch
+from chi import ALARM
+from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
+
+from specbench.acceptance import AcceptanceRule, accept_block, accept_exact
+from specbench.decoding import speculative
+from specbench.drafts import Draft, ModelDraft
+from specbench.drafts.base import Proposal
+from specbench.gamma import Gamma, Heuristic
+from specbench.sampling import Sampling
+
+LENGTH = 4
+SAMPLES = 1500
+SAMPLED, CUT = Sampling(1.0), Sampling(1.3, top_k=3, top_p=0.9)
+TARGET = ToyModel(random_table(1, zeros=True))
+NEAR, FAR = ToyModel(0.8 * TARGET.table_VVV + 0.2 * random_table(2)), ToyModel(random_table(3))
+RULES = [accept_exact, accept_block]
+
+
+def p_value(draft: Draft, gamma: int | Gamma, accept: AcceptanceRule, sampling: Sampling = SAMPLED) -> float:
+    """The chance that the target's own distribution gives texts at least this far from it."""
+    return chi.p_value(decoder(draft, gamma, accept, sampling), exact(TARGET, sampling, LENGTH), SAMPLES)
+
+
+def decoder(
+    draft: Draft, gamma: int | Gamma, accept: AcceptanceRule, sampling: Sampling
+) -> Callable[[torch.Generator], list[int]]:
+    def decode(generator: torch.Generator) -> list[int]:
+        return speculative(
+            TARGET, draft, PROMPT,
+            gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator, accept=accept,
+        ).tokens  # fmt: skip
+
+    return decode
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("gamma", range(1, 9))
+def test_block_verification_at_every_gamma(gamma: int) -> None:
+    draft = ModelDraft(FAR if gamma % 2 else NEAR, VOCABULARY)
+    assert p_value(draft, gamma, accept_block) > ALARM
+
+
+@pytest.mark.statistical
+def test_block_verification_of_adjusted_distributions() -> None:
+    assert p_value(ModelDraft(FAR, VOCABULARY), 3, accept_block, CUT) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("accept", RULES)
+def test_the_heuristic_gamma(accept: AcceptanceRule) -> None:
+    assert p_value(ModelDraft(NEAR, VOCABULARY), Heuristic(most=3, first=1), accept) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
+@pytest.mark.parametrize("accept", RULES)
+def test_a_proposal_that_ends_behind_an_unsure_token(accept: AcceptanceRule, sampling: Sampling) -> None:
+    assert p_value(ModelDraft(FAR, VOCABULARY, confidence=0.4), 3, accept, sampling) > ALARM
+
+
+class DropsTheUnsure(ModelDraft):
+    """Ends a proposal before the unsure token, so that those that stay are draws from the sure ones alone."""
+
+    def start(self, prompt, sampling):  # type: ignore[no-untyped-def]
+        session = super().start(prompt, sampling)
+        whole = session.propose
+
+        def propose(tokens, gamma, generator):  # type: ignore[no-untyped-def]
+            proposal = whole(tokens, gamma, generator)
+            sure = [float(q_V[token]) >= 0.4 for token, q_V in zip(proposal.tokens, proposal.q_GV, strict=True)]
+            kept = sure.index(False) if False in sure else len(sure)
+            session.rollback(len(tokens) + max(kept - 1, 0))
+            return Proposal(proposal.tokens[:kept], proposal.q_GV[:kept])
+
+        session.propose = propose
+        return session
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("accept", RULES)
+def test_dropping_the_unsure_token_is_caught(accept: AcceptanceRule) -> None:
+    assert p_value(DropsTheUnsure(FAR, VOCABULARY), 3, accept) < ALARM
+
+
+def test_the_confidence_is_that_of_the_token_drawn_and_at_t_0_that_before_argmax() -> None:
+    table = torch.zeros(VOCABULARY, VOCABULARY, VOCABULARY)
+    table[...] = torch.tensor([0.1, 0.3, 0.6, 0.0])
+    for confidence, drafted in ((0.59, 3), (0.61, 1)):
+        session = ModelDraft(ToyModel(table), VOCABULARY, confidence).start(PROMPT, Sampling(0.0))
+        assert session.propose([0], 3, torch.Generator()).tokens == [2] * drafted
+    session = ModelDraft(ToyModel(table), VOCABULARY, 0.2).start(PROMPT, SAMPLED)
+    for seed in range(30):
+        tokens = session.propose([0], 4, torch.Generator().manual_seed(seed)).tokens
+        session.rollback(0)
+        assert 0 not in tokens[:-1]  # the unsure one stays, as the last
+        assert len(tokens) == 4 or tokens[-1] == 0
