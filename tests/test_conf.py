@@ -11,7 +11,8 @@ from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, check, conf_dir
 
-CHOICES = [(group, file.stem) for group in ("target", "draft", "task") for file in (conf_dir() / group).glob("*.yaml")]
+GROUPS = ("target", "draft", "task", "accept")
+CHOICES = [(group, file.stem) for group in GROUPS for file in (conf_dir() / group).glob("*.yaml")]
 
 
 @pytest.mark.parametrize(("group", "choice"), sorted(CHOICES))
@@ -21,6 +22,10 @@ def test_every_choice_composes(group: str, choice: str) -> None:
         composed = hydra.compose("run", overrides=[f"{group}={choice}"])
     config = to_schema(composed, RunConfig)
     picked = getattr(config, group)
+    if group == "accept":
+        assert picked.rule == choice
+        check(config)
+        return
     if choice != "hub":
         assert picked.name == choice
     if group != "task" and picked.hub:

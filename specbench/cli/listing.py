@@ -11,12 +11,12 @@ from specbench.config import conf_dir
 from specbench.config.kinds import DRAFT_KINDS
 from specbench.config.paths import shipped
 
-GROUPS = ("target", "draft", "task")
+GROUPS = ("target", "draft", "task", "accept")
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("specbench list", description="What can be picked, and what is usable offline.")
-    parser.add_argument("group", nargs="?", choices=GROUPS, help="default: all three")
+    parser.add_argument("group", nargs="?", choices=GROUPS, help="default: all")
     group = parser.parse_args(argv).group
     groups = [group] if group else GROUPS
 
@@ -30,6 +30,10 @@ def main(argv: list[str]) -> int:
             for title in (group, "offline", "from", "note"):
                 table.add_column(title, overflow="fold", no_wrap=title in (group, "offline"))
             for file in sorted((conf_dir() / group).glob("*.yaml")):
+                if group == "accept":  # nothing to fetch; what it is, its file says first
+                    said = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+                    table.add_row(file.stem, "yes", "", said)
+                    continue
                 choice = OmegaConf.to_container(hydra.compose(f"{group}/{file.stem}"))
                 assert isinstance(choice, dict)
                 table.add_row(file.stem, *_facts(choice[group], group))

@@ -21,7 +21,10 @@ the speedup; write a record to results/runs/ and show it as a table.
   task=NAME         {tasks}
                     task.path=FILE.jsonl[.gz] reads your own rows, task.train_path= the text n-grams are fitted on
   gamma=N           tokens drafted in a pass (default 7); gamma=auto takes the best by a short probe, gamma=adaptive
-                    starts there and follows each text
+                    starts there and follows each text, gamma=heuristic follows it as transformers does
+  draft.confidence=Q  ends a proposal behind a token whose own q is below Q; gamma stays the most
+  accept=RULE       which drafted tokens stay: exact (default) | block, both lossless; lenient accept.lenience=L |
+                    typical, both lossy
   sampling.temperature=T  sampling.top_k=K  sampling.top_p=P     for p and q alike (default T=0, argmax)
   max_new_tokens=N  limit=PROMPTS  seed=N  dtype=bfloat16|float32  device=cpu|cuda  threads=N
   results=FOLDER    where records go (default results)
