@@ -1,17 +1,17 @@
-"""Drafts without weights: counts against counting by hand, smoothing that sums to one, and what they propose."""
+"""Drafts without weights: smoothing that sums to one, and what they propose."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from specbench.drafts import LookupDraft, NgramDraft, UniformDraft
-from specbench.drafts import counts as counting
-from specbench.drafts.counts import cached, fit
+from specbench.drafts.corpus import gather
+from specbench.drafts.counts import Counts, fit
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
@@ -21,54 +21,67 @@ PROMPT = Prompt((), (START,))
 sequences = st.lists(st.lists(st.integers(1, V - 1), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
-@given(sequences, st.sampled_from([1, 3, 1000]))
-def test_counts_are_what_counting_by_hand_gives(texts: list[list[int]], chunk: int) -> None:
-    before, counting.CHUNK = counting.CHUNK, chunk
-    try:
-        counts = fit(texts, V, START)
-    finally:
-        counting.CHUNK = before
-    pairs = Counter(pair for text in texts for pair in zip([START, *text], text, strict=False))
-    for token in range(V):
-        followers, times = counts.row(token)
-        assert {(token, int(x)): int(n) for x, n in zip(followers, times, strict=True)} == {
-            pair: n for pair, n in pairs.items() if pair[0] == token
-        }
-    assert counts.unigrams_V.tolist() == [sum(text.count(token) for text in texts) for token in range(V)]
+def counts(texts: list[list[int]], order: int = 4) -> Counts:
+    return fit(gather(texts, START), V, order)
 
 
 @settings(max_examples=50, deadline=None)
-@given(sequences, st.sampled_from([1, 2]), st.sampled_from([0.1, 0.75]))
+@given(sequences, st.sampled_from([1, 2, 3, 4]), st.sampled_from([0.1, 0.75]))
 def test_smoothed_rows_are_distributions_without_zeros(texts: list[list[int]], order: int, discount: float) -> None:
-    draft = NgramDraft(fit(texts, V, START), order, discount, CPU)
-    for token in range(V):
-        row = draft.probabilities(token)
-        assert row.sum().item() == pytest.approx(1)
-        assert (row > 0).all()
+    draft = NgramDraft(counts(texts), order, discount, CPU)
+    for text in texts:
+        for end in range(len(text) + 1):
+            row = draft.probabilities([START, *text][:end])
+            assert row.sum().item() == pytest.approx(1)
+            assert (row > 0).all()
 
 
 def test_absolute_discounting_by_hand() -> None:
-    draft = NgramDraft(fit([[3, 4], [3, 5], [3, 4]], V, START), 2, 0.5, CPU)
+    fitted = counts([[3, 4], [3, 5], [3, 4]])
+    draft = NgramDraft(fitted, 2, 0.5, CPU)
     unigram = np.array([1, 1, 1, 4, 3, 2, 1, 1]) / 14  # six tokens seen, add one
-    expected = 0.5 * 2 / 3 * unigram
-    expected[4] += 1.5 / 3
-    expected[5] += 0.5 / 3
-    assert draft.probabilities(3).numpy() == pytest.approx(expected)
-    assert draft.probabilities(7).numpy() == pytest.approx(unigram)  # never seen: back to the unigram
+    bigram = 0.5 * 2 / 3 * unigram
+    bigram[4] += 1.5 / 3
+    bigram[5] += 0.5 / 3
+    assert draft.probabilities([3]).numpy() == pytest.approx(bigram)
+    assert draft.probabilities([7]).numpy() == pytest.approx(unigram)  # never seen: back to the unigram
+    trigram = 0.5 * 2 / 3 * bigram
+    trigram[4] += 1.5 / 3
+    trigram[5] += 0.5 / 3
+    draft = NgramDraft(fitted, 3, 0.5, CPU)
+    assert draft.probabilities([START, 3]).numpy() == pytest.approx(trigram)
+    assert draft.probabilities([7, 3]).numpy() == pytest.approx(bigram)  # never seen: back to the bigram
+    assert draft.probabilities([3]).numpy() == pytest.approx(bigram)  # nothing more is known yet
 
 
-def test_a_proposal_carries_the_rows_it_was_drawn_from() -> None:
-    draft = NgramDraft(fit([[3, 4, 5, 6], [3, 4, 5, 6]], V, START), 2, 0.5, CPU)
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_an_order_alone_is_that_order_of_a_longer_count(order: int) -> None:
+    texts = [[3, 4, 5, 4], [4, 5, 6], [3, 4, 6]]
+    alone, part = (NgramDraft(counts(texts, most), order, 0.75, CPU) for most in (max(2, order), 4))
+    for context in ([START], [START, 3], [START, 3, 4], [4, 5]):
+        assert torch.equal(alone.probabilities(context), part.probabilities(context))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_a_proposal_carries_the_rows_it_was_drawn_from(order: int) -> None:
+    draft = NgramDraft(counts([[3, 4, 5, 6], [3, 4, 5, 6], [4, 4, 3, 6, 5]]), order, 0.5, CPU)
     for sampling in (Sampling(0.0), Sampling(1.0), Sampling(0.5, top_k=2)):
         session = draft.start(PROMPT, sampling)
         proposal = session.propose([START], 4, torch.Generator().manual_seed(1))
         scored = session.score([START, *proposal.tokens], 1)
-        assert torch.equal(proposal.q_GV, scored)
-        assert all(row[token] > 0 for row, token in zip(proposal.q_GV, proposal.tokens, strict=True))
+        q_GV = proposal.q(scored)
+        assert torch.equal(q_GV, scored)
+        assert all(row[token] > 0 for row, token in zip(q_GV, proposal.tokens, strict=True))
     greedy = draft.start(PROMPT, Sampling(0.0)).propose([START], 4, torch.Generator())
-    assert greedy.tokens == [3, 4, 5, 6]
-    assert greedy.q_GV.max(-1).values.tolist() == [1, 1, 1, 1]
+    assert greedy.tokens == ([4] * 4 if order == 1 else [3, 4, 5, 6])
+
+
+def test_tokens_are_drawn_from_the_smoothed_row() -> None:
+    draft = NgramDraft(counts([[3, 4, 5], [3, 4, 6], [7, 4, 5]]), 3, 0.75, CPU)
+    session, generator = draft.start(PROMPT, Sampling(1.0)), torch.Generator().manual_seed(0)
+    drawn = Counter(session.propose([START, 3, 4], 1, generator).tokens[0] for _ in range(4000))
+    expected = draft.probabilities([3, 4]).numpy()
+    assert chisquare([drawn[token] for token in range(V)], 4000 * expected / expected.sum()).pvalue > 1e-4
 
 
 def test_random_is_uniform_at_every_setting() -> None:
@@ -80,38 +93,11 @@ def test_random_is_uniform_at_every_setting() -> None:
 
 
 def test_rows_kept_are_bounded() -> None:
-    draft = NgramDraft(fit([[3, 4]], V, START), 2, 0.5, CPU)
+    draft = NgramDraft(counts([[3, 4]]), 2, 0.5, CPU)
     draft._most_rows = 3
     for token in range(V):
-        draft.row(token, Sampling(1.0))
+        draft.row([token], Sampling(1.0))
     assert len(draft._rows) <= 3
-
-
-def test_counts_are_fitted_once_per_content(tmp_path: Path) -> None:
-    made = []
-
-    def make() -> counting.Counts:
-        made.append(1)
-        return fit([[3, 4]], V, START)
-
-    first = cached(tmp_path, "text a", make)
-    again = cached(tmp_path, "text a", make)
-    cached(tmp_path, "text b", make)
-    assert len(made) == 2
-    assert np.array_equal(first.followers_P, again.followers_P)
-    assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_damaged_or_unwritable_cache_costs_time_not_the_run(tmp_path: Path) -> None:
-    def make() -> counting.Counts:
-        return fit([[3, 4]], V, START)
-
-    cached(tmp_path, "text", make)
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:50])
-    assert cached(tmp_path, "text", make).unigrams_V.sum() == 2
-    (tmp_path / "taken").write_text("")
-    assert cached(tmp_path / "taken", "text", make).unigrams_V.sum() == 2
 
 
 def test_lookup_proposes_what_followed_the_longest_and_latest_match() -> None:
@@ -123,7 +109,7 @@ def test_lookup_proposes_what_followed_the_longest_and_latest_match() -> None:
     assert session.propose([START, 3, 4], 3, generator).tokens == [5, 6, 4]  # "3 4" beats the later "4"
     assert session.propose([START, 3, 4, 2, 4], 2, generator).tokens == [2, 4]  # "4" in its own text is the latest
     proposal = session.propose([START, 3, 4, 2, 4, 5], 1, generator)
-    assert proposal.tokens == [6] and proposal.q_GV.tolist() == [[0, 0, 0, 0, 0, 0, 1, 0]]
+    assert proposal.tokens == [6] and proposal.q(torch.empty(1, V)).tolist() == [[0, 0, 0, 0, 0, 0, 1, 0]]
 
 
 def test_lookup_scores_what_it_would_have_proposed() -> None:
@@ -134,3 +120,26 @@ def test_lookup_scores_what_it_would_have_proposed() -> None:
     for position in range(len(text)):
         tokens = session.propose([START, *text[:position]], 1, torch.Generator()).tokens
         assert rows[position].nonzero().flatten().tolist() == tokens
+
+
+def test_lookup_looks_up_no_more_in_a_long_text_than_in_a_short_one() -> None:
+    """Entries made by a token, and looked at by a proposal: at most `match` of each, behind 1,000 tokens too."""
+    article = torch.randint(2, 30_000, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
+    session = LookupDraft(30_000, CPU, match=3).start(Prompt((), (*article, START)), Sampling(0.0))
+    made = len(session._after)
+    assert made <= 3 * 1000  # the prompt, before the first pass
+    looked: list[int] = []
+
+    class Table(dict[tuple[int, ...], int]):
+        def get(self, key, default=None):  # type: ignore[no-untyped-def]
+            looked.append(1)
+            return super().get(key, default)
+
+    session._after = Table(session._after)
+    tokens = [*article, START]
+    for _ in range(20):
+        proposal = session.propose(tokens, 7, torch.Generator())
+        tokens.append(proposal.tokens[0] if proposal.tokens else article[500])
+    assert len(session._after) - made <= 3 * 20
+    assert len(looked) <= 3 * 20
+    assert tokens[-10:] == article[article.index(tokens[-10]) :][:10]  # it copies

@@ -6,6 +6,7 @@ from networks import network
 
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
+from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
 from specbench.gamma import Adaptive
 from specbench.models import Prompt
@@ -24,13 +25,14 @@ def prompts(kind: str) -> list[Prompt]:
 
 
 def drafts(kind: str) -> dict[str, Draft]:
-    counts = fit([(4, 7, 9, 12, 1), (4, 7, 30, 1)], SIZE, start=0)
+    counts = fit(gather([(4, 7, 9, 12, 1), (4, 7, 30, 1)], 0), SIZE, 3)
     cpu = torch.device("cpu")
     return {
         "other weights": ModelDraft(EagerModel(network(kind, 2, layers=1), SIZE, frozenset({1})), SIZE),
         "the target itself": ModelDraft(TARGETS[kind], SIZE),
         "unigram": NgramDraft(counts, 1, 0.75, cpu),
         "bigram": NgramDraft(counts, 2, 0.75, cpu),
+        "3-gram": NgramDraft(counts, 3, 0.75, cpu),
         "random": UniformDraft(SIZE, cpu),
         "lookup": LookupDraft(SIZE, cpu, match=3),
     }

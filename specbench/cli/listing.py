@@ -47,6 +47,10 @@ def main(argv: list[str]) -> int:
 def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
     """Usable offline, where it comes from, and its note."""
     note = str(choice.get("note") or "")
+    if choice.get("kind") == "cascade":
+        via, inner = choice["via"], choice["inner"]
+        usable = [_facts(part, group)[0] for part in (via, inner)]
+        return _yes("no" not in usable), f"{via['name']}, drafting with {inner['name']}", note
     kind = DRAFT_KINDS[choice.get("kind") or "model"]
     if not kind.weights:
         return "yes", "fitted on the task's training text" if kind.text else "nothing to fit", note

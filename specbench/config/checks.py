@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunConfig, TaskConfig
 from specbench.errors import UserError
 
@@ -56,7 +56,7 @@ def check(config: RunConfig) -> None:
     _check_model("target", config.target)
     _check_draft(config.draft)
     _check_confidence(config)
-    if alpha is None and "random" in (config.target.weights, config.draft.weights):
+    if alpha is None and "random" in (config.target.weights, *(one.weights for one in levels(config.draft))):
         raise UserError(
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
         )
@@ -92,8 +92,8 @@ def _check_confidence(config: RunConfig) -> None:
 def _check_model(key: str, model: ModelConfig) -> None:
     require(model.device_map in (None, *DEVICE_MAPS), f"{key}.device_map", model.device_map, " | ".join(DEVICE_MAPS))
     require(model.tp_plan in (None, "auto"), f"{key}.tp_plan", model.tp_plan, "auto, or null")
-    if key == "draft" and (model.device_map or model.tp_plan):
-        raise UserError("draft.device_map, draft.tp_plan: a draft lives on one device; leave them null")
+    if key.startswith("draft") and (model.device_map or model.tp_plan):
+        raise UserError(f"{key}.device_map, {key}.tp_plan: a draft lives on one device; leave them null")
     if model.device_map and model.tp_plan:
         raise UserError(f"{key}.device_map={model.device_map}: not together with {key}.tp_plan; leave one of them null")
     require(model.weights in WEIGHTS, f"{key}.weights", model.weights, " | ".join(WEIGHTS))
@@ -110,12 +110,30 @@ def _check_model(key: str, model: ModelConfig) -> None:
         raise UserError(f"{key}: set {key}.path=FOLDER, or {key}.hub=ID and {key}.revision=COMMIT")
 
 
-def _check_draft(draft: DraftConfig) -> None:
-    require(draft.kind in DRAFT_KINDS, "draft.kind", draft.kind, " | ".join(DRAFT_KINDS))
-    require(1 <= draft.match <= 16, "draft.match", draft.match, "from 1 to 16")
-    require(0 < draft.discount < 1, "draft.discount", draft.discount, "between 0 and 1")
+def _check_draft(draft: DraftConfig, key: str = "draft") -> None:
+    require(draft.kind in DRAFT_KINDS, f"{key}.kind", draft.kind, " | ".join(DRAFT_KINDS))
+    require(1 <= draft.match <= 32, f"{key}.match", draft.match, "from 1 to 32")
+    require(1 <= draft.order <= 8, f"{key}.order", draft.order, "from 1 to 8")
+    require(0 < draft.discount < 1, f"{key}.discount", draft.discount, "between 0 and 1")
+    require(
+        draft.corpus is None or Path(draft.corpus).exists(),
+        f"{key}.corpus", draft.corpus, "a file or folder; there is none of that name",
+    )  # fmt: skip
     if DRAFT_KINDS[draft.kind].weights:
-        _check_model("draft", draft)
+        _check_model(key, draft)
+    if draft.kind == "cascade":
+        _check_cascade(draft, key)
+
+
+def _check_cascade(draft: DraftConfig, key: str) -> None:
+    require(1 <= draft.inner_gamma <= MAX_GAMMA, f"{key}.inner_gamma", draft.inner_gamma, f"from 1 to {MAX_GAMMA}")
+    for name, part in (("via", draft.via), ("inner", draft.inner)):
+        if part is None:
+            raise UserError(f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME")
+        _check_draft(part, f"{key}.{name}")
+        if name == "via":
+            require(part.kind == "model", f"{key}.via.kind", part.kind, "model: the target checks its distribution")
+            require(part.confidence is None, f"{key}.via.confidence", part.confidence, "null in a cascade")
 
 
 def _check_task(task: TaskConfig) -> None:

@@ -28,13 +28,18 @@ class ModelConfig:
 
 @dataclass
 class DraftConfig(ModelConfig):
-    """A draft: a model as above, or one of the kinds that have no weights."""
+    """A draft: a model as above, or one of the kinds that have no weights, or one made of others (cascade)."""
 
-    kind: str = "model"  # model | unigram | bigram | random | lookup
+    kind: str = "model"  # config/kinds.py names them all
     confidence: float | None = None  # model: a proposal ends behind a token whose own q is below this
-    match: int = 3  # lookup: the longest run of tokens that is looked for
+    match: int = 3  # lookup, retrieval: the longest run of tokens that is looked for
+    order: int = 3  # ngram: tokens of the longest n-gram
     discount: float = 0.75  # n-grams: absolute discount that feeds the backoff
-    cache_dir: str | None = None  # n-grams: where fitted counts are kept
+    corpus: str | None = None  # n-grams, retrieval: own text in the place of the task's training text, same fields
+    cache_dir: str | None = None  # n-grams, retrieval: where what was fitted is kept
+    via: "DraftConfig | None" = None  # cascade: the model whose tokens the target checks
+    inner: "DraftConfig | None" = None  # cascade: the cheaper draft, whose tokens `via` checks
+    inner_gamma: int = 2  # cascade: tokens that the inner draft drafts at a time
 
 
 @dataclass

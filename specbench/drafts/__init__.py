@@ -5,13 +5,16 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.drafts.base import Draft, DraftSession, Proposal, ReadsTarget, start_beside
+from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
+from specbench.drafts.retrieval import RetrievalDraft
 from specbench.drafts.uniform import UniformDraft
 
 __all__ = [
+    "CascadeDraft",
     "Draft",
     "DraftSession",
     "EarlyExitDraft",
@@ -20,6 +23,7 @@ __all__ = [
     "NgramDraft",
     "Proposal",
     "ReadsTarget",
+    "RetrievalDraft",
     "UniformDraft",
     "start_beside",
 ]

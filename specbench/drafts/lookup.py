@@ -4,6 +4,9 @@ The last `match` tokens are looked for in the source and in the text so far, the
 one; what followed the latest place is proposed. Summaries and rewrites repeat their source, so this finds long runs for
 next to nothing. Where nothing matches nothing is proposed, and the pass is a plain target step.
 
+A token costs `match` entries of a table and a proposal at most as many look-ups, however long the text; the prompt is
+entered before the first pass.
+
 q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; there only the decoder's own tokens are
 searched, which for encoder-decoder models would leave the source out.
 """
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.drafts.base import Proposal
+from specbench.drafts.certain import certain
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
@@ -31,39 +35,38 @@ class LookupDraft:
         self.match = match
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "LookupSession":
-        return LookupSession(self, prompt.source)
+        return LookupSession(self, prompt)
 
 
 class LookupSession:
     """An index of every run of up to `match` tokens: where the latest one ends. Each token is indexed once."""
 
-    def __init__(self, draft: LookupDraft, source: Sequence[int]) -> None:
+    def __init__(self, draft: LookupDraft, prompt: Prompt) -> None:
         self.draft = draft
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
-        self._read_of_sequence = 0
-        for token in source:
+        self._read_of_sequence = len(prompt.prefix) - 1
+        for token in (*prompt.source, *prompt.prefix[:-1]):
             self._append(token)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         for token in tokens[self._read_of_sequence :]:
             self._append(token)
         self._read_of_sequence = len(tokens)
-        drafted = self._continuation()[:gamma]
-        return Proposal(drafted, self._one_hot(drafted))
+        return Proposal(self._continuation()[:gamma])
 
     def rollback(self, length: int) -> None:
         """What it reads is never taken back: proposals are not read."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
-        rows = torch.zeros(len(tokens) - prefix_length, self.draft.vocabulary_size, device=self.draft.device)
+        proposed: list[int | None] = []
         for position in range(self._read_of_sequence, len(tokens)):
-            if position >= prefix_length and (found := self._continuation()[:1]):
-                rows[position - prefix_length, found[0]] = 1.0
+            if position >= prefix_length:
+                proposed += self._continuation()[:1] or [None]
             self._append(tokens[position])
         self._read_of_sequence = len(tokens)
-        return rows
+        return certain(proposed, self.draft.vocabulary_size, self.draft.device)
 
     def _append(self, token: int) -> None:
         end = len(self._text)
@@ -78,9 +81,3 @@ class LookupSession:
             if place is not None:
                 return self._text[place : place + MOST_COPIED]
         return []
-
-    def _one_hot(self, drafted: list[int]) -> Tensor:
-        rows = torch.zeros(len(drafted), self.draft.vocabulary_size, device=self.draft.device)
-        if drafted:
-            rows[range(len(drafted)), drafted] = 1.0
-        return rows

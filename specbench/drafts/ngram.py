@@ -1,9 +1,12 @@
-"""Unigram and bigram drafts (the paper's cheapest; it does not say how it fitted them, so we choose and say it).
+"""N-gram drafts of any order (unigram and bigram are the paper's cheapest; it does not say how it fitted them, so we
+choose and say it).
 
-Unigram: add-one, q1(x) = (n(x) + 1) / (N + V).
-Bigram: interpolated absolute discounting,
-q2(x | y) = max(n(yx) - D, 0) / n(y) + D t(y) / n(y) q1(x), with t(y) the distinct tokens seen behind y and D the
-discount; q1 where y was never seen. (Ney, Essen, Kneser 1994.)
+Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
+Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). Behind the last k - 1 tokens h,
+q_k(x | h) = max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token behind it, t(h)
+is the number of distinct tokens seen behind h, D the discount and h' is h without its first token; q_{k-1} where h was
+never seen. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram
+is the same draft alone and inside a trigram.
 """
 
 from collections.abc import Sequence
@@ -15,72 +18,95 @@ from torch import Tensor
 from specbench.drafts.base import Proposal
 from specbench.drafts.counts import Counts
 from specbench.models import Prompt
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Sampling, draw, one_hot, standardise
 
 ROWS_KEPT_BYTES = 256 * 2**20  # standardised rows kept between steps
+MOST_TOKENS_KEPT = 500_000  # at T = 0
 
 
 class NgramDraft:
-    """q from counts and the last token alone. `order` is 1 or 2."""
+    """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher one."""
 
     operations = 0.0  # a table look-up
 
     def __init__(self, counts: Counts, order: int, discount: float, device: torch.device) -> None:
+        assert 1 <= order <= counts.order
         self.counts = counts
         self.order = order
         self.discount = discount
         self.device = device
         unigrams = counts.unigrams_V
         self.unigram_V = (unigrams + 1) / (unigrams.sum() + len(unigrams))
-        self._rows: dict[tuple[Sampling, int], Tensor] = {}
+        self._rows: dict[tuple[Sampling, tuple[int, ...]], Tensor] = {}
+        self._best: dict[tuple[int, ...], int] = {}
         self._most_rows = max(1, ROWS_KEPT_BYTES // (4 * len(unigrams)))
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "NgramSession":
         return NgramSession(self, sampling)
 
-    def probabilities(self, previous: int) -> Tensor:
-        """q [V] behind `previous`, before any sampling setting; fp64."""
-        row_V = self.unigram_V
-        if self.order == 2:
-            followers, counts = self.counts.row(previous)
-            total = counts.sum()
-            if total > 0:
-                row_V = row_V * (self.discount * len(followers) / total)
-                row_V[followers] += (counts - self.discount) / total
-        return torch.from_numpy(np.ascontiguousarray(row_V))
+    def probabilities(self, before: Sequence[int]) -> Tensor:
+        """q [V] behind the tokens `before`, before any sampling setting; fp64."""
+        row_V = self.unigram_V.copy()
+        for length in range(1, min(self.order - 1, len(before)) + 1):
+            found = self.counts.row(before[-length:])
+            if found is None:
+                break  # nor was any longer one
+            followers, times = found
+            total = times.sum(dtype=np.int64)
+            row_V *= self.discount * len(followers) / total
+            row_V[followers] += (times - self.discount) / total
+        return torch.from_numpy(row_V)
 
-    def row(self, previous: int, sampling: Sampling) -> Tensor:
-        """Standardised q [1, V] behind `previous`; kept, since text repeats itself."""
-        key = (sampling, previous if self.order == 2 else 0)
+    def row(self, before: Sequence[int], sampling: Sampling) -> Tensor:
+        """Standardised q [1, V] behind the tokens `before`; kept, since text repeats itself."""
+        key = (sampling, self._context(before))
         row_1V = self._rows.get(key)
         if row_1V is None:
             if len(self._rows) >= self._most_rows:
                 self._rows.clear()
-            logits_1V = self.probabilities(previous).log().to(self.device, torch.float32).unsqueeze(0)
+            logits_1V = self.probabilities(before).log().to(self.device, torch.float32).unsqueeze(0)
             row_1V = self._rows[key] = standardise(logits_1V, sampling, logits_1V.shape[-1])
         return row_1V
 
+    def best(self, before: Sequence[int]) -> int:
+        """The token with all the mass at T = 0; kept."""
+        key = self._context(before)
+        token = self._best.get(key)
+        if token is None:
+            if len(self._best) >= MOST_TOKENS_KEPT:
+                self._best.clear()
+            token = self._best[key] = int(self.probabilities(before).argmax())
+        return token
+
+    def _context(self, before: Sequence[int]) -> tuple[int, ...]:
+        return tuple(before[max(0, len(before) - self.order + 1) :])
+
 
 class NgramSession:
-    """It remembers nothing: the last token of the sequence is all it looks at."""
+    """It remembers nothing: the last tokens of the sequence are all it looks at."""
 
     def __init__(self, draft: NgramDraft, sampling: Sampling) -> None:
         self.draft = draft
         self.sampling = sampling
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        previous = tokens[-1]
-        drawn: list[int] = []
+        before = list(tokens[-self.draft.order :])
+        first = len(before)
         rows: list[Tensor] = []
         for _ in range(gamma):
-            q_1V = self.draft.row(previous, self.sampling)
-            previous = draw(q_1V[0], generator)
-            drawn.append(previous)
-            rows.append(q_1V)
-        return Proposal(drawn, torch.cat(rows) if rows else torch.empty(0))
+            if self.sampling.temperature == 0:
+                before.append(self.draft.best(before))
+            else:
+                rows.append(self.draft.row(before, self.sampling))
+                before.append(draw(rows[-1][0], generator))
+        return Proposal(before[first:], torch.cat(rows) if rows else None)
 
     def rollback(self, length: int) -> None:
         """It remembers nothing."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        return torch.cat([self.draft.row(token, self.sampling) for token in tokens[prefix_length - 1 : -1]])
+        draft = self.draft
+        befores = [tokens[max(0, end - draft.order) : end] for end in range(prefix_length, len(tokens))]
+        if self.sampling.temperature == 0:
+            return one_hot([draft.best(before) for before in befores], len(draft.unigram_V), draft.device)
+        return torch.cat([draft.row(before, self.sampling) for before in befores])

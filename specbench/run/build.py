@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specbench.config import RunConfig
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.drafts import Draft
 from specbench.errors import UserError
 from specbench.gamma import Constant, Gamma
@@ -112,7 +112,8 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
 
 def _key(config: RunConfig) -> str:
     """What makes one draft another: its own config, and where it is fitted on text that text."""
-    return repr((config.draft, config.task if DRAFT_KINDS[config.draft.kind].text else None))
+    fitted = any(DRAFT_KINDS[one.kind].text for one in levels(config.draft))
+    return repr((config.draft, config.task if fitted else None))
 
 
 def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:

@@ -6,14 +6,29 @@ A new kind is a `Maker` and its entry in MAKERS, a name in `config.kinds`, and a
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from specbench.config import DraftConfig, RunConfig
-from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
-from specbench.drafts.counts import Counts, cached, fit
+from specbench.config.kinds import ngram_order
+from specbench.drafts import (
+    CascadeDraft,
+    Draft,
+    LookupDraft,
+    ModelDraft,
+    NgramDraft,
+    RetrievalDraft,
+    UniformDraft,
+    suffixes,
+)
+from specbench.drafts.cache import Arrays, cached
+from specbench.drafts.corpus import Corpus, gather
+from specbench.drafts.counts import Counts, fit
+from specbench.drafts.suffixes import SuffixIndex
+from specbench.errors import UserError
 from specbench.models import Vocabulary, load_model, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
@@ -63,13 +78,16 @@ class _Model(Maker):
         require_range(wanted.run, self.own_vocabulary, name_of(wanted.draft))
 
     def load(self, target: EagerModel, say: Say) -> Draft:
+        self.models.append(self.load_model(say))
+        return ModelDraft(self.models[0], self.wanted.vocabulary.size, self.wanted.draft.confidence)
+
+    def load_model(self, say: Say) -> EagerModel:
         run, draft, key = self.wanted.run, self.wanted.draft, self.wanted.key
         say(f"loading {key} {name_of(draft)}")
         dtype: torch.dtype = getattr(torch, run.dtype)
         model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine)
         say_fall_back(model, key, say)
-        self.models.append(model)
-        return ModelDraft(model, self.wanted.vocabulary.size, draft.confidence)
+        return model
 
 
 def say_fall_back(model: EagerModel, key: str, say: Say) -> None:
@@ -88,28 +106,90 @@ class _Lookup(Maker):
         return LookupDraft(self.wanted.vocabulary.size, self.wanted.device, self.wanted.draft.match)
 
 
-class _Ngram(Maker):
+class _FromText(Maker):
+    """What is fitted on the task's training text, or on `draft.corpus`, and kept by content."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        task = wanted.run.task
+        self.task = Task(replace(task, train_path=wanted.draft.corpus) if wanted.draft.corpus else task)
+
+    def fitted(self, kind: str, settings: str, make: Callable[[Corpus], Arrays], say: Say) -> Arrays:
+        """What `make` makes of the text. `settings` are what it depends on besides."""
+        vocabulary = self.wanted.vocabulary
+        key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{self.task.training_key()}/{settings}"
+        return cached(cache_folder(self.wanted.draft), kind, key, lambda: make(self._corpus(say)))
+
+    def _corpus(self, say: Say) -> Corpus:
+        def sequences() -> Iterator[list[int]]:
+            for number, text in enumerate(self.task.training_text()):
+                if number % ROWS_BETWEEN_WORDS == 0:
+                    say(f"reading the training text of {self.task.config.name}: {number:,} rows")
+                yield self.wanted.vocabulary.ids(text)
+
+        return gather(sequences(), self.wanted.vocabulary.start)
+
+
+class _Ngram(_FromText):
     counts: Counts
 
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        self.order = ngram_order(wanted.draft)
+
     def fit(self, say: Say) -> None:
-        vocabulary, task = self.wanted.vocabulary, Task(self.wanted.run.task)
-        key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{task.training_key()}"
-        self.counts = cached(
-            cache_folder(self.wanted.draft),
-            key,
-            lambda: fit(_sequences(task, vocabulary, say), vocabulary.size, vocabulary.start),
-        )
+        size, order = self.wanted.vocabulary.size, max(2, self.order)  # a unigram takes a bigram's counts
+
+        def make(corpus: Corpus) -> Arrays:
+            return fit(corpus, size, order, say).arrays()
+
+        self.counts = Counts.of(self.fitted("ngram", f"order {order}", make, say))
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        draft = self.wanted.draft
-        return NgramDraft(self.counts, {"unigram": 1, "bigram": 2}[draft.kind], draft.discount, self.wanted.device)
+        return NgramDraft(self.counts, self.order, self.wanted.draft.discount, self.wanted.device)
 
 
-def _sequences(task: Task, vocabulary: Vocabulary, say: Say) -> Iterator[list[int]]:
-    for number, text in enumerate(task.training_text()):
-        if number % ROWS_BETWEEN_WORDS == 0:
-            say(f"fitting n-gram counts on the training text of {task.config.name}: {number:,} rows")
-        yield vocabulary.ids(text)
+class _Retrieval(_FromText):
+    index: SuffixIndex
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        if find_spec("pydivsufsort") is None:
+            raise UserError(
+                f"{wanted.key}.kind=retrieval: pydivsufsort, which sorts the corpus, is not installed: "
+                "pip install 'specbench-toolkit[retrieval]'"
+            )
+
+    def fit(self, say: Say) -> None:
+        size = self.wanted.vocabulary.size
+
+        def make(corpus: Corpus) -> Arrays:
+            say(f"sorting the suffixes of {len(corpus.tokens_N):,} tokens")
+            return suffixes.build(corpus, size)
+
+        self.index = SuffixIndex(self.fitted("suffixes", "", make, say), size)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        return RetrievalDraft(self.index, self.wanted.vocabulary.size, self.wanted.device, self.wanted.draft.match)
+
+
+class _Cascade(Maker):
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__(wanted)
+        draft = wanted.draft
+        assert draft.via is not None and draft.inner is not None
+        self.middle = _Model(replace(wanted, draft=draft.via, key=f"{wanted.key}.via"))
+        inner = replace(draft.inner, cache_dir=draft.inner.cache_dir or draft.cache_dir)
+        self.inner = maker(replace(wanted, draft=inner, key=f"{wanted.key}.inner"))
+
+    def fit(self, say: Say) -> None:
+        self.inner.fit(say)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        middle = self.middle.load_model(say)
+        inner = self.inner.load(middle, say)
+        self.models += [middle, *self.inner.models]
+        return CascadeDraft(middle, inner, self.wanted.draft.inner_gamma, self.wanted.vocabulary.size)
 
 
 def cache_folder(draft: DraftConfig) -> Path:
@@ -124,6 +204,9 @@ MAKERS: dict[str, Callable[[Wanted], Maker]] = {
     "model": _Model,
     "unigram": _Ngram,
     "bigram": _Ngram,
+    "ngram": _Ngram,
     "random": _Uniform,
     "lookup": _Lookup,
+    "retrieval": _Retrieval,
+    "cascade": _Cascade,
 }

@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from specbench.config import ModelConfig, RunConfig
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config import DraftConfig, ModelConfig, RunConfig
+from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.config.paths import shipped
 from specbench.models.load import name_of
 from specbench.run.accept import slug
@@ -26,7 +26,15 @@ def identify(config: RunConfig) -> str:
 
 def draft_name(config: RunConfig) -> str:
     """What tables call the draft."""
-    return name_of(config.draft) if DRAFT_KINDS[config.draft.kind].weights else config.draft.kind
+    return _name(config.draft)
+
+
+def _name(draft: DraftConfig) -> str:
+    if DRAFT_KINDS[draft.kind].weights:
+        return name_of(draft)
+    if draft.via is not None and draft.inner is not None:
+        return f"{draft.kind}-{_name(draft.inner)}-{_name(draft.via)}"
+    return f"{draft.order}-gram" if draft.kind == "ngram" else draft.kind
 
 
 def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
@@ -34,13 +42,15 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
 
     Files that ship count by their content: an installation sets its own times, and they are small.
     """
-    kind = DRAFT_KINDS[config.draft.kind]
-    models = [config.target] + ([config.draft] if kind.weights else [])
+    models: list[ModelConfig] = [config.target]
+    own = [config.task.path]
+    for draft in levels(config.draft):
+        if DRAFT_KINDS[draft.kind].weights:
+            models.append(draft)
+        if DRAFT_KINDS[draft.kind].text:
+            own.append(draft.corpus or config.task.train_path)
     seen = [entry for model in models for entry in files_of(model)]
-    own = [config.task.path] if config.task.path else []
-    if kind.text and config.task.train_path:
-        own.append(config.task.train_path)
-    seen += [_seen(file) for path in own for file in _files(Path(path))]
+    seen += [_seen(file) for path in own if path for file in _files(Path(path))]
     if config.task.path is None and config.task.shipped:
         seen += [_seen(file, ships=True) for file in _files(shipped("data", config.task.shipped))]
     return seen

@@ -1,0 +1,43 @@
+"""What was fitted on text, kept on disk by content: a set of named arrays a file."""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, Any]  # of name to NDArray
+
+
+def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays kept under `key`, made at the first call. `key` must name the whole content: text, tokenizer and how
+    it was fitted. `kind` begins the file's name.
+
+    A cache that is damaged or cannot be written costs time, not the run.
+    """
+    file = folder / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+    if file.exists():
+        with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as kept:
+            return {name: kept[name] for name in kept.files}
+    arrays = make()
+    with contextlib.suppress(OSError):
+        _save(arrays, file)
+    return arrays
+
+
+def _save(arrays: Arrays, file: Path) -> None:
+    """Write atomically: a killed fit leaves no half file behind."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(".part", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            np.savez(opened, **arrays)
+        os.replace(part, file)
+    except OSError:
+        os.unlink(part)
+        raise

@@ -1,0 +1,62 @@
+"""Continuations looked up in a corpus: what most often followed the last tokens there (REST, He et al. 2023, "REST:
+Retrieval-Based Speculative Decoding").
+
+The longest run of the last tokens, up to `match` of them, that occurs in the corpus is found by its suffix array, and
+the token that followed most often is proposed; then the next, behind a run that is longer by that token. Where not
+even the last token occurs nothing is proposed. REST drafts a tree of several continuations; this is its likeliest
+branch, one token after the other.
+
+q is one-hot: the proposal is certain.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.base import Proposal
+from specbench.drafts.certain import certain
+from specbench.drafts.suffixes import SuffixIndex
+from specbench.models import Prompt
+from specbench.sampling import Sampling
+
+
+class RetrievalDraft:
+    """Proposes from a corpus alone. It remembers nothing between calls, so it is its own session."""
+
+    operations = 0.0
+
+    def __init__(self, index: SuffixIndex, vocabulary_size: int, device: torch.device, match: int) -> None:
+        self.index = index
+        self.vocabulary_size = vocabulary_size
+        self.device = device
+        self.match = match
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "RetrievalDraft":
+        return self
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        context = list(tokens[-self.match :])
+        drafted: list[int] = []
+        found = 0
+        while len(drafted) < gamma:
+            # The run that was found goes on with the token that was proposed; no longer one can.
+            longest = min(found + 1, self.match) if drafted else self.match
+            token, found = self.index.follower(context, longest, longest if drafted else 0)
+            if token == self.index.end:
+                break
+            drafted.append(token)
+            context.append(token)
+        return Proposal(drafted)
+
+    def rollback(self, length: int) -> None:
+        """It remembers nothing."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q at each position; a row of zeros where nothing would be proposed."""
+        found = [
+            self.index.follower(tokens[max(0, end - self.match) : end], self.match)[0]
+            for end in range(prefix_length, len(tokens))
+        ]
+        proposed = [None if token == self.index.end else token for token in found]
+        return certain(proposed, self.vocabulary_size, self.device)

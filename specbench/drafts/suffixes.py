@@ -1,0 +1,86 @@
+"""Where a run of tokens stands in a corpus, and what followed it there: a suffix array over tokens.
+
+The array is built by pydivsufsort (bindings to libdivsufsort), an optional dependency that is needed only then. Tokens
+are held as big-endian bytes, so that slices of bytes compare as runs of tokens do, and one binary search finds a run
+of any length.
+
+Memory: 6 bytes a token (8 where the vocabulary has more than 65,535 tokens), the same on disk; building takes about
+30 (60): libdivsufsort sorts bytes, and of those only every second (fourth) begins a token.
+
+Shapes: N tokens of the corpus, the separators included; B bytes of it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.drafts.cache import Arrays
+from specbench.drafts.corpus import Corpus
+
+MOST_LOOKED_AT = 1024  # places that the most frequent continuation is counted over
+
+
+def build(corpus: Corpus, vocabulary_size: int) -> Arrays:
+    """The arrays of a `SuffixIndex` over `corpus`. `vocabulary_size`, which is no token, ends each of its sequences."""
+    from pydivsufsort import divsufsort
+
+    ends = np.append(np.flatnonzero(corpus.begins_N)[1:], len(corpus.tokens_N))
+    dtype = _dtype(vocabulary_size)
+    tokens_N = np.insert(corpus.tokens_N, ends, vocabulary_size).astype(dtype.newbyteorder("="))
+    suffixes_N = divsufsort(tokens_N).astype(np.int32)
+    return {"text_B": tokens_N.astype(dtype).view(np.uint8), "suffixes_N": suffixes_N}
+
+
+def _dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
+    return np.dtype(">u2" if vocabulary_size < 2**16 else ">u4")
+
+
+class SuffixIndex:
+    """The places of every run of tokens of a corpus."""
+
+    def __init__(self, arrays: Arrays, vocabulary_size: int) -> None:
+        self.end = vocabulary_size  # stands behind each text of the corpus
+        self._tokens_N: NDArray[np.unsignedinteger] = arrays["text_B"].view(_dtype(vocabulary_size))
+        self._suffixes_N: NDArray[np.int32] = arrays["suffixes_N"]
+        self._width = self._tokens_N.itemsize
+        self._text: bytes = arrays["text_B"].tobytes()
+        self._suffixes = memoryview(self._suffixes_N)
+
+    def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:
+        """The token that followed the longest run found of the last `longest` tokens of `context`, and the length of
+        that run; of several tokens the one that followed most often, then the smallest. (`end`, 0) if not even the
+        last token is found. `known` tokens are known to be found.
+
+        Of more than MOST_LOOKED_AT places so many are counted, evenly over all; they lie in order of what follows, so
+        that shares are kept.
+        """
+        shortest, longest = known, min(longest, len(context))
+        places = self._places(context[len(context) - shortest :])
+        while shortest < longest:  # what is not found makes every longer run not to be found
+            middle = (shortest + longest + 1) // 2
+            found = self._places(context[len(context) - middle :])
+            if found:
+                shortest, places = middle, found
+            else:
+                longest = middle - 1
+        if shortest == 0:
+            return self.end, 0
+        step = -(-len(places) // MOST_LOOKED_AT)
+        followers = self._tokens_N[self._suffixes_N[places.start : places.stop : step] + shortest]
+        tokens, times = np.unique(followers, return_counts=True)
+        return int(tokens[times.argmax()]), shortest
+
+    def _places(self, run: Sequence[int]) -> range:
+        """Which suffixes begin with `run`."""
+        sought = np.array(run, self._tokens_N.dtype).tobytes()
+        text, suffixes, width, length = self._text, self._suffixes, self._width, len(sought)
+
+        def beginning(place: int) -> bytes:
+            start = suffixes[place] * width
+            return text[start : start + length]
+
+        every = range(len(suffixes))
+        first = bisect_left(every, sought, key=beginning)
+        return range(first, bisect_right(every, sought, lo=first, key=beginning))

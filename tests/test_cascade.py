@@ -1,0 +1,138 @@
+"""Cascades: a draft that drafts with a cheaper one leaves the target's distribution as it is, and hands out the middle
+model's q."""
+
+import chi
+import pytest
+import torch
+from networks import network
+from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
+
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, Proposal, UniformDraft
+from specbench.drafts.cascade import CascadeSession
+from specbench.measure.agreement import agreements
+from specbench.models import Prompt
+from specbench.models.eager import EagerModel
+from specbench.sampling import Sampling
+
+CPU = torch.device("cpu")
+WARM = Sampling(1.0)
+TARGET, MIDDLE, INNER = (ToyModel(random_table(seed)) for seed in (1, 2, 3))
+LENGTH, SAMPLES = 4, 4000
+
+
+def inner_drafts() -> dict[str, Draft]:
+    return {
+        "model": ModelDraft(INNER, VOCABULARY),
+        "the middle itself": ModelDraft(MIDDLE, VOCABULARY),
+        "uniform": UniformDraft(VOCABULARY, CPU),
+        "lookup": LookupDraft(VOCABULARY, CPU, 2),
+        "cascade": CascadeDraft(INNER, UniformDraft(VOCABULARY, CPU), 1, VOCABULARY),
+    }
+
+
+def p_value(draft: Draft, sampling: Sampling, gamma: int = 3) -> float:
+    def decode(generator: torch.Generator) -> list[int]:
+        return speculative(
+            TARGET, draft, PROMPT, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator
+        ).tokens
+
+    return chi.p_value(decode, exact(TARGET, sampling, LENGTH), SAMPLES)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", list(inner_drafts()))
+def test_the_text_has_the_targets_distribution(name: str) -> None:
+    assert p_value(CascadeDraft(MIDDLE, inner_drafts()[name], 2, VOCABULARY), WARM) > chi.ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("inner_gamma", [1, 3])
+def test_with_every_setting_of_the_distribution(inner_gamma: int) -> None:
+    sampling = Sampling(1.3, top_k=3, top_p=0.9)
+    draft = CascadeDraft(MIDDLE, inner_drafts()["model"], inner_gamma, VOCABULARY)
+    assert p_value(draft, sampling, gamma=4) > chi.ALARM
+
+
+@pytest.mark.statistical
+def test_what_is_drafted_has_the_middle_models_distribution() -> None:
+    """Both tokens of a proposal, whichever of them the inner draft wrote."""
+    draft = CascadeDraft(MIDDLE, inner_drafts()["model"], 2, VOCABULARY)
+
+    def propose(generator: torch.Generator) -> list[int]:
+        return draft.start(PROMPT, WARM).propose([START], 2, generator).tokens
+
+    assert chi.p_value(propose, exact(MIDDLE, WARM, 2), SAMPLES) > chi.ALARM
+
+
+class InnerQ(CascadeDraft):
+    """Hands out the inner draft's q: the distribution that tokens were first drawn from, and not what came through."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> CascadeSession:
+        return InnerQSession(self, prompt, sampling)
+
+
+class InnerQSession(CascadeSession):
+    def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+        proposal = super().propose(tokens, gamma, generator)
+        inner = self.draft.inner.start(PROMPT, self.sampling)
+        return Proposal(proposal.tokens, inner.score([*tokens, *proposal.tokens], len(tokens)))
+
+
+@pytest.mark.statistical
+def test_q_taken_from_the_inner_draft_is_caught() -> None:
+    assert p_value(InnerQ(MIDDLE, inner_drafts()["model"], 2, VOCABULARY), WARM) < chi.ALARM
+
+
+def test_q_is_the_middle_models_row_at_each_token() -> None:
+    draft, alone = CascadeDraft(MIDDLE, inner_drafts()["model"], 2, VOCABULARY), ModelDraft(MIDDLE, VOCABULARY)
+    generator = torch.Generator().manual_seed(3)
+    for gamma in range(1, 9):
+        session = draft.start(PROMPT, WARM)
+        proposal = session.propose([START], gamma, generator)
+        assert len(proposal.tokens) == gamma or (len(proposal.tokens) < gamma and proposal.tokens[-1] == EOS)
+        assert EOS not in proposal.tokens[:-1]
+        expected = alone.start(PROMPT, WARM).score([START, *proposal.tokens], 1)
+        assert proposal.q_GV is not None and torch.allclose(proposal.q_GV, expected)
+        assert torch.allclose(draft.start(PROMPT, WARM).score([START, *proposal.tokens], 1), expected)
+
+
+def test_operations_are_counted() -> None:
+    """With an inner draft that is always right each pass of the middle model gives inner_gamma + 1 tokens."""
+    draft = CascadeDraft(MIDDLE, ModelDraft(MIDDLE, VOCABULARY), 2, VOCABULARY)
+    assert draft.operations == 3 * 1.0 + 2 * 1.0  # nothing seen yet: as if it were never right
+    session, generator = draft.start(PROMPT, WARM), torch.Generator().manual_seed(0)
+    while draft.emitted != 3 * (draft.read // 3) or draft.emitted < 9:  # until no end of sequence cut a proposal
+        session = draft.start(PROMPT, WARM)
+        draft.inner_drafted = draft.read = draft.emitted = 0
+        for _ in range(3):
+            session.rollback(0)
+            session.propose([START], 3, generator)
+    assert draft.operations == pytest.approx((9 + 6) / 9)
+
+
+SIZE = 40
+SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
+    ends = frozenset({1})
+    target, middle, small = (
+        EagerModel(network(kind, seed, layers=layers), SIZE, ends) for seed, layers in ((4, 2), (2, 1), (3, 1))
+    )
+    inner: dict[str, Draft] = {"small": ModelDraft(small, SIZE), "lookup": LookupDraft(SIZE, CPU, 3)}
+    drafts = {name: CascadeDraft(middle, one, 2, SIZE) for name, one in inner.items()}
+    drafts["the target itself"] = CascadeDraft(target, inner["small"], 3, SIZE)
+    for source in SOURCES:
+        prompt = Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1])
+        told = {"sampling": Sampling(0.0), "max_new_tokens": 20}
+        own = autoregressive(target, prompt, generator=torch.Generator(), **told).tokens  # type: ignore[arg-type]
+        for name, draft in drafts.items():
+            for gamma in (1, 2, 3, 5, 8):
+                trace = speculative(target, draft, prompt, gamma=gamma, generator=torch.Generator(), **told)  # type: ignore[arg-type]
+                assert trace.tokens == own, (name, gamma)
+                if name == "the target itself":
+                    assert all(a_pass.accepted == a_pass.drafted for a_pass in trace.passes)
+        alone, cascade = agreements(target, [ModelDraft(middle, SIZE), drafts["small"]], prompt, own, Sampling(0.0))
+        assert alone == cascade  # alpha is the middle model's
