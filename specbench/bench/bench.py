@@ -145,28 +145,21 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
         return []
     rows = []
     for gamma in setup.gammas:
-        parts = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
-        rows.append(
-            Row(
-                "e",
-                f"a pass, γ={gamma}",
-                1000 * parts.whole,
-                note=f"{parts.whole / parts.target_step:.2f} target steps",
-            )
-        )
+        parts, step = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
+        c, v = parts.drafting / gamma / step, parts.verifying / step
+        note = f"{parts.whole / step:.2f} target steps; models alone: c = {c:.3f}, v = {v:.3f}"
+        more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}
+        rows.append(Row("e", f"a pass, γ={gamma}", 1000 * parts.whole, note=note, more=more))
         shares = {
-            f"{gamma} draft steps, the model": gamma * parts.draft_step,
-            f"{gamma} drafted tokens chosen": gamma * (parts.drafting - parts.draft_step),
+            f"{gamma} draft steps, the model": parts.drafting,
             f"target over {gamma + 1} tokens, the model": parts.verifying,
-            "p standardised": parts.standardising,
-            "accepted, next token drawn": parts.accepting,
-            "loop overhead (all but drafting, target and p)": parts.overhead,
+            "loop overhead: all the rest": parts.overhead,
+            "  drafted tokens chosen": parts.choosing,
+            "  the target's tokens chosen": parts.judging,
+            "  accepted, rolled back": parts.accepting,
         }
         for what, seconds in shares.items():
             rows.append(Row("e", f"  {what}", 1000 * seconds, note=f"{100 * seconds / parts.whole:.1f}% of the pass"))
-        c, v = parts.drafting / parts.target_step, (parts.verifying + parts.standardising) / parts.target_step
-        rows[-len(shares) - 1].more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}
-        rows.append(Row("e", "  c and v in this bench", unit="", note=f"c = {c:.3f}, v = {v:.3f}"))
     return rows
 
 

@@ -1,18 +1,23 @@
-"""A step and a pass taken apart: a step against the time its weights take to be read, a pass into its parts."""
+"""A step and a pass taken apart: a step against the time its weights take to be read, a pass into its parts.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+The parts of a pass are timed where they happen, in the loop that decodes. Alone and again and again at one place they
+would be faster, since a cache then holds what in a pass has to be fetched.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from specbench.acceptance import accept_exact
 from specbench.bench.clock import medians
-from specbench.decoding import speculative
+from specbench.decoding import Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.models import Model, Prompt, Session
-from specbench.sampling import Sampling, standardise
+from specbench.sampling import Sampling
 
 REPEATS = 100
 
@@ -44,68 +49,88 @@ def bytes_per_second(size: float, device: torch.device, now: Callable[[], float]
 
 @dataclass(frozen=True)
 class PassParts:
-    """Seconds of one pass over `gamma` drafted tokens, by part; medians."""
+    """Seconds of one pass over `gamma` drafted tokens, by part."""
 
-    gamma: int
-    whole: float  # from the end of one pass to the end of the next, as decoding runs
-    target_step: float  # M_p over one token
-    draft_step: float  # M_q over one token, the model alone
-    drafting: float  # M_q over one token and its token chosen, in a proposal of gamma: what c is made of
+    whole: float
+    drafting: float  # M_q over gamma tokens, one after the other, the model alone
+    choosing: float  # the drafted tokens chosen from its logits
     verifying: float  # M_p over gamma + 1 tokens, the model alone
-    standardising: float  # p at gamma + 1 positions
-    accepting: float  # Algorithm 1's rule and the next token
+    judging: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
+    accepting: float  # the rule, the next token, and both caches rolled back
 
     @property
     def overhead(self) -> float:
-        """What is left of a pass beside gamma draft steps and the target's run, where a step ends with its
-        distribution and its token, as it does in c and in v."""
-        return self.whole - self.gamma * self.drafting - self.verifying - self.standardising
+        """What is left of a pass beside the models' steps."""
+        return self.whole - self.drafting - self.verifying
 
 
-def take_apart(target: Model, draft: ModelDraft, prompts: list[Prompt], gamma: int, tokens: int) -> PassParts:
-    """The parts of a greedy pass. Each is timed alone, in turn with the others, at one place in a text."""
-    greedy = Sampling()
-    generator = torch.Generator(device=_device(target))
-    passes: list[float] = []
+def take_apart(
+    target: Model, draft: ModelDraft, prompts: list[Prompt], gamma: int, tokens: int
+) -> tuple[PassParts, float]:
+    """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part."""
+    generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
+    settings: dict[str, Any] = {"sampling": Sampling(), "max_new_tokens": tokens, "generator": generator}
+    checking, proposing = Watched(target), Watched(draft.model)
+    watched_draft = ModelDraft(proposing, draft.vocabulary_size)
+    found: list[PassParts] = []
+    steps: list[float] = []
     for prompt in prompts:
-        trace = speculative(
-            target, draft, prompt, gamma=gamma, sampling=greedy, max_new_tokens=tokens, generator=generator
-        )
+        checking.runs.clear()
+        autoregressive(checking, prompt, **settings)
+        steps += [seconds for _, seconds in checking.runs]
+        checking.runs.clear()
+        proposing.runs.clear()
+        trace = speculative(checking, watched_draft, prompt, gamma=gamma, **settings)
         # Not the first pass, which sets up what later ones reuse.
-        passes += [p.draft_s + p.verify_s + p.accept_s for p in trace.passes[1:] if p.drafted == gamma]
-    prompt = prompts[0]
-    checked, drafted = target.start(prompt), draft.model.start(prompt)
-    proposing = draft.start(prompt, greedy)
-    fed = [*prompt.prefix, *([5] * 8)]
-    for session in (checked, drafted):
-        session.extend(fed[session.length :])
-    proposing.propose(fed, 1, generator)
-    p_GV = standardise(logits := checked.extend([5] * (gamma + 1)), greedy, target.vocabulary_size)
-    q_GV, guessed = p_GV[:-1], p_GV[:-1].argmax(-1).tolist()
-    checked.rollback(len(fed))
-
-    def propose() -> None:
-        proposing.rollback(len(fed) - 1)
-        asked = gamma
-        while asked:  # a draft stops at an end of sequence, which says nothing here
-            asked -= max(1, len(proposing.propose(fed, asked, generator).tokens))
-            proposing.rollback(len(fed) - 1)
-
-    found = medians(
-        {
-            "target_step": stepping(checked, 1),
-            "draft_step": stepping(drafted, 1),
-            "drafting": propose,
-            "verifying": stepping(checked, gamma + 1),
-            "standardising": lambda: standardise(logits, greedy, target.vocabulary_size),
-            "accepting": lambda: accept_exact(p_GV, q_GV, guessed, generator),
-        },
-        target.now,
-        REPEATS,
-    )
-    found["drafting"] /= gamma
-    return PassParts(gamma=gamma, whole=median(passes), **found)
+        found += [parts for parts, count in _by_pass(trace.passes, checking, proposing)[1:] if count == gamma]
+    if not found:
+        raise ValueError(f"no text is long enough for a second pass at gamma={gamma}")
+    return PassParts(*(median(getattr(one, field.name) for one in found) for field in fields(PassParts))), median(steps)
 
 
-def _device(model: Model) -> torch.device:
-    return getattr(model, "device", torch.device("cpu"))
+def _by_pass(passes: Sequence[Pass], checking: "Watched", proposing: "Watched") -> list[tuple[PassParts, int]]:
+    """Each pass in parts, with the tokens that it drafted. A pass ends with the target's run."""
+    found = []
+    ends = [0.0, *(ended for ended, _ in checking.runs)]
+    for a_pass, (before, after), (_, verifying) in zip(passes, pairwise(ends), checking.runs, strict=True):
+        drafting = sum(seconds for ended, seconds in proposing.runs if before < ended <= after)
+        whole = a_pass.draft_s + a_pass.verify_s + a_pass.accept_s
+        parts = PassParts(
+            whole, drafting, a_pass.draft_s - drafting, verifying, a_pass.verify_s - verifying, a_pass.accept_s
+        )
+        found.append((parts, a_pass.drafted))
+    return found
+
+
+class Watched:
+    """A model that notes when each run of its sessions ended and how long it took: (seconds on its clock, seconds)."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
+        self.longest, self.operations = model.longest, model.operations
+        self.now = model.now
+        self.runs: list[tuple[float, float]] = []
+
+    def start(self, prompt: Prompt) -> "WatchedSession":
+        return WatchedSession(self, self.model.start(prompt))
+
+
+class WatchedSession:
+    """A session of a `Watched` model."""
+
+    def __init__(self, watch: Watched, session: Session) -> None:
+        self.watch = watch
+        self.session = session
+        self.rollback = session.rollback
+
+    @property
+    def length(self) -> int:
+        return self.session.length
+
+    def extend(self, tokens: Sequence[int]) -> Tensor:
+        began = self.watch.now()
+        logits_LV = self.session.extend(tokens)
+        ended = self.watch.now()
+        self.watch.runs.append((ended, ended - began))
+        return logits_LV

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.bench.bench import Row
-from specbench.store import write_atomically
+from specbench.files import write_atomically
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -27,7 +27,10 @@ class Prompt:
 class Session(Protocol):
     """One model's memory of one sequence."""
 
-    length: int
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence that have been read."""
+        ...
 
     def extend(self, tokens: Sequence[int]) -> Tensor:
         """Read `tokens` behind the first `length`; returns logits [len(tokens), V], row i for what follows token i."""
@@ -52,6 +55,15 @@ class Model(Protocol):
 
     def now(self) -> float:
         """Seconds on one clock, after all work given to the device is done."""
+        ...
+
+
+class StatefulSession(Session, Protocol):
+    """A session of a model that hands over what its head reads."""
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        """States [stop - start, D] at tokens `start` to `stop` - 1; None where they were not all read in the last run.
+        Rolling back takes none of them away."""
         ...
 
 
