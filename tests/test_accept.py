@@ -65,9 +65,9 @@ def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, m
 
 def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identical(run, tmp_path: Path, capfd) -> None:  # type: ignore[no-untyped-def]
     exact = run()[3]["summary"]
-    code, out, _, record = run("accept=lenient", "accept.lenience=0.01")
+    code, out, _, record = run("accept=lenient", "accept.lenience=1e-12")
     summary = record["summary"]
-    assert code == 0 and summary["accept"] == "lenient l=0.01" and "-lenient-0.01-" in record["run_id"]
+    assert code == 0 and summary["accept"] == "lenient l=1e-12" and "-lenient-1e-12-" in record["run_id"]
     assert all(prompt["difference"] is None for prompt in record["prompts"])
     same = [p["baseline"]["tokens"] == p["speculative"]["tokens"] for p in record["prompts"]]
     assert summary["identical"] == sum(same) / len(same) < 1
@@ -77,14 +77,14 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     assert "identical texts" in out
     main(["results", "--results", str(tmp_path)])
     shown = capfd.readouterr().out
-    assert "lenient l=0.01 (lossy)" in shown and "lossy: the rule lets through" in shown
+    assert "lenient l=1e-12 (lossy)" in shown and "lossy: the rule lets through" in shown
     records = Records(tmp_path)
     assert len(records.frame) == 1 and len(records.beyond) == 1
     row = TABLES["table4"](records).shown.iloc[-1]
-    assert row["γ"] == "3, lenient l=0.01 (lossy)" and row["EMP"].endswith(" lossy")
+    assert row["γ"] == "3, lenient l=1e-12 (lossy)" and row["EMP"].endswith(" lossy")
     main(["results", "--results", str(tmp_path), "--group-by", "accept", "--format", "json"])
     (group,) = json.loads(capfd.readouterr().out)
-    assert {row["accept"] for row in group["rows"]} == {"exact", "lenient l=0.01"}
+    assert {row["accept"] for row in group["rows"]} == {"exact", "lenient l=1e-12"}
 
 
 def test_typical_at_t_0_is_the_targets_own_text(run) -> None:  # type: ignore[no-untyped-def]
