@@ -14,3 +14,9 @@ class MachineError(RuntimeError):
     """The machine failed (no memory, no disk, no hub): the message says what and what to try. Exit code 1."""
 
     exit_code = 1
+
+
+def told(error: BaseException) -> str:
+    """One line on `error`: its message, and before it the kind of one that we did not raise ourselves."""
+    message = " ".join(str(error).split())
+    return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"

@@ -47,6 +47,8 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._opened is not None:
             self._opened.close()
+        if not self.parts and not self.prompts:  # a run that was refused leaves nothing behind
+            self.remove()
         self._lock.release()
 
     def _read(self) -> None:
@@ -81,8 +83,9 @@ class Journal:
     def remove(self) -> None:
         """The record is written; the journal has done its work."""
         self.file.unlink(missing_ok=True)
-        self._lock.release()
+        # While it is held: a lock that is let go first could be taken, and then lose its file, by somebody else.
         Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
 
     def _append(self, entry: dict[str, Any]) -> None:
         assert self._opened is not None

@@ -6,16 +6,19 @@ one line of each; the file as a whole is plain JSON. Raw times stay in the recor
 
 import json
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import MachineError
+from specbench.files import write_atomically
 
 SCHEMA = 1
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
+
+
+class Damaged(UserWarning):
+    """A file among the records is not a whole one; the message names it."""
 
 
 def runs_folder(results: str | Path) -> Path:
@@ -36,27 +39,6 @@ def write(results: str | Path, record: dict[str, Any]) -> Path:
     text = f"{json.dumps(head, ensure_ascii=False)[:-1]},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n"
     write_atomically(file, text)
     return file
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Write beside `file`, then rename over it."""
-    part = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=file.parent, prefix=f".{file.name}.", suffix=".part", delete=False, encoding="utf-8"
-        ) as opened:
-            part = opened.name
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(part, file)
-    except OSError as error:
-        if part is not None and os.path.exists(part):
-            os.unlink(part)
-        raise MachineError(
-            f"{file}: cannot be written ({error.strerror}); set results=FOLDER to another place"
-        ) from error
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -84,7 +66,7 @@ def summaries(results: str | Path, failed: bool = False) -> list[dict[str, Any]]
         try:
             row = read_summary(file)
         except (ValueError, KeyError, OSError) as error:
-            warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
+            warnings.warn(f"{file}: skipped, it is no record ({error})", Damaged, stacklevel=2)
             continue
         if failed or FAILED not in row:
             rows.append(row)

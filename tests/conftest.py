@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: toy models with exact tables, tiny random networks, and where extra data lies."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,36 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 WORDS = [("old", "dog", "tree", "alte"), ("small", "cat", "house", "kleine"), ("red", "man", "dog", "rote")]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The sweep of `sweeps.py` as the basic launcher ran it, and its seconds, in all and to the first prompt."""
+
+    results: Path
+    cache: Path
+    seconds: float
+    first: float
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    import subprocess
+    import time
+
+    import sweeps
+
+    from specbench.config.paths import shipped
+
+    if not shipped("models", "t5-nano", "model.safetensors").is_file():
+        pytest.skip("needs the shipped models")
+    results, cache = tmp_path_factory.mktemp("undisturbed"), tmp_path_factory.mktemp("cache")
+    subprocess.run(sweeps.command(results.with_name("warm"), cache, "gamma=1", "limit=1"), env=sweeps.ENVIRONMENT)
+    began, first = time.monotonic(), None
+    process = subprocess.Popen(sweeps.command(results, cache), env=sweeps.ENVIRONMENT)
+    while process.poll() is None:
+        if first is None and sweeps.finished_prompts(results):
+            first = time.monotonic() - began
+        time.sleep(0.05)
+    assert process.returncode == 0 and first is not None
+    return Undisturbed(results, cache, time.monotonic() - began, first)

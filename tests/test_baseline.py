@@ -1,5 +1,6 @@
 """`specbench check`: numbers that moved are named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,5 +45,35 @@ def test_what_moved(
 
 
 def test_a_baseline_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--against", str(tmp_path / "none.json")]) == 2
+    store.write(tmp_path, {"run_id": "a", "summary": SUMMARY})
+    assert main(["check", "--against", str(tmp_path / "none.json"), "--results", str(tmp_path)]) == 2
     assert "--against" in capfd.readouterr().err
+
+
+def test_speedups_of_other_hardware_are_not_compared_but_alphas_are(
+    baseline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.write(tmp_path, {"run_id": "a", "summary": SUMMARY | {"speedup_measured": 0.5, "hardware": "y"}})
+    assert main(["check", "--against", str(baseline), "--results", str(tmp_path)]) == 0
+    assert "1 speedups recorded on other hardware, not compared" in capfd.readouterr().out
+    store.write(tmp_path, {"run_id": "a", "summary": SUMMARY | {"alpha": 0.5, "hardware": "y"}})
+    assert main(["check", "--against", str(baseline), "--results", str(tmp_path)]) == 1
+
+
+def test_one_baseline_for_several_kinds_of_device(
+    baseline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check = ["check", "--against", str(baseline), "--results", str(tmp_path / "gpu")]
+    store.write(tmp_path / "gpu", {"run_id": "b", "summary": SUMMARY | {"device": "cuda:0", "hardware": "z"}})
+    assert main(check) == 2
+    assert "no measurement of this kind of device" in capfd.readouterr().err
+    assert main([*check, "--write"]) == 0
+    assert [row["device"] for row in json.loads(baseline.read_text())] == ["cpu", "cuda:0"]
+    capfd.readouterr()
+    assert main(check) == 0
+    assert capfd.readouterr().out == "1 measurements, 0 moved\n1 of another kind of device, not compared\n"
+
+
+def test_a_folder_without_records(baseline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--against", str(baseline), "--results", str(tmp_path / "none")]) == 2
+    assert "there is no record in it" in capfd.readouterr().err

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from specbench import store
 from specbench.acceptance import lenient
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.environment import environment, hardware
 from specbench.errors import MachineError
+from specbench.files import write_atomically
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.models.load import name_of
@@ -123,7 +123,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "environment": surroundings,
     }
     file = alpha_folder(first.results) / f"{alpha_id}.json"
-    store.write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
+    write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
     return file, record
 
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specbench import store
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.words import reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
+from specbench.files import write_atomically
 from specbench.measure.costs import Round, probe, step_seconds
 from specbench.measure.predict import Prediction, Predictions
 from specbench.models import Prompt
@@ -80,7 +80,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "environment": surroundings,
     }
     file = Path(config.results) / "recommend" / f"{record['recommend_id']}.json"
-    store.write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
+    write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
     return Recommendation(file, record)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from specbench import store
 from specbench.config import RunConfig
 from specbench.decoding import autoregressive
+from specbench.files import write_atomically
 from specbench.models import Prompt
 from specbench.models.load import name_of
 from specbench.run import Progress
@@ -111,4 +111,4 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 
 def _save(file: Path, key: dict[str, Any], texts: dict[str, dict[str, Any]]) -> None:
     """All of it, with what another process may have added since; a reader sees the old file or the new one."""
-    store.write_atomically(file, json.dumps({"schema": SCHEMA, "key": key, "texts": {**_read(file), **texts}}) + "\n")
+    write_atomically(file, json.dumps({"schema": SCHEMA, "key": key, "texts": {**_read(file), **texts}}) + "\n")

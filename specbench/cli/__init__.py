@@ -5,6 +5,8 @@ This module imports nothing heavy: `specbench --help` must not wait for torch.
 
 import importlib
 import sys
+import traceback
+import warnings
 
 # verb -> (module that holds `main(argv) -> int`, one line of help)
 VERBS = {
@@ -50,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         return fail(f"{verb}: no such verb; choose from {', '.join(VERBS)}", 2)
     from specbench.errors import MachineError, UserError
 
+    warnings.formatwarning = _plain
     try:
         module = importlib.import_module(VERBS[verb][0])
         return int(module.main(rest, verb) if VERBS[verb][0] == "specbench.cli.run" else module.main(rest))
@@ -59,9 +62,26 @@ def main(argv: list[str] | None = None) -> int:
         return fail("interrupted; what was finished is kept", 130)
     except BrokenPipeError:
         return 0
+    except Exception as error:
+        return unexpected(error)
 
 
 def fail(message: str, code: int) -> int:
     """Say on one line of stderr what is wrong; returns `code`."""
     print(f"specbench: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+_formatted = warnings.formatwarning
+
+
+def _plain(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """Our own warnings as one line; those of others as they are."""
+    ours = category.__module__.partition(".")[0] == __package__.partition(".")[0]
+    return f"specbench: {message}\n" if ours else _formatted(message, category, filename, lineno, line)
+
+
+def unexpected(error: Exception) -> int:
+    """Show where an error that we did not raise ourselves came from; returns its exit code."""
+    traceback.print_exception(error)
+    return fail("this is a fault of specbench: please report it with the lines above; what was finished is kept", 1)

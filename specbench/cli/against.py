@@ -4,36 +4,57 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from specbench import store
 from specbench.errors import UserError
+from specbench.files import write_atomically
 
 MARGIN = 0.15
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("specbench check", description="Compare records with a baseline; exit 1 if moved.")
+    parser = argparse.ArgumentParser(
+        "specbench check",
+        description="Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
+        "same hardware fell by more than the margin, texts are not the target's own, or a record is missing.",
+    )
     parser.add_argument("--against", required=True, metavar="FILE", help="the baseline, a JSON file")
     parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
-    parser.add_argument("--margin", type=float, default=MARGIN, help="speedup that may be lost (default: 0.15)")
-    parser.add_argument("--write", action="store_true", help="write the baseline from the records instead")
+    parser.add_argument("--margin", type=float, default=MARGIN, help="share of a speedup that may be lost (0.15)")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the records into the baseline instead; what it holds of other kinds of device stays",
+    )
     arguments = parser.parse_args(argv)
 
-    from specbench.measure.baseline import baseline_of, moved
+    from specbench.measure.baseline import baseline_of, compare
 
     rows, file = store.summaries(arguments.results), Path(arguments.against)
+    if not rows:
+        raise UserError(f"--results={arguments.results}: there is no record in it; 'specbench sweep' makes some")
     if arguments.write:
-        if not rows:
-            raise UserError(f"--results={arguments.results}: there is no record to write down")
-        store.write_atomically(file, json.dumps(baseline_of(rows), indent=1, ensure_ascii=False) + "\n")
-        print(f"{file}: written")
+        kept = baseline_of(rows, _read(file) if file.exists() else [])
+        write_atomically(file, json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "--against")
+        print(f"{file}: {len(kept)} measurements written")
         return 0
+    found = compare(_read(file), rows, arguments.margin)
+    if not found.compared:
+        raise UserError(f"--against={file}: holds no measurement of this kind of device; --write adds these records")
+    for line in found.moved:
+        print(f"moved: {line}", file=sys.stderr)
+    print(f"{found.compared} measurements, {len(found.moved)} moved")
+    if found.elsewhere:
+        print(f"{found.elsewhere} of another kind of device, not compared")
+    if found.untimed:
+        print(f"{found.untimed} speedups recorded on other hardware, not compared")
+    return 1 if found.moved else 0
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
     try:
-        baseline = json.loads(file.read_text(encoding="utf-8"))
+        rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"--against={file}: cannot be read ({error}); --write makes one from records") from error
-    lines = moved(baseline, rows, arguments.margin)
-    for line in lines:
-        print(f"moved: {line}", file=sys.stderr)
-    print(f"{len(baseline)} measurements, {len(lines)} moved")
-    return 1 if lines else 0
+    return rows

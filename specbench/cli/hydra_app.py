@@ -8,11 +8,13 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,6 +23,9 @@ from specbench.config import conf_dir
 from specbench.errors import UserError
 
 T = TypeVar("T")
+
+# Where a sweep may run, and which extra of ours brings it.
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 
 
 def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
@@ -40,11 +45,15 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
         sys.argv = saved
 
 
+def task_overrides() -> list[str]:
+    """What the job that is running was told: key=value each, one value of each list of a sweep."""
+    return list(HydraConfig.get().overrides.task)
+
+
 def to_schema(composed: DictConfig, schema: type[T]) -> T:
     """The composed config as an instance of `schema`. `+key=value` can add keys that mean nothing: refused here."""
-    for name in _keys(composed):
-        if name not in _keys(OmegaConf.structured(schema)):
-            raise UserError(_unknown_key(name, schema))
+    for name in _added(composed):
+        raise UserError(_unknown_key(name, schema))
     built = OmegaConf.to_object(composed)
     assert isinstance(built, schema)
     return built
@@ -53,9 +62,11 @@ def to_schema(composed: DictConfig, schema: type[T]) -> T:
 def one_line(error: BaseException, schema: Any) -> str:
     """What a Hydra or OmegaConf error comes to, for a user."""
     text = f"{error}\n{error.__cause__ or ''}"
-    if found := re.search(r"Could not find '([\w-]+)/([^']*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
+    if found := re.search(r"Could not find '([\w/-]+)/([^'/]*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
         group, value, rest = found.groups()
         listed = rest.partition("Config search path")[0]
+        if group == "hydra/launcher" and value in LAUNCHERS:
+            return f"{group}={value}: is not installed; pip install 'specbench-toolkit[{LAUNCHERS[value]}]'"
         choices = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
         return f"{group}={value}: no such {group}; choose from {', '.join(choices)}"
     if found := re.search(r"Could not override '([^']*)'", text):
@@ -77,6 +88,16 @@ def _unknown_key(key: str, schema: Any) -> str:
         return f"{key}: no such key; did you mean {' or '.join(close)}?"
     top = sorted({name.partition(".")[0] for name in known})
     return f"{key}: no such key; the keys are {', '.join(top)} ('specbench run --cfg job' shows all)"
+
+
+def _added(config: DictConfig, before: str = "") -> Iterator[str]:
+    """Keys that the types of `config` do not have."""
+    for name in config:
+        child = config._get_node(name)
+        if name not in {one.name for one in fields(OmegaConf.get_type(config))}:
+            yield f"{before}{name!s}"
+        elif isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
+            yield from _added(child, f"{before}{name!s}.")
 
 
 def _keys(config: DictConfig, before: str = "") -> list[str]:

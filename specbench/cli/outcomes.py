@@ -1,8 +1,9 @@
-"""What became of each job, whichever process ran it.
+"""What became of each job of a sweep, whichever process ran it.
 
-Launchers run jobs in this process, in workers, or on other machines; Hydra hands nothing back to the command line. So a
-sweep keeps a line a job in one file that all of them share, whose path travels in the environment, which every launcher
-passes on. A single run needs no file.
+Launchers run jobs in this process, in workers, or on other machines, and Hydra hands nothing back to the command line.
+So the jobs of a sweep share one file, a line a job, in the sweep's own folder beside the records; it stays there. Its
+path travels as an override, which every launcher passes on, and not in the environment, which a cluster that is there
+already would not see. A single run needs no file.
 """
 
 import contextlib
@@ -12,37 +13,60 @@ import time
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "SPECBENCH_OUTCOMES"
+from specbench.errors import MachineError
+
+VARIABLE = "SPECBENCH_OUTCOMES"  # set by Hydra around each job of a sweep, from the override
 _here: list[dict[str, Any]] = []
+_begun = False  # whether this process is the one that will ask for the outcomes
 
 
-def begin(results: str, sweep: bool) -> None:
-    """Forget what was; for a sweep, name a new file beside the records."""
+def begin() -> None:
+    """This process starts a run or a sweep."""
+    global _begun
     _here.clear()
-    os.environ.pop(VARIABLE, None)
-    if sweep:
-        name = f"outcomes-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
-        os.environ[VARIABLE] = str(Path(results).resolve() / "sweeps" / name)
+    _begun = True
+
+
+def new_file(results: str) -> Path:
+    """A file for the outcomes of a new sweep, in a folder that no other sweep has."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return Path(results).resolve() / "sweeps" / name / "outcomes.jsonl"
+
+
+def overrides(file: Path) -> list[str]:
+    """What Hydra is told, so that each job notes its outcome in `file` and Hydra's own notes lie beside it."""
+    return [f"+hydra.job.env_set.{VARIABLE}={_quoted(file)}", f"hydra.sweep.dir={_quoted(file.parent)}"]
+
+
+def in_sweep() -> bool:
+    """Whether this process is running a job of a sweep."""
+    return VARIABLE in os.environ
 
 
 def add(**outcome: Any) -> None:
-    """One job's outcome: `code`, 0 where it went well, and `error`, what was told."""
-    if not (name := os.environ.get(VARIABLE)):
+    """One job's outcome: `code`, 0 where it went well, `run_id` or `error`, and what else there is to say."""
+    if not in_sweep():
         _here.append(outcome)
         return
-    file = Path(name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a", encoding="utf-8") as opened:  # one short write in append mode: lines do not mix
-        opened.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+    file = Path(os.environ[VARIABLE])
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "a", encoding="utf-8") as opened:  # one short write in append mode: lines do not mix
+            opened.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+    except OSError as error:
+        if not _begun:  # nobody would hear of this job
+            raise MachineError(f"{file}: cannot be written ({error.strerror})") from error
+        _here.append(outcome)
 
 
-def end() -> list[dict[str, Any]]:
-    """All outcomes since `begin`; the file has done its work."""
-    name = os.environ.pop(VARIABLE, None)
-    if name is None:
-        return list(_here)
+def all_of(file: Path | None) -> list[dict[str, Any]]:
+    """All outcomes since `begin`: those in the sweep's `file`, and those that had to be kept here."""
+    lines: list[str] = []
     with contextlib.suppress(OSError):
-        text = Path(name).read_text(encoding="utf-8")
-        Path(name).unlink()
-        return [json.loads(line) for line in text.splitlines()]
-    return []
+        lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
+    return [json.loads(line) for line in lines] + _here
+
+
+def _quoted(path: Path) -> str:
+    """`path` in Hydra's grammar, in which spaces, commas and brackets mean something."""
+    return "'" + str(path).replace("'", "\\'") + "'"

@@ -43,8 +43,10 @@ def main(argv: list[str]) -> int:
         print()
     elif arguments.format == "csv":
         _csv(rows)
+    elif rows:
+        table(rows)
     else:
-        _table(rows, arguments.results)
+        print(f"no record in {store.runs_folder(arguments.results)}; 'specbench run' makes one")
     return 0
 
 
@@ -63,32 +65,24 @@ def _csv(rows: list[dict[str, Any]]) -> None:
     writer.writerows(plain)
 
 
-def _table(rows: list[dict[str, Any]], results: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    console.width = max(console.width, 150)  # a narrow terminal wraps lines; cut-off numbers would be worse
-    if not rows:
-        console.print(f"no record in {store.runs_folder(results)}; 'specbench run' makes one")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, title in SHOWN.items():
-        text = column in ("target", "draft", "task", "accept")
-        table.add_column(title, justify="left" if text else "right", overflow="fold" if text else "ellipsis")
-    for row in rows:
-        if store.FAILED not in row:
-            table.add_row(*(_cell(column, row) for column in SHOWN))
-    console.print(table)
+def table(rows: list[dict[str, Any]]) -> None:
+    """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
+    numbers = [[_cell(column, row) for column in SHOWN] for row in rows if store.FAILED not in row]
+    lines = [list(SHOWN.values()), *numbers]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines if numbers else []:
+        cells = [
+            cell.ljust(width) if column in ("target", "draft", "task", "accept") else cell.rjust(width)
+            for column, cell, width in zip(SHOWN, line, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
     for row in rows:
         if store.FAILED in row:
-            console.print(f"failed: {row['run_id']}: {row[store.FAILED]}")
+            print(f"failed: {row['run_id']}: {row[store.FAILED]}")
     if any(row.get("simulated") for row in rows):
-        console.print("* simulated: acceptance was drawn at a given α, or weights are random")
+        print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("lossy") for row in rows):
-        console.print(
-            "lossy: the rule lets through what is not the target's own distribution; its speed is of other texts"
-        )
+        print("lossy: the rule lets through what is not the target's own distribution; its speed is of other texts")
 
 
 def _cell(column: str, row: dict[str, Any]) -> str:

@@ -1,14 +1,9 @@
-"""`specbench run` and `specbench sweep`: one run, or many."""
+"""`specbench run`: one run; and what `run` and `sweep` have in common, their help."""
 
-import os
-import sys
-
-from omegaconf import DictConfig
-
-from specbench.cli import fail, outcomes
-from specbench.cli.hydra_app import launch, to_schema
-from specbench.config import RunConfig, check, conf_dir
-from specbench.errors import MachineError, UserError
+from specbench.cli import outcomes
+from specbench.cli.hydra_app import launch
+from specbench.cli.job import job
+from specbench.config import RunConfig, conf_dir
 
 HELP = """usage: specbench {verb} [key=value ...]
 
@@ -48,37 +43,10 @@ def main(argv: list[str], verb: str = "run") -> int:
         return 0
     if verb == "sweep" and "--multirun" not in argv and "-m" not in argv:
         argv = ["--multirun", *argv]
-    results = next((word.partition("=")[2] for word in argv if word.startswith("results=")), "results")
-    outcomes.begin(results, sweep="--multirun" in argv or "-m" in argv)
+    if "--multirun" in argv or "-m" in argv:
+        from specbench.cli.sweep import sweep
+
+        return sweep(argv, verb)
+    outcomes.begin()
     launch(job, "run", RunConfig, argv, verb)
-    ended = outcomes.end()
-    failed = [outcome for outcome in ended if outcome["code"]]
-    if verb == "sweep" and ended:
-        print(f"{len(ended) - len(failed)} of {len(ended)} runs done; 'specbench results' shows them", file=sys.stderr)
-        for outcome in failed:
-            print(f"failed: {outcome['error']}", file=sys.stderr)
-    return max((outcome["code"] for outcome in ended), default=0)
-
-
-def job(composed: DictConfig) -> None:
-    """One run of a composed config. Importable by name, so that launchers in other processes find it.
-
-    An error is told and noted here, so that in a sweep a failing job fails alone.
-    """
-    try:
-        config = to_schema(composed, RunConfig)
-        check(config)
-        from specbench.cli.screen import Screen  # torch is imported only from here on
-        from specbench.run import execute, follow, rank
-
-        if rank() > 0:
-            with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
-                follow(config, silent)
-            return
-        with Screen(sys.stderr) as screen:
-            result = execute(config, screen)
-        screen.show(result)
-        outcomes.add(code=0, run_id=result.record["run_id"])
-    except (UserError, MachineError) as error:
-        fail(str(error), error.exit_code)
-        outcomes.add(code=error.exit_code, error=str(error))
+    return max((outcome["code"] for outcome in outcomes.all_of(None)), default=0)

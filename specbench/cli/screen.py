@@ -41,6 +41,16 @@ class Screen:
         if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
             self._console.print(self._done.format(done, total))
 
+    def line(self, result: Any) -> None:
+        """A finished run among many: one line, and what must not be overlooked."""
+        summary = result.record["summary"]
+        console = Console(highlight=False, soft_wrap=True)
+        state = "already there" if result.reused else "written"
+        alpha, measured = _number(summary["alpha"], 3), _number(summary["speedup_measured"], 2)
+        console.print(f"{result.record['run_id']}: α {alpha}, speedup {measured} ({state})")
+        if not summary["lossless"] and not summary.get("lossy"):
+            console.print(remarks(summary)[0])
+
     def show(self, result: Any) -> None:
         """The table of a finished run."""
         console = Console(highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="markdown", help="markdown, latex, csv; several with commas")
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
     arguments = parser.parse_args(dashed(argv))
-    from specbench import store
+    from specbench.files import write_atomically
     from specbench.report.records import Records
     from specbench.report.table import ENDINGS, FORMATS, render
     from specbench.report.tables import build
@@ -24,6 +24,6 @@ def main(argv: list[str]) -> int:
                 print(text)
                 continue
             file = Path(arguments.output) / f"{table.name}.{ENDINGS[form]}"
-            store.write_atomically(file, text)
+            write_atomically(file, text, "--output")
             print(file)
     return 0

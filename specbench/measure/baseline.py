@@ -1,32 +1,55 @@
 """Have the numbers of these runs moved? Summaries of today against those that were written down before.
 
-alpha must lie within its recorded interval; a measured speedup may fall short of the recorded one by `margin`, since
-machines differ and are noisy. Pure comparison: no files, no screen.
+alpha must lie within its recorded interval; a measured speedup may fall short of the recorded one by a margin, since
+clocks are noisy, and is compared on the same hardware only. One baseline holds the measurements of several kinds of
+device; those of a kind that was not measured now are left alone. Pure comparison: no files, no screen.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 Row = dict[str, Any]
 
 # What names a measurement. The run's id does not: it changes with every key and file.
-NAMES = ("target", "draft", "task", "temperature", "gamma", "accept", "device", "dtype")
+NAMES = ("target", "draft", "task", "temperature", "accept", "prompts", "gamma", "device", "dtype")
 OLDER = {"accept": "exact"}  # what records say that have no such column yet
 KEPT = ("alpha", "alpha_low", "alpha_high", "speedup_measured", "hardware")
 
 
-def baseline_of(rows: Iterable[Row]) -> list[Row]:
-    """The rows to write down: names and numbers of each measurement, the newest where there are several."""
+@dataclass(frozen=True)
+class Comparison:
+    """`moved` has a line for each number that moved. `elsewhere` measurements are of a kind of device that none of the
+    records is of, and of the `compared` ones `untimed` were timed on other hardware, so that alpha alone was compared.
+    """
+
+    moved: list[str]
+    compared: int
+    elsewhere: int
+    untimed: int
+
+
+def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
+    """The rows to write down: names and numbers of each measurement, the newest where there are several, and those of
+    the baseline `before` that are of another kind of device."""
     newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} for row in rows}
+    kinds = {_kind(row) for row in newest.values()}
+    newest |= {_name(row): row for row in before if _kind(row) not in kinds}
     return [newest[name] for name in sorted(newest, key=str)]
 
 
-def moved(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> list[str]:
-    """What is wrong, a line each; empty where all is well. A measurement of the baseline that is missing is wrong."""
+def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comparison:
+    """What moved. A measurement of the baseline that is missing has moved too. `margin` is the share of a speedup that
+    may be lost."""
     now = {_name(row): row for row in rows}
-    lines = []
+    kinds = {_kind(row) for row in now.values()}
+    lines, compared, elsewhere, untimed = [], 0, 0, 0
     for then in baseline:
-        name = " ".join(f"{key}={then.get(key)}" for key in NAMES)
+        if _kind(then) not in kinds:
+            elsewhere += 1
+            continue
+        compared += 1
+        name = " ".join(f"{key}={then[key]}" for key in NAMES if then.get(key) is not None)
         row = now.get(_name(then))
         if row is None:
             lines.append(f"{name}: no record")
@@ -36,10 +59,19 @@ def moved(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> list[s
         if then["alpha_low"] is not None and not then["alpha_low"] <= row["alpha"] <= then["alpha_high"]:
             lines.append(f"{name}: alpha {row['alpha']:.3f} left [{then['alpha_low']:.3f}, {then['alpha_high']:.3f}]")
         before, after = then["speedup_measured"], row["speedup_measured"]
-        if before is not None and after is not None and after < before * (1 - margin):
+        if before is None or after is None:
+            continue
+        if then["hardware"] != row["hardware"]:
+            untimed += 1
+        elif after < before * (1 - margin):
             lines.append(f"{name}: speedup {after:.2f} is more than {margin:.0%} below {before:.2f}")
-    return lines
+    return Comparison(lines, compared, elsewhere, untimed)
 
 
 def _name(row: Row) -> tuple[Any, ...]:
-    return tuple(row.get(key, OLDER.get(key)) for key in NAMES)
+    return tuple(OLDER.get(key) if row.get(key) is None else row[key] for key in NAMES)
+
+
+def _kind(row: Row) -> str:
+    """cpu, cuda or mps."""
+    return str(row.get("device")).partition(":")[0]

@@ -13,8 +13,7 @@ from xml.sax.saxutils import escape
 import pandas as pd
 from matplotlib.figure import Figure
 
-from specbench import store
-from specbench.report.files import write_bytes
+from specbench.files import write_atomically
 from specbench.report.style import DARK, styled
 
 FORMATS = ("svg", "pdf", "png")
@@ -48,13 +47,8 @@ def save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
     files = []
     for form in formats:
         file = folder / f"{drawn.name}.{form}"
-        if form == "svg":
-            store.write_atomically(file, svg(drawn))
-        else:
-            write_bytes(file, _bytes(drawn, form))
-        files.append(file)
-    store.write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False))
-    return [*files, folder / f"{drawn.name}.csv"]
+        files.append(write_atomically(file, svg(drawn) if form == "svg" else _bytes(drawn, form), "--output"))
+    return [*files, write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False), "--output")]
 
 
 def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) -> Path:
@@ -67,8 +61,7 @@ def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) 
         notes = " ".join(f"{note}." for note in drawn.notes)
         parts.append(f"## {drawn.title}\n\n![{drawn.title}]({drawn.name}.{form})\n\n{notes}")
     file = folder / "README.md"
-    store.write_atomically(file, "\n\n".join(parts) + "\n")
-    return file
+    return write_atomically(file, "\n\n".join(parts) + "\n", "--output")
 
 
 def svg(drawn: Drawn) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specbench.report.files import write_bytes
+from specbench.files import write_atomically
 from specbench.report.records import Records, kept_folder
 
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
@@ -29,7 +29,7 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
         if local := _local_paths(record["config"]):
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
             continue
-        files.append(write_bytes(folder / f"{run_id}.json.gz", compact(record)))
+        files.append(write_atomically(folder / f"{run_id}.json.gz", compact(record)))
     return files + _keep_alphas(records.results, folder / "alpha", say)
 
 
@@ -42,7 +42,7 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
             say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
             continue
         copy = {key: record[key] for key in ("schema", "alpha_id", "rows")}
-        files.append(write_bytes(folder / file.name, (json.dumps(copy, ensure_ascii=False, indent=1) + "\n").encode()))
+        files.append(write_atomically(folder / file.name, json.dumps(copy, ensure_ascii=False, indent=1) + "\n"))
     return files
 
 

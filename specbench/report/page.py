@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import store
+from specbench.files import write_atomically
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
@@ -139,4 +139,4 @@ def _text(cell: str) -> str:
 
 
 def write(records: Records, file: Path) -> None:
-    store.write_atomically(file, page(records))
+    write_atomically(file, page(records))

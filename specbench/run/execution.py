@@ -11,7 +11,7 @@ import torch
 
 from specbench import store
 from specbench.config import RunConfig
-from specbench.errors import MachineError, UserError
+from specbench.errors import MachineError
 from specbench.journal import Journal
 from specbench.run.build import Parts, build, resolve
 from specbench.run.claim import claimed
@@ -20,6 +20,9 @@ from specbench.run.identity import identify
 from specbench.run.pair import measure, warm_up
 from specbench.run.ranks import agree, join, own_device
 from specbench.run.record import failed_record, make_record
+
+# What torch says of a lack of memory where it has no type for it.
+NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Progress(Protocol):
@@ -54,16 +57,16 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
+        progress.say(f"run {run_id}")
         try:
-            parts = build(replace(config, device=str(device)), progress.say)
             with _told(config):
+                parts = build(replace(config, device=str(device)), progress.say)
                 parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
                 _decode_missing(config, parts, journal, {"gamma": settled}, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             record = make_record(config, run_id, parts, prompts, journal.parts)
-        except (UserError, MachineError) as error:
-            with contextlib.suppress(MachineError):  # the first error is the one to tell
-                store.write(config.results, failed_record(config, run_id, error))
+        except Exception as error:
+            _note(file, config, run_id, error)
             raise
         store.write(config.results, record)
         journal.remove()
@@ -104,6 +107,15 @@ def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
     return None if store.FAILED in record["summary"] else record
 
 
+def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
+    """Write down why the run failed, unless that would replace the record of a run that did not."""
+    with contextlib.suppress(ValueError):
+        if file.exists() and store.FAILED not in store.read(file)["summary"]:
+            return
+    with contextlib.suppress(MachineError):  # the first error is the one to tell
+        store.write(config.results, failed_record(config, run_id, error))
+
+
 def _decode_missing(
     config: RunConfig, parts: Parts, journal: Journal, settled: dict[str, Any], progress: Progress
 ) -> None:
@@ -130,7 +142,9 @@ def _told(config: RunConfig) -> Iterator[None]:
         raise MachineError(
             f"dtype={config.dtype}: {error}; use dtype=float32, and check that the weights are not damaged"
         ) from error
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(t in str(error) for t in NO_MEMORY):
+            raise
         raise MachineError(
             f"device={config.device}: out of memory; lower gamma, max_new_tokens or task.max_source_tokens, "
             "or use dtype=bfloat16"

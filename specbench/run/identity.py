@@ -8,6 +8,7 @@ from pathlib import Path
 from specbench.config import DraftConfig, ModelConfig, RunConfig
 from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.config.paths import shipped
+from specbench.files import digest as digest_of
 from specbench.models.load import name_of
 from specbench.run.accept import slug
 
@@ -66,12 +67,7 @@ def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
 
 
 def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
-    return (file.name, file.stat().st_size, _digest(file) if ships else file.stat().st_mtime_ns)
-
-
-def _digest(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
 
 
 def _files(path: Path) -> list[Path]:

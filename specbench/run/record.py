@@ -1,5 +1,6 @@
 """Raw prompts to a record: the summary that tables show, the frozen config, and where and how it was made."""
 
+import traceback
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from specbench import store
 from specbench.config import RunConfig
 from specbench.environment import environment, hardware
+from specbench.errors import told
 from specbench.measure.summary import summarise
 from specbench.models.load import name_of
 from specbench.quality import quality
@@ -62,11 +64,16 @@ def make_record(
 
 
 def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str, Any]:
-    """What is left of a run that failed: its config and why. The same command runs it again."""
+    """What is left of a run that failed: its config, why, and where in the code. The same command runs it again."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "run_id": run_id,
-        "summary": {**_names(config), store.FAILED: str(error), "created": created},
+        "summary": {**_names(config), store.FAILED: told(error), "created": created},
+        "failure": {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(error)),
+        },
         "config": asdict(replace(config, force=False)),
         "environment": environment(),
     }

@@ -1,6 +1,5 @@
 """A task: examples to decode, and text to fit n-gram drafts on."""
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from specbench.config import TaskConfig
 from specbench.config.paths import shipped
 from specbench.errors import UserError
+from specbench.files import digest
 from specbench.tasks.hub import hub_rows
 from specbench.tasks.rows import read_rows
 
@@ -66,7 +66,7 @@ class Task:
         if file is None:
             content = f"{config.hub}@{config.revision}/{config.subset}/{config.train_split}"
         else:
-            content = _digest(file)
+            content = digest(file)
         return f"{content}/{config.reference_field}/{config.train_limit}"
 
     def origin(self) -> str:
@@ -99,13 +99,3 @@ class Task:
                 "rename with task.source_field= and task.reference_field="
             )
         return value
-
-
-def _digest(path: Path) -> str:
-    """sha256 over a file's bytes, or over all files of a folder."""
-    digest = hashlib.sha256()
-    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with open(file, "rb") as opened:
-            while block := opened.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()

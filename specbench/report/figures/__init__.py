@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench.errors import UserError
 from specbench.report.figure import Drawn
 from specbench.report.figures.agreement import beta, position
 from specbench.report.figures.costs import cost
@@ -11,6 +10,7 @@ from specbench.report.figures.gammas import gamma
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
+from specbench.report.names import picked
 from specbench.report.records import Records
 from specbench.report.style import styled
 
@@ -29,8 +29,6 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
 
 def build(names: Sequence[str], records: Records) -> list[Drawn]:
     """The named figures, all of them where none is named."""
-    for name in names:
-        if name not in FIGURES:
-            raise UserError(f"{name}: no such figure; choose from {', '.join(FIGURES)}")
+    wanted = picked(names, FIGURES, "figure")
     with styled():
-        return [FIGURES[name](records) for name in names or FIGURES]
+        return [draw(records) for draw in wanted]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench.errors import UserError
+from specbench.report.names import picked
 from specbench.report.records import Records
 from specbench.report.table import Table
 from specbench.report.tables.acceptance import table3
@@ -21,7 +21,4 @@ TABLES: dict[str, Callable[[Records], Table]] = {
 
 def build(names: Sequence[str], records: Records) -> list[Table]:
     """The named tables, all of them where none is named."""
-    for name in names:
-        if name not in TABLES:
-            raise UserError(f"{name}: no such table; choose from {', '.join(TABLES)}")
-    return [TABLES[name](records) for name in names or TABLES]
+    return [make(records) for make in picked(names, TABLES, "table")]

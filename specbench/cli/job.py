@@ -1,0 +1,58 @@
+"""One job: a composed config to a record and a line or a table on the screen, whichever process it runs in."""
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from specbench.cli import fail, outcomes, unexpected
+from specbench.cli.hydra_app import task_overrides, to_schema
+from specbench.config import RunConfig, check
+from specbench.errors import MachineError, UserError, told
+
+if TYPE_CHECKING:
+    from specbench.run import Result
+
+
+def job(composed: DictConfig) -> None:
+    """One run of a composed config. Importable by name, so that launchers in other processes find it.
+
+    An error is told and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
+    """
+    keys = task_overrides()
+    try:
+        result = _decode(composed)
+    except (UserError, MachineError) as error:
+        outcomes.add(code=fail(str(error), error.exit_code), error=told(error), keys=keys)
+    except BrokenPipeError:  # nobody reads on: not an error of the job
+        raise
+    except Exception as error:
+        if outcomes.in_sweep():  # the last lines of the sweep name it, and its record says where it came from
+            fail(f"{told(error)} (not expected)", 1)
+        else:
+            unexpected(error)
+        trace = "".join(traceback.format_exception(error))
+        outcomes.add(code=1, error=f"{told(error)} (not expected)", traceback=trace, keys=keys)
+    else:
+        if result is not None:
+            about = {"run_id": result.record["run_id"], "record": str(result.file.resolve()), "reused": result.reused}
+            outcomes.add(code=0, **about, keys=keys)
+
+
+def _decode(composed: DictConfig) -> "Result | None":
+    """Check and run; the result, or None in a process that only lends its device."""
+    config = to_schema(composed, RunConfig)
+    check(config)
+    from specbench.cli.screen import Screen  # torch is imported only from here on
+    from specbench.run import execute, follow, rank
+
+    if rank() > 0:
+        with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
+            follow(config, silent)
+        return None
+    with Screen(sys.stderr) as screen:
+        result = execute(config, screen)
+    (screen.line if outcomes.in_sweep() else screen.show)(result)
+    return result

@@ -1,0 +1,51 @@
+"""Files as such: written whole or not at all, and known by their content. Knows no format."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from specbench.errors import MachineError
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """A new file to write that takes the place of `file` when the block ends; if it fails, all is as before.
+
+    It lies beside `file` until then, under a name of its own, and is on the disk before it is renamed. Raises OSError.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(part, "xb") as opened:
+            yield opened
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(part, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDER") -> Path:
+    """Write `content`, making the folder where there is none; returns `file`. `key` is how to name another place."""
+    try:
+        with replacing(file) as opened:
+            opened.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise MachineError(f"{file}: cannot be written ({error.strerror}); set {key} to another place") from error
+    return file
+
+
+def digest(path: Path) -> str:
+    """sha256 over a file's bytes, or over those of all files of a folder, by name."""
+    found = hashlib.sha256()
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with open(file, "rb") as opened:
+            while block := opened.read(2**20):
+                found.update(block)
+    return found.hexdigest()

@@ -1,0 +1,171 @@
+"""A sweep: a job that fails in whatever way fails alone, and the last lines say what became of all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import specbench.run.execution as execution
+from specbench import store
+from specbench.cli import main, sweep
+from specbench.cli.hydra_app import one_line
+from specbench.config import RunConfig
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
+    """The command line of a small run or sweep, with more keys behind it."""
+    keys = [
+        f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "limit=1",
+        "dtype=float32", "device=cpu", "threads=1", "max_new_tokens=4", "resamples=100", "warmup=0", "engine=eager",
+        f"results='{tmp_path}'",
+    ]  # fmt: skip
+    return lambda verb, *more: [verb, *keys, *more]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -> None:
+    """Make runs of these gammas fail while they decode."""
+    real = execution.measure
+
+    def measure(config: RunConfig, *rest: object) -> object:
+        if config.gamma in errors:
+            raise errors[config.gamma]  # type: ignore[index]
+        return real(config, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(execution, "measure", measure)
+
+
+def failed(results: Path, gamma: int) -> dict[str, object]:
+    (file,) = store.runs_folder(results).glob(f"*-g{gamma}-*.json")
+    return store.read(file)
+
+
+def test_every_kind_of_failure_is_the_jobs_own(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    failing(monkeypatch, {2: ZeroDivisionError("no mass\nat all"), 3: torch.OutOfMemoryError("CUDA out of memory")})
+    assert main(argv("sweep", "gamma=1,2,3,4,99")) == 2
+    out, err = capfd.readouterr()
+    *_, done, first, second, third, where = err.splitlines()
+    assert done == "2 of 5 runs done; 'specbench results' shows all records"
+    assert first == "failed: ZeroDivisionError: no mass at all (not expected) (gamma=2)"
+    assert second.startswith("failed: device=cpu: out of memory; lower gamma,") and second.endswith(" (gamma=3)")
+    assert third == "failed: gamma=99: must be from 1 to 64, or auto | adaptive (gamma=99)"
+    assert "Traceback" not in err and "specbench: ZeroDivisionError: no mass at all (not expected)" in err
+    assert [row["gamma"] for row in store.summaries(tmp_path)] == [1, 4]
+    assert out.count("random") >= 4  # a line when each is done, and both in the table at the end
+
+    record = failed(tmp_path, 2)
+    assert record["summary"]["error"] == "ZeroDivisionError: no mass at all"
+    assert (record["failure"]["type"], record["failure"]["message"]) == ("ZeroDivisionError", "no mass\nat all")
+    assert "raise errors[config.gamma]" in record["failure"]["traceback"]
+    assert failed(tmp_path, 3)["failure"]["type"] == "MachineError"
+    outcomes = [json.loads(line) for line in Path(where.partition(": ")[2]).read_text().splitlines()]
+    assert [outcome["code"] for outcome in outcomes] == [0, 1, 1, 0, 2]
+    assert "raise errors[config.gamma]" in outcomes[1]["traceback"]
+
+    monkeypatch.undo()
+    assert main(argv("sweep", "gamma=1,2,3,4")) == 0
+    assert "4 of 4 runs done, 2 of them before; " in capfd.readouterr().err
+
+
+def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    real, decoded = execution.measure, []
+
+    def second_fails(*given: object) -> object:
+        if decoded:
+            raise KeyError("passes")
+        decoded.append(1)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(execution, "measure", second_fails)
+    assert main(argv("run", "limit=3")) == 1
+    err = capfd.readouterr().err
+    assert "in second_fails" in err and "KeyError: 'passes'" in err
+    assert err.splitlines()[-1].startswith("specbench: this is a fault of specbench: please report it")
+    (journal,) = (tmp_path / "journals").glob("*.jsonl")
+    assert journal.read_text().count('{"schema": 1, "prompt": ') == 1
+    monkeypatch.undo()
+    assert main(argv("run", "limit=3")) == 0
+    assert "going on behind 1 prompts" in capfd.readouterr().err
+
+
+def test_a_fault_in_any_other_verb_is_told_in_the_same_way(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    monkeypatch.setattr("specbench.store.summaries", lambda *_, **__: 1 / 0)
+    assert main(["results"]) == 1
+    err = capfd.readouterr().err
+    assert "ZeroDivisionError" in err and "please report it" in err.splitlines()[-1]
+
+
+def test_a_failure_does_not_replace_what_was_finished(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(argv("run", "gamma=2")) == 0
+    before = failed(tmp_path, 2)
+    failing(monkeypatch, {2: torch.OutOfMemoryError("CUDA out of memory")})
+    assert main(argv("run", "gamma=2", "force=true")) == 1
+    assert failed(tmp_path, 2) == before
+
+
+def test_a_refused_run_leaves_no_journal(argv: Callable[..., list[str]], tmp_path: Path) -> None:
+    assert main(argv("run", "dtype=float16")) == 2
+    assert not list((tmp_path / "journals").iterdir())
+
+
+def test_ctrl_c_stops_all_and_says_what_is_done(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    failing(monkeypatch, {2: KeyboardInterrupt()})
+    assert main(argv("sweep", "gamma=1,2,3")) == 130
+    assert capfd.readouterr().err.splitlines()[-2:] == [
+        "1 runs done; 'specbench results' shows all records",
+        "specbench: interrupted; what was finished is kept",
+    ]
+    assert [row["gamma"] for row in store.summaries(tmp_path)] == [1]
+
+
+def test_a_lost_worker_is_one_line(
+    argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    joblib = pytest.importorskip("joblib")
+
+    def killed(*_: object) -> None:
+        raise joblib.externals.loky.process_executor.TerminatedWorkerError("a worker was killed")
+
+    monkeypatch.setattr(sweep, "launch", killed)
+    assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
+    assert capfd.readouterr().err == (
+        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; what was finished is kept: "
+        "run the same command again\n"
+    )
+
+
+def test_a_wrong_choice_in_a_list_stops_the_sweep_before_it_begins(
+    argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture
+) -> None:
+    assert main(argv("sweep", "draft=random,bigramm")) == 2
+    err = capfd.readouterr().err
+    assert err.startswith("specbench: draft=bigramm: no such draft; choose from") and err.count("\n") == 1
+    assert not store.runs_folder(tmp_path).exists()
+
+
+def test_a_launcher_that_is_not_installed_names_its_extra() -> None:
+    text = "Could not find 'hydra/launcher/ray'\n\nAvailable options in 'hydra/launcher':\n\tbasic\nConfig search path"
+    assert one_line(ValueError(text), RunConfig) == (
+        "hydra/launcher=ray: is not installed; pip install 'specbench-toolkit[ray]'"
+    )
+
+
+def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Path, capfd: Capture) -> None:
+    odd = tmp_path / "it is, (this) [one]"
+    assert main(argv("sweep", "gamma=1,99", f"results='{odd}'")) == 2
+    assert "1 of 2 runs done" in capfd.readouterr().err
+    assert len(store.summaries(odd)) == 1
+    assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}
