@@ -79,7 +79,8 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
 
 
 def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: random.Random) -> Iterator[Row]:
-    """Passages that begin at every few sentences and so overlap, but have different leads."""
+    """Passages that begin at every few sentences and so overlap, but have different leads. A short one is its own
+    summary: from these a model first learns to copy."""
     start = 0
     least, most = plan.words
     while start < len(run):
@@ -94,6 +95,6 @@ def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: rand
             if count >= wanted:
                 break
         taken = lead(passage)
-        if least <= sum(len(sentence.split()) for sentence in passage) and len(taken) < len(passage):
+        if least <= sum(len(sentence.split()) for sentence in passage):
             yield {"prefix": plan.prefix, source: " ".join(passage), target: " ".join(taken)}
         start += max(1, len(taken))
