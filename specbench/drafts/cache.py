@@ -2,14 +2,14 @@
 
 import contextlib
 import hashlib
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from specbench.files import replacing
 
 Arrays = dict[str, Any]  # of name to NDArray
 
@@ -25,19 +25,6 @@ def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arr
         with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as kept:
             return {name: kept[name] for name in kept.files}
     arrays = make()
-    with contextlib.suppress(OSError):
-        _save(arrays, file)
+    with contextlib.suppress(OSError), replacing(file) as opened:
+        np.savez(opened, **arrays)
     return arrays
-
-
-def _save(arrays: Arrays, file: Path) -> None:
-    """Write atomically: a killed fit leaves no half file behind."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(".part", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            np.savez(opened, **arrays)
-        os.replace(part, file)
-    except OSError:
-        os.unlink(part)
-        raise
