@@ -18,6 +18,7 @@ from specbench.train.passages import lead, sentences
 from specbench.train.rows import HeldOut, Row, read
 
 FIELDS = ("en", "de")
+SUMMARY = ("article", "highlights")
 
 
 def held_out_pairs(rows: list[Row], count: int) -> list[Row]:
@@ -51,8 +52,8 @@ def other_pairs(rows: list[Row], held: list[Row], count: int) -> list[Row]:
     return picked
 
 
-def passages(texts: Iterable[str], count: int, draw: random.Random) -> list[Row]:
-    """Passages of 120 to 220 words; the highlights are their first sentences, up to 45 words."""
+def passages(texts: Iterable[str]) -> list[Row]:
+    """The beginning of each text, of 120 to 220 words; the highlights are its first sentences, up to 45 words."""
     made: list[Row] = []
     for text in texts:
         left = sentences(text)
@@ -62,7 +63,7 @@ def passages(texts: Iterable[str], count: int, draw: random.Random) -> list[Row]
         highlights = " ".join(lead(article))
         if 120 <= len(" ".join(article).split()) <= 220 and len(highlights.split()) <= 60:
             made.append({"article": " ".join(article), "highlights": highlights})
-    return draw.sample(made, count)
+    return made
 
 
 def write(name: str, rows: list[Row], fields: tuple[str, ...]) -> None:
@@ -88,9 +89,13 @@ def main() -> None:
     held = held_out_pairs(rows, 300)
     write("ende-mini.jsonl.gz", held, FIELDS)
     write("ende-mini-train.jsonl.gz", other_pairs(rows, held, 4000), FIELDS)
-    novel = passages((row["text"] for row in read(args.moby_dick)), 15, draw)
-    speeches = passages((row["text"] for row in read(args.state_of_the_union)), 15, draw)
-    write("sum-mini.jsonl.gz", novel + speeches, ("article", "highlights"))
+    novel, speeches = (
+        passages(row["text"] for row in read(file)) for file in (args.moby_dick, args.state_of_the_union)
+    )
+    held = draw.sample(novel, 15) + draw.sample(speeches, 15)
+    write("sum-mini.jsonl.gz", held, SUMMARY)
+    others = [row for row in novel + speeches if row not in held]
+    write("sum-mini-train.jsonl.gz", draw.sample(others, min(300, len(others))), SUMMARY)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,10 @@ def measure(
     plan = recipe.data
     measured: dict[str, str] = {}
     sources: dict[str, list[Ids]] = {}
-    tests = {"held-out rows": held} if held else {}
-    tests |= {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
-    for name, rows in tests.items():
+    for name, rows in _tests(recipe, held).items():
+        sources[name] = _prompts(rows, recipe, tokenizer, name)
         if recipe.task == "lm":
-            sources[name] = _beginnings([row[plan.text] for row in rows], tokenizer, name)
             continue
-        sources[name] = _ids([plan.prefix + row[plan.source] for row in rows], recipe, tokenizer)
         texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
         found = _scored("bleu", texts, [row[plan.target] for row in rows])
         measured[f"BLEU, {name} ({len(rows)} rows)"] = found
@@ -57,6 +54,24 @@ def measure(
                 )
                 measured[f"α, {name}, T={int(sampled)}"] = f"{overlap} on {overlap.tokens:,} tokens"
     return measured
+
+
+def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
+    """What a model is given to write from: the rows held out, and each test file of the recipe."""
+    return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
+
+
+def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
+    plan = recipe.data
+    tests = {"held-out rows": held} if held else {}
+    return tests | {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
+
+
+def _prompts(rows: list[Row], recipe: Recipe, tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
+    plan = recipe.data
+    if recipe.task == "lm":
+        return _beginnings([row[plan.text] for row in rows], tokenizer, name)
+    return _ids([plan.prefix + row[plan.source] for row in rows], recipe, tokenizer)
 
 
 def _scored(metric: str, texts: list[str], wanted: list[str]) -> str:

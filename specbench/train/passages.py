@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from specbench.errors import UserError
 from specbench.train.rows import Row, read
-from specbench.train.schema import PassagePlan
+from specbench.train.schema import DataPlan, PassagePlan
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 LEAD_WORDS = 45
@@ -45,7 +45,7 @@ def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> lis
     `plan.exclude`. Where each begins and how long it is, is drawn by the seed."""
     if not plan.path:
         return []
-    held = {sentence for file in plan.exclude for text in _texts([file]) for sentence in sentences(text)}
+    held = _held(plan.exclude)
     runs = [run for file in plan.path for run in _runs(_texts([file]), held)]
     draw = random.Random(seed)
     made = [row for run in runs for row in _cut(run, plan, source, target, draw)]
@@ -53,6 +53,19 @@ def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> lis
         raise UserError(f"data.passages.path: no passage of {plan.words[0]} words or more in {', '.join(plan.path)}")
     draw.shuffle(made)
     return made[: plan.rows]
+
+
+def without_sentences(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -> list[Row]:
+    """`rows` of running text, each cut where a sentence of `plan.exclude` stands in it."""
+    held = _held(plan.exclude)
+    if not held:
+        return rows
+    (text,) = fields
+    return [{text: " ".join(run)} for row in rows for run in _runs([row[text]], held)]
+
+
+def _held(files: Iterable[str]) -> set[str]:
+    return {sentence for text in _texts(files) for sentence in sentences(text)}
 
 
 def _texts(files: Iterable[str]) -> Iterator[str]:

@@ -24,7 +24,8 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from specbench.train import networks
+from specbench.train import blockwise, networks
+from specbench.train.blockwise import Learner
 from specbench.train.card import Facts, write_card
 from specbench.train.clock import Clock
 from specbench.train.distill import borrow, check_same_vocabulary
@@ -49,36 +50,47 @@ def train(recipe: Recipe) -> Path:
     processes = PartialState(cpu=not torch.cuda.is_available())
     with processes.main_process_first():
         tokenizer = make_tokenizer(recipe, rows, output)
-    model = networks.build(recipe.model, tokenizer)
-    if not torch.cuda.is_available():
-        use_byte_dropout(model)
+    model: Any = None
+    if not recipe.blockwise.heads:
+        model = networks.build(recipe.model, tokenizer)
+        if not torch.cuda.is_available():
+            use_byte_dropout(model)
     target = load_target(recipe, model, tokenizer, processes.device)
     with processes.main_process_first():
         train_set = training_set(recipe, rows, tokenizer, target, output)
-    trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
+    if recipe.blockwise.heads:
+        learner = Learner(target, recipe.blockwise.heads, recipe.blockwise.hidden, recipe.distill.kl_weight)
+        trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
+    else:
+        trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
     clock = Clock(output / "seconds.txt")
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
     if trainer.is_world_process_zero():
-        networks.save(model, tokenizer, output)
+        if recipe.blockwise.heads:
+            blockwise.save(learner, recipe, output)
+            measured = blockwise.measure(learner, recipe, held, tokenizer)
+        else:
+            networks.save(model, tokenizer, output)
+            measured = measure(recipe, held, model.eval(), tokenizer, target)
         history = trainer.state.log_history
         (output / "training-log.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
         losses = [entry["loss"] for entry in history if "loss" in entry]
         per_row = sum(train_set["length"]) / len(train_set)
         facts = Facts(
-            parameters=networks.parameter_count(model),
+            parameters=networks.parameter_count(trainer.model),
             rows=len(train_set),
             seconds=clock.seconds,
             tokens=round(per_row * recipe.optim.batch_size * recipe.optim.accumulate * recipe.optim.max_steps),
             loss=float(losses[-1]) if losses else None,
-            measured=measure(recipe, held, model.eval(), tokenizer, target),
+            measured=measured,
         )
         write_card(recipe, facts, output)
     return output
 
 
 def load_target(
-    recipe: Recipe, draft: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, device: torch.device
+    recipe: Recipe, draft: PreTrainedModel | None, tokenizer: PreTrainedTokenizerFast, device: torch.device
 ) -> PreTrainedModel | None:
     """The target of a distilling recipe, its vocabulary compared with the draft's."""
     where = recipe.distill.target
@@ -87,7 +99,7 @@ def load_target(
     check_same_vocabulary(networks.load_tokenizer(where).get_vocab(), tokenizer.get_vocab(), where)
     dtype = torch.bfloat16 if recipe.bf16 else torch.float32
     target = networks.load(where, recipe.model.family, dtype, recipe.distill.revision).eval()
-    if recipe.distill.borrow and recipe.model.start_from is None:
+    if draft is not None and recipe.distill.borrow and recipe.model.start_from is None:
         borrow(draft, target)
     return target.to(device)
 
@@ -153,3 +165,18 @@ def make_trainer(
     if target is None:
         return SizedTrainer(**told)
     return DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
+
+
+def make_heads_trainer(
+    recipe: Recipe, learner: Learner, tokenizer: PreTrainedTokenizerFast, train_set: Dataset, output: Path
+) -> Trainer:
+    """The Trainer of a recipe that trains heads. It keeps no tokenizer: the heads' target has one."""
+    return SizedTrainer(
+        model=learner,
+        args=arguments(recipe, output, evaluated=False),
+        train_dataset=train_set,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=learner.target)
+        if recipe.task == "seq2seq"
+        else DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        lr_by_size=recipe.optim.lr_scale == "rms",
+    )

@@ -113,6 +113,14 @@ class DistillPlan:
 
 
 @dataclass
+class BlockwisePlan:
+    """Train heads on the frozen `distill.target` in the place of a model (Stern et al. 2018)."""
+
+    heads: int = 0  # k, with the target's own; 0: no heads are trained
+    hidden: int | None = None  # width of each head's layer; unset: the target's
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -123,6 +131,7 @@ class Recipe:
     data: DataPlan = field(default_factory=DataPlan)
     optim: OptimPlan = field(default_factory=OptimPlan)
     distill: DistillPlan = field(default_factory=DistillPlan)
+    blockwise: BlockwisePlan = field(default_factory=BlockwisePlan)
     output: str = "models/${name}"
     seed: int = 1
     bf16: bool = True
@@ -171,6 +180,12 @@ def check(recipe: Recipe) -> Recipe:
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
             f"({recipe.model.encoder_layers}): transformers.generate cannot run such a T5"
         )
+    if recipe.blockwise.heads and not 2 <= recipe.blockwise.heads <= 65:
+        raise UserError(
+            f"blockwise.heads is {recipe.blockwise.heads}: it must be from 2 to 65, the target's own included"
+        )
+    if recipe.blockwise.heads and recipe.distill.target is None:
+        raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe

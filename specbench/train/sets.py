@@ -17,7 +17,7 @@ from specbench.errors import UserError
 from specbench.train import features
 from specbench.train.networks import load_tokenizer
 from specbench.train.outputs import Ids, kept_outputs, write_outputs
-from specbench.train.passages import made_passages
+from specbench.train.passages import made_passages, without_sentences
 from specbench.train.rows import Row, joined, load_rows, read, without_held_out
 from specbench.train.schema import Recipe
 from specbench.train.tokenizers import fit_unigram, fit_wordpiece
@@ -31,7 +31,8 @@ def fields(recipe: Recipe) -> tuple[str, ...]:
 def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
     """Every row to train on (filtered, without what is excluded, with joined ones and passages), and those held out."""
     plan = recipe.data
-    rows = without_held_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
+    leave_out = without_held_out if recipe.task == "seq2seq" else without_sentences
+    rows = leave_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
     held: list[Row] = []
     if plan.hold_out:
         random.Random(recipe.seed).shuffle(rows)

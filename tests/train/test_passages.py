@@ -8,7 +8,7 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.train.features import pairs
-from specbench.train.passages import lead, lead_3, made_passages, sentences
+from specbench.train.passages import lead, lead_3, made_passages, sentences, without_sentences
 from specbench.train.recipe import train
 from specbench.train.schema import DataPlan, PassagePlan, Recipe
 
@@ -49,6 +49,13 @@ def test_a_held_out_sentence_is_in_no_passage(tmp_path: Path) -> None:
     rows = made_passages(PassagePlan(path=[path], words=[30, 60], exclude=[held]), "en", "de", seed=1)
     assert rows and all(NUMBERS[20] not in row["en"] for row in rows)
     assert all("number 19 has seven words here. Sentence number 21" not in row["en"] for row in rows)
+
+
+def test_running_text_is_cut_at_held_out_sentences(tmp_path: Path) -> None:
+    plan = DataPlan(exclude=[text_file(tmp_path / "held.jsonl.gz", ["B is out. E too."])])
+    rows = [{"text": "A stays. B is out. C stays. D stays."}, {"text": "E too."}]
+    assert without_sentences(rows, plan, ("text",)) == [{"text": "A stays."}, {"text": "C stays. D stays."}]
+    assert without_sentences(rows, DataPlan(), ("text",)) == rows
 
 
 def test_a_row_may_have_its_own_prefix() -> None:
