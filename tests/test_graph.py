@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from specbench.models.graph import Layouts, capture, for_last_row, for_one_token, hoist, lower, simplify
 from specbench.models.graph.capture import example_sizes
-from specbench.models.graph.rewrite import aten, calls
+from specbench.models.graph.nodes import aten, calls
 
 
 def test_what_a_tensor_was_changed_to_is_not_shared_with_what_it_was() -> None:

@@ -59,6 +59,8 @@ def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
     if choice.get("shipped"):
         folder = "data" if group == "task" else "models"
         return _yes(shipped(folder, choice["shipped"]).exists()), "ships with specbench", note
+    if kind.inside:
+        return "–", f"{group}.path=FOLDER, made by specbench train", note
     hub = choice.get("hub")
     if not hub or hub == "???":
         return "–", f"{group}.hub=ID {group}.revision=COMMIT", note

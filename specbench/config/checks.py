@@ -55,6 +55,11 @@ def check(config: RunConfig) -> None:
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     _check_model("target", config.target)
     _check_draft(config.draft)
+    if DRAFT_KINDS[config.draft.kind].inside and (config.target.device_map or config.target.tp_plan):
+        raise UserError(
+            f"draft={config.draft.kind}: works inside the target, which must be on one device for it; "
+            "leave target.device_map and target.tp_plan null"
+        )
     _check_confidence(config)
     if alpha is None and "random" in (config.target.weights, *(one.weights for one in levels(config.draft))):
         raise UserError(
@@ -119,6 +124,9 @@ def _check_draft(draft: DraftConfig, key: str = "draft") -> None:
         draft.corpus is None or Path(draft.corpus).exists(),
         f"{key}.corpus", draft.corpus, "a file or folder; there is none of that name",
     )  # fmt: skip
+    require(draft.layers >= 1, f"{key}.layers", draft.layers, "at least 1")
+    if draft.kind == "blockwise" and draft.path is None:
+        raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe=blockwise` wrote")
     if DRAFT_KINDS[draft.kind].weights:
         _check_model(key, draft)
     if draft.kind == "cascade":
@@ -131,6 +139,8 @@ def _check_cascade(draft: DraftConfig, key: str) -> None:
         if part is None:
             raise UserError(f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME")
         _check_draft(part, f"{key}.{name}")
+        if DRAFT_KINDS[part.kind].inside:
+            raise UserError(f"{key}.{name}.kind={part.kind}: works inside the target, so not inside a cascade")
         if name == "via":
             require(part.kind == "model", f"{key}.via.kind", part.kind, "model: the target checks its distribution")
             require(part.confidence is None, f"{key}.via.confidence", part.confidence, "null in a cascade")

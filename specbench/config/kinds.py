@@ -8,10 +8,12 @@ from specbench.config.schema import DraftConfig
 
 @dataclass(frozen=True)
 class Kind:
-    """`weights`: it is a model, with a folder, a hub id or a shipped one. `text`: it is fitted on training text."""
+    """`weights`: it is a model, with a folder, a hub id or a shipped one. `text`: it is fitted on training text.
+    `inside`: it works inside the target, on its layers or states."""
 
     weights: bool = False
     text: bool = False
+    inside: bool = False
 
 
 DRAFT_KINDS = {
@@ -23,6 +25,8 @@ DRAFT_KINDS = {
     "lookup": Kind(),
     "retrieval": Kind(text=True),
     "cascade": Kind(),
+    "early-exit": Kind(inside=True),
+    "blockwise": Kind(weights=True, inside=True),
 }
 
 

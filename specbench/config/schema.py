@@ -40,6 +40,7 @@ class DraftConfig(ModelConfig):
     via: "DraftConfig | None" = None  # cascade: the model whose tokens the target checks
     inner: "DraftConfig | None" = None  # cascade: the cheaper draft, whose tokens `via` checks
     inner_gamma: int = 2  # cascade: tokens that the inner draft drafts at a time
+    layers: int = 1  # early-exit: the target's own first decoder layers that draft
 
 
 @dataclass

@@ -5,6 +5,7 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.drafts.base import Draft, DraftSession, Proposal, ReadsTarget, start_beside
+from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.lookup import LookupDraft
@@ -14,6 +15,7 @@ from specbench.drafts.retrieval import RetrievalDraft
 from specbench.drafts.uniform import UniformDraft
 
 __all__ = [
+    "BlockwiseDraft",
     "CascadeDraft",
     "Draft",
     "DraftSession",

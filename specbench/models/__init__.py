@@ -3,16 +3,19 @@
 Caches, devices and `transformers` live in this room and nowhere else.
 """
 
-from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session
+from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession
+from specbench.models.heads import Heads
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
+    "Heads",
     "LayeredModel",
     "LayeredSession",
     "Model",
     "Prompt",
     "Session",
+    "StatefulSession",
     "Vocabulary",
     "load_model",
     "load_tokenizer",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.models.base import Prompt
+from specbench.models.graph import Layouts
 from specbench.models.program import Step
 from specbench.models.static import StaticModel, StaticSession
 
@@ -59,11 +60,15 @@ class CudaGraphModel(StaticModel):
         network: Any,
         vocabulary_size: int,
         eos_ids: frozenset[int],
+        layouts: Layouts | None = None,
         capture: Callable[[Callable[[], Tensor]], Captured] = CudaCapture,
     ) -> None:
-        super().__init__(network, vocabulary_size, eos_ids)
+        super().__init__(network, vocabulary_size, eos_ids, layouts)
         self.capture = capture
         self._graphs: dict[tuple[int, ...], StepGraph] = {}
+
+    def _alike(self, network: Any) -> "CudaGraphModel":
+        return CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.layouts, self.capture)
 
     def _prepare(self) -> None:
         """Nothing: a graph computes its positions itself."""

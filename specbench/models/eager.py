@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
-from specbench.models.base import Prompt, Session
+from specbench.models.base import LayeredSession, Prompt
 from specbench.models.exits import first_layers
+from specbench.models.hidden import LastRead
+from specbench.models.shallow import ShallowSession
 
 
 class EagerModel:
@@ -22,6 +24,7 @@ class EagerModel:
     engine = "eager"
     warmup_s = 0.0  # seconds spent on making the engine ready
     fell_back: str | None = None  # why 'auto' came to this
+    state_width = 0  # columns behind the logits that are what the head read; see hidden.hand_over
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -37,10 +40,19 @@ class EagerModel:
     def shallow(self, layers: int) -> "EagerModel":
         """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
         if layers not in self._shallow:
-            self._shallow[layers] = EagerModel(first_layers(self.network, layers), self.vocabulary_size, self.eos_ids)
+            self._shallow[layers] = self._alike(first_layers(self.network, layers))
         return self._shallow[layers]
 
-    def start(self, prompt: Prompt) -> Session:
+    def project(self, states_ND: Tensor) -> Tensor:
+        """Logits [N, V] of the head alone, of a network that hands over what it reads."""
+        logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
+        return logits_NV
+
+    def _alike(self, network: Any) -> "EagerModel":
+        """`network`, which has some of the same weights, run by the same engine."""
+        return EagerModel(network, self.vocabulary_size, self.eos_ids)
+
+    def start(self, prompt: Prompt) -> LayeredSession:
         if self.is_encoder_decoder:
             return EncoderDecoderSession(self, prompt.source)
         return DecoderOnlySession(self, prompt.prefix[:-1])
@@ -65,17 +77,14 @@ def _weights_per_step(network: Any) -> int:
 
 
 class _CachedSession:
-    """What both families share: a self-attention cache that is as long as the tokens read.
-
-    The first layers alone may have read on (`ahead`), for a `ShallowSession`; what they have is dropped before all
-    layers read.
-    """
+    """What both families share: a self-attention cache that is as long as the tokens read. Its first layers may be
+    ahead for a while, see `ShallowSession`."""
 
     def __init__(self, model: EagerModel, cache: Any) -> None:
         self.model = model
         self.length = 0
-        self.ahead = 0  # tokens that the first `ahead_layers` layers have read behind `length`
-        self.ahead_layers = 0
+        self.ahead = self.ahead_layers = 0
+        self._last = LastRead()
         self._cache = cache
 
     def extend(self, tokens: Sequence[int]) -> Tensor:
@@ -90,29 +99,36 @@ class _CachedSession:
             self._cache.crop(-surplus)
             self.length = length
 
-    def shallow(self, layers: int) -> "ShallowSession":
+    def shallow(self, layers: int) -> ShallowSession:
         """A session of the first `layers` layers that goes on from where this one is; one at a time."""
         return ShallowSession(self, layers)
 
     def level(self) -> None:
-        """Every layer's cache is as long as `length` again."""
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
         self.crop_ahead(self.ahead)
 
     def crop_ahead(self, tokens: int) -> None:
-        """Take back the last `tokens` that the first layers have read."""
         if tokens:
             for layer in getattr(self._cache, "self_attention_cache", self._cache).layers[: self.ahead_layers]:
                 layer.crop(-tokens)
             self.ahead -= tokens
 
-    def _read(self, tokens: Sequence[int], **options: Any) -> Tensor:
-        self.level()
-        logits_LV = self.forward(self.model.network, tokens, **options)
-        self.length += len(tokens)
+    def read_ahead(self, layers: int, tokens: Sequence[int]) -> Tensor:
+        logits_LV = self._forward(self.model.shallow(layers).network, tokens)
+        self.ahead += len(tokens)
         return logits_LV
 
-    def forward(self, network: Any, tokens: Sequence[int], **options: Any) -> Tensor:
+    def _read(self, tokens: Sequence[int], **options: Any) -> Tensor:
+        self.level()
+        logits_LV = self._forward(self.model.network, tokens, **options)
+        self.length += len(tokens)
+        self._last.keep(logits_LV, self.model.state_width, self.length)
+        return logits_LV
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop)
+
+    def _forward(self, network: Any, tokens: Sequence[int], **options: Any) -> Tensor:
         """Logits [L, V] of `network` reading on, which is this session's own or its first layers."""
         with torch.inference_mode():
             output = network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
@@ -149,36 +165,3 @@ class DecoderOnlySession(_CachedSession):
 
     def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
         return {"input_ids": self.model.ids(tokens)}
-
-
-class ShallowSession:
-    """The first layers of another session's network, over that session's own cache and encoded source.
-
-    It has read what the whole session has read, and then what it reads itself, in its layers alone: the whole session
-    drops that, and reads it again in all layers. It may also go back behind the whole session and read the same tokens
-    again, as teacher forcing does.
-    """
-
-    def __init__(self, whole: _CachedSession, layers: int) -> None:
-        self.whole = whole
-        self.layers = layers
-        self._network = whole.model.shallow(layers).network
-
-    @property
-    def length(self) -> int:
-        return self.whole.length + self.whole.ahead
-
-    def extend(self, tokens: Sequence[int]) -> Tensor:
-        self._take_over()
-        logits_LV = self.whole.forward(self._network, tokens)
-        self.whole.ahead += len(tokens)
-        return logits_LV
-
-    def rollback(self, length: int) -> None:
-        self._take_over()
-        self.whole.crop_ahead(max(0, self.length - length))
-
-    def _take_over(self) -> None:
-        if self.whole.ahead_layers != self.layers:
-            self.whole.level()
-            self.whole.ahead_layers = self.layers

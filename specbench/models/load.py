@@ -16,6 +16,7 @@ from specbench.errors import MachineError, UserError
 from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
+from specbench.models.hidden import hand_over
 from specbench.models.shapes import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
 
@@ -112,8 +113,10 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     engine: str = "eager",
+    with_states: bool = False,
 ) -> EagerModel:
-    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'.
+    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'. `with_states`: its sessions
+    hand over what its head reads.
 
     A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one.
     """
@@ -130,7 +133,17 @@ def load_model(
         network.to(device)
     except torch.OutOfMemoryError as error:
         raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
-    return with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
+    width = hand_over(network, key) if with_states else 0
+    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
+    made.state_width = width
+    return made
+
+
+def layers_of(model: ModelConfig, key: str) -> int:
+    """How many decoder layers `model` has, from its config alone."""
+    config = config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+    layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
+    return layers
 
 
 def _random(

@@ -62,8 +62,11 @@ class Program:
     encode: Callable[[Tensor], list[Tensor]] | None
 
     @staticmethod
-    def of(network: Any, cache_dtype: torch.dtype, lowering: Lowering = lower) -> "Program":
-        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot."""
+    def of(
+        network: Any, cache_dtype: torch.dtype, lowering: Lowering = lower, layouts: Layouts | None = None
+    ) -> "Program":
+        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
+        `layouts` are those of a program that shares weights with this one."""
         with markers.marked(network), torch.no_grad():
             self_states, cross_states = _what_it_caches(network)
             shapes = {
@@ -72,7 +75,7 @@ class Program:
             }
             taken = {size for tensor in (*network.parameters(), *self_states, *cross_states) for size in tensor.shape}
             tokens, capacity, source = example_sizes(taken, 3)
-            layouts = Layouts()
+            layouts = layouts or Layouts()
             buffers = [
                 torch.zeros(1, heads, positions, channels, dtype=cache_dtype, device=network.device)
                 for kind, positions in (("self", capacity), ("cross", source))

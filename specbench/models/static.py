@@ -5,6 +5,7 @@ moving that number. Buffers grow by doubling, so that attention never pays for m
 go back to the model's pool with their session.
 """
 
+import copy
 import time
 import weakref
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ from torch import Tensor
 
 from specbench.models.base import Prompt
 from specbench.models.eager import EagerModel
-from specbench.models.graph import Lowering, compiled, lower
+from specbench.models.graph import Layouts, Lowering, compiled, lower
+from specbench.models.hidden import LastRead
 from specbench.models.program import LENGTH, Program, Step
+from specbench.models.shallow import ShallowSession
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
@@ -30,10 +33,13 @@ class StaticModel(EagerModel):
     engine = "static"
     lowering: Lowering = staticmethod(lower)
 
-    def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], layouts: Layouts | None = None
+    ) -> None:
         super().__init__(network, vocabulary_size, eos_ids)
         began = time.perf_counter()
-        self.program = Program.of(network, self._cache_dtype(network), self.lowering)
+        self.layouts = layouts or Layouts()
+        self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.layouts)
         self.buffers = Buffers(self.program, self.device)
         self.positions = Remembered()
         self._prepare()
@@ -42,6 +48,9 @@ class StaticModel(EagerModel):
     def _prepare(self) -> None:
         with torch.inference_mode():
             StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).remember(USUAL_COUNTS)
+
+    def _alike(self, network: Any) -> "StaticModel":
+        return type(self)(network, self.vocabulary_size, self.eos_ids, self.layouts)
 
     @staticmethod
     def _cache_dtype(network: Any) -> torch.dtype:
@@ -110,7 +119,9 @@ class StaticSession:
 
     def __init__(self, model: StaticModel, prompt: Prompt) -> None:
         self.model = model
-        self.length = 0
+        self.length = self.ahead = self.ahead_layers = 0
+        self._parts: dict[int, StaticSession] = {}
+        self._last = LastRead()
         self._held: dict[str, list[Tensor]] = {"self": [], "cross": []}
         weakref.finalize(self, model.buffers.give_back, self._held)
         self._sources = len(prompt.source)
@@ -128,7 +139,38 @@ class StaticSession:
             return self._run(tokens)
 
     def rollback(self, length: int) -> None:
+        self.level()
         self.length = min(self.length, length)
+
+    def shallow(self, layers: int) -> ShallowSession:
+        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
+        return ShallowSession(self, layers)
+
+    def level(self) -> None:
+        self.ahead = 0  # what the buffers hold behind `length` does not count, and is written over
+
+    def crop_ahead(self, tokens: int) -> None:
+        self.ahead -= tokens
+
+    def read_ahead(self, layers: int, tokens: Sequence[int]) -> Tensor:
+        with torch.inference_mode():
+            self._make_room(self.length + self.ahead + len(tokens))
+            part = self._part(layers)
+            part.length = self.length + self.ahead
+            logits_LV = part._run(tokens)
+        self.ahead += len(tokens)
+        return logits_LV
+
+    def _part(self, layers: int) -> "StaticSession":
+        """This session with the first layers' program, over these layers' buffers."""
+        if layers not in self._parts:
+            part = self._parts[layers] = copy.copy(self)
+            model = self.model.shallow(layers)
+            assert isinstance(model, StaticModel)
+            part.model, part._parts, part._of_source = model, {}, {}
+            used = {kind: len(shapes) for kind, shapes in model.program.shapes.items()}
+            part._buffers = [*self._held["self"][: used["self"]], *self._held["cross"][: used["cross"]]]
+        return self._parts[layers]
 
     def _read_source(self, source: Sequence[int]) -> None:
         positions = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
@@ -140,25 +182,34 @@ class StaticSession:
 
     def _reserve(self, needed: int) -> None:
         """Room for `needed` positions, in the next power of two; what was read moves along."""
-        old = self._held["self"]
+        old, read = self._held["self"], self.length + max(0, self.ahead)
         capacity = 1 << (needed - 1).bit_length()
         self._held["self"] = new = self.model.buffers.take("self", capacity)
         for before, after in zip(old, new, strict=False):
-            after[:, :, : self.length] = before[:, :, : self.length]
+            after[:, :, :read] = before[:, :, :read]
         self.model.buffers.give_back({"self": old})
         self._capacity = capacity
         self._buffers = [*new, *self._held["cross"]]
         self._of_source.clear()  # it depends on sizes too
+        self._parts.clear()
+
+    def _make_room(self, needed: int) -> None:
+        if needed > self._capacity:
+            self._reserve(needed)
 
     def _run(self, tokens: Sequence[int], last_row: bool = False) -> Tensor:
         count = len(tokens)
-        if self.length + count > self._capacity:
-            self._reserve(self.length + count)
+        self.level()
+        self._make_room(self.length + count)
         program = self.model.program
         step = program.one if count == 1 else program.last if last_row else program.several
         logits_LV = self._step(step, tokens)
         self.length += count
+        self._last.keep(logits_LV, self.model.state_width, self.length)
         return logits_LV
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop)
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
         count = len(tokens)

@@ -13,7 +13,8 @@ from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer
 from specbench.models.load import name_of
 from specbench.run.accept import settle
-from specbench.run.drafts import Say, Wanted, maker, say_fall_back
+from specbench.run.drafts import maker
+from specbench.run.maker import Say, Wanted, say_fall_back
 from specbench.run.refuse import require_range, require_room
 from specbench.tasks import Example, Task
 
@@ -91,7 +92,8 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
         making.fit(say)
     say(f"loading target {name_of(first.target)}")
     dtype: torch.dtype = getattr(torch, first.dtype)
-    target = load_model(first.target, "target", vocabulary, dtype, device, first.engine)
+    states = any(making.needs_states for making in makers.values())
+    target = load_model(first.target, "target", vocabulary, dtype, device, first.engine, states)
     say_fall_back(target, "target", say)
     for config, told in zip(configs, prompts, strict=True):
         require_room(config, target.longest, told)

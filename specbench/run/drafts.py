@@ -6,13 +6,13 @@ A new kind is a `Maker` and its entry in MAKERS, a name in `config.kinds`, and a
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from specbench.config import DraftConfig, RunConfig
+from specbench.config import DraftConfig
 from specbench.config.kinds import ngram_order
 from specbench.drafts import (
     CascadeDraft,
@@ -29,41 +29,15 @@ from specbench.drafts.corpus import Corpus, gather
 from specbench.drafts.counts import Counts, fit
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.errors import UserError
-from specbench.models import Vocabulary, load_model, load_tokenizer
+from specbench.models import load_model, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
+from specbench.run.inside import BlockwiseMaker, EarlyExitMaker
+from specbench.run.maker import Maker, Say, Wanted, say_fall_back
 from specbench.run.refuse import require_a_pair, require_range
 from specbench.tasks import Task
 
-Say = Callable[[str], None]
 ROWS_BETWEEN_WORDS = 20_000
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A draft to be made for the target of `run`. `key` is what the config calls it, for messages."""
-
-    run: RunConfig
-    draft: DraftConfig
-    key: str
-    vocabulary: Vocabulary  # the target's
-    device: torch.device
-
-
-class Maker:
-    """One draft in the making; `load` is called once, after `fit`."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        """Refuse what does not go together (UserError)."""
-        self.wanted = wanted
-        self.models: list[EagerModel] = []  # what `load` loaded besides the target
-
-    def fit(self, say: Say) -> None:
-        """Read what needs no weights."""
-
-    def load(self, target: EagerModel, say: Say) -> Draft:
-        """The draft, ready to start on prompts of the loaded `target`."""
-        raise NotImplementedError
 
 
 def maker(wanted: Wanted) -> Maker:
@@ -88,12 +62,6 @@ class _Model(Maker):
         model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine)
         say_fall_back(model, key, say)
         return model
-
-
-def say_fall_back(model: EagerModel, key: str, say: Say) -> None:
-    """Tell why `engine=auto` came to the slowest engine, if it did."""
-    if model.fell_back is not None:
-        say(f"{key}: engine=auto came to eager, {model.fell_back}")
 
 
 class _Uniform(Maker):
@@ -209,4 +177,6 @@ MAKERS: dict[str, Callable[[Wanted], Maker]] = {
     "lookup": _Lookup,
     "retrieval": _Retrieval,
     "cascade": _Cascade,
+    "early-exit": EarlyExitMaker,
+    "blockwise": BlockwiseMaker,
 }

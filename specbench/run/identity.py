@@ -35,6 +35,8 @@ def _name(draft: DraftConfig) -> str:
         return name_of(draft)
     if draft.via is not None and draft.inner is not None:
         return f"{draft.kind}-{_name(draft.inner)}-{_name(draft.via)}"
+    if draft.kind == "early-exit":
+        return f"{draft.kind}-{draft.layers}"
     return f"{draft.order}-gram" if draft.kind == "ngram" else draft.kind
 
 

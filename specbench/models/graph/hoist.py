@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from specbench.models.graph.rewrite import has_effect, value
+from specbench.models.graph.nodes import has_effect, value
 
 
 @dataclass(frozen=True)

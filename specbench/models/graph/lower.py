@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.models.graph import kernels
-from specbench.models.graph.rewrite import add_constant, aten, calls, constant, finished, replace, value
+from specbench.models.graph.nodes import add_constant, aten, calls, constant, finished, replace, value
 
 # In fp32 oneDNN's own layout pays from here: for one token, and for several.
 LARGE_FP32 = {True: 2**20, False: 2**18}
@@ -18,13 +18,14 @@ class Layouts:
     """Weights as oneDNN lays them out, each made once, however many graphs use it."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}  # an id is only good while its tensor lives
+        self._made: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # a place is only good while its tensor lives
 
     def packed(self, weight: Tensor) -> Tensor:
-        if id(weight) not in self._made:
+        place = (weight.data_ptr(), *weight.shape, *weight.stride())
+        if place not in self._made:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
-            self._made[id(weight)] = weight, packed
-        return self._made[id(weight)][1]
+            self._made[place] = weight, packed
+        return self._made[place][1]
 
 
 # What makes a simplified graph ready to run: (graph, layouts, whether it is for one token) to a function.

@@ -3,18 +3,15 @@
 Everything here holds for any model: it looks at operations and shapes, never at names of modules.
 """
 
-import itertools
-import operator
-from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.models.graph import kernels
+from specbench.models.graph.merge import merge_linears
+from specbench.models.graph.nodes import add_constant, aten, calls, constant, finished, replace, replace_by_value, value
 
-aten = torch.ops.aten
 NO_OPERATION = {aten.dropout.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
                 aten.lift_fresh_copy.default}  # fmt: skip
 CASTS = {aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other}
@@ -30,62 +27,10 @@ def simplify(module: GraphModule) -> GraphModule:
         _drop_no_operations,
         _product_as_linear,
         _share_equal_nodes,
-        _merge_linears,
+        merge_linears,
     ):
         step(module)
     return finished(module)
-
-
-def finished(module: GraphModule) -> GraphModule:
-    """`module` without what nothing uses, ready to run."""
-    module.graph.eliminate_dead_code(is_impure_node=has_effect)
-    module.recompile()
-    return module
-
-
-def has_effect(node: Node) -> bool:
-    """Whether `node` must run although nobody uses what it returns: an input, the output, or a write into a cache."""
-    if node.op != "call_function":
-        return node.op in ("placeholder", "output")
-    schema = getattr(node.target, "_schema", None)
-    return node.target is kernels.write or (schema is not None and bool(schema.is_mutable))
-
-
-def calls(module: GraphModule, *targets: Any) -> list[Node]:
-    return [node for node in module.graph.nodes if node.op == "call_function" and node.target in targets]
-
-
-def value(node: Any) -> Any:
-    """What the node stood for when it was captured: a tensor without data, or a size."""
-    return node.meta.get("val") if isinstance(node, Node) else None
-
-
-def constant(module: GraphModule, node: Any) -> Tensor | None:
-    """The weight that a node fetches."""
-    if isinstance(node, Node) and node.op == "get_attr":
-        found = getattr(module, str(node.target))
-        return found if isinstance(found, Tensor) else None
-    return None
-
-
-def add_constant(module: GraphModule, tensor: Tensor) -> Node:
-    """A node that fetches `tensor`, at the insertion point."""
-    name = next(name for index in itertools.count() if not hasattr(module, name := f"constant_{index}"))
-    module.register_buffer(name, tensor, persistent=False)
-    node = module.graph.create_node("get_attr", name)
-    node.meta["val"] = tensor
-    return node
-
-
-def replace(node: Node, other: Node) -> None:
-    node.replace_all_uses_with(other)
-    node.graph.erase_node(node)
-
-
-def replace_by_value(node: Node, plain: Any) -> None:
-    for user in list(node.users):
-        user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
-        user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)
 
 
 def _out_of_place(module: GraphModule) -> None:
@@ -202,41 +147,3 @@ def _key(argument: Any) -> Any:
     if isinstance(argument, dict):
         return tuple((name, _key(item)) for name, item in sorted(argument.items()))
     return (type(argument), argument)
-
-
-def _merge_linears(module: GraphModule) -> None:
-    """Linear maps of one and the same input, as queries, keys and values are, become one. The model's weights become
-    views of the merged one, so that they are kept once."""
-    groups: dict[Any, list[Node]] = defaultdict(list)
-    for node in calls(module, aten.linear.default):
-        weight = constant(module, node.args[1])
-        bias = node.args[2] if len(node.args) > 2 else None
-        if weight is not None and (bias is None or constant(module, bias) is not None):
-            groups[node.args[0], weight.dtype, bias is None].append(node)
-    for nodes in groups.values():
-        if len(nodes) > 1:
-            _merge(module, nodes)
-
-
-def _merge(module: GraphModule, nodes: list[Node]) -> None:
-    def joined(argument: int) -> Tensor:
-        parts: list[Tensor] = [getattr(module, str(node.args[argument].target)) for node in nodes]  # type: ignore[union-attr]
-        with torch.no_grad():
-            whole = torch.cat([part.detach() for part in parts])
-            for part, view in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-                part.data = view
-        return whole
-
-    sizes = [len(getattr(module, str(node.args[1].target))) for node in nodes]  # type: ignore[union-attr]
-    with module.graph.inserting_before(nodes[0]):
-        arguments = [nodes[0].args[0], add_constant(module, joined(1))]
-        if len(nodes[0].args) > 2:
-            arguments.append(add_constant(module, joined(2)))
-        merged = module.graph.call_function(aten.linear.default, tuple(arguments))
-        parts = module.graph.call_function(aten.split_with_sizes.default, (merged, sizes, -1))
-        for index, node in enumerate(nodes):
-            part = module.graph.call_function(operator.getitem, (parts, index))
-            part.meta["val"] = value(node)
-            node.replace_all_uses_with(part)
-    for node in nodes:
-        module.graph.erase_node(node)

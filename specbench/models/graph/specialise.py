@@ -6,7 +6,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from specbench.models.graph.rewrite import VIEWS, aten, finished, replace, replace_by_value, value
+from specbench.models.graph.nodes import aten, finished, replace, replace_by_value, value
+from specbench.models.graph.rewrite import VIEWS
 
 
 def for_one_token(module: GraphModule) -> GraphModule:

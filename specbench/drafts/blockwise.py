@@ -1,0 +1,91 @@
+"""Blockwise drafting: heads on the target's own last state predict the tokens behind the next one, all at once.
+
+Stern, Shazeer, Uszkoreit 2018. The run that verifies one block also gives the state that the next one is predicted
+from (their "combined scoring and proposal"), so a pass is one run of the target and one small layer. Head 1 is the
+target's own, and its token is the one that every pass emits itself: with k heads at most k - 1 tokens are drafted.
+
+Given the text so far the heads are independent of each other: a token's q is its head's distribution, whatever was
+drafted before it, and Algorithm 1 stays exact. In the first pass of a text there may be no state yet; then nothing
+is drafted.
+
+Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.base import Proposal
+from specbench.models import Heads, Model, Prompt, Session, StatefulSession
+from specbench.sampling import Sampling, draw, standardise
+
+
+class BlockwiseDraft:
+    """`heads` on the states of `target`, whose sessions hand them over; `project` is its output projection."""
+
+    def __init__(self, target: Model, heads: Heads, project: Callable[[Tensor], Tensor], rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        self.target = target
+        self.heads = heads
+        self.project = project
+        layer = sum(weight.numel() for weight in heads.parameters()) // (heads.heads - 1)
+        self.operations = 2.0 * (layer + rows * heads.width)
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
+        """On a session of its own, in which it must read the text itself."""
+        return self.start_on(self.target.start(prompt), sampling)
+
+    def start_on(self, session: Session, sampling: Sampling) -> "BlockwiseSession":
+        return BlockwiseSession(self, cast(StatefulSession, session), sampling)
+
+
+class BlockwiseSession:
+    """It keeps nothing but a view of the target's session."""
+
+    def __init__(self, draft: BlockwiseDraft, session: StatefulSession, sampling: Sampling) -> None:
+        self.draft = draft
+        self.session = session
+        self.sampling = sampling
+        # The state of the token before those that are read next, for `score`.
+        self._before_1D = session.states(session.length - 1, session.length) if session.length else None
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        read = len(tokens) - 1  # the newest token has not been read: its own head drew it
+        self._read(tokens[:read])
+        state_1D = self.session.states(read - 1, read) if read else None
+        count = min(gamma, self.draft.heads.heads - 1)
+        if state_1D is None or count == 0:
+            return Proposal([], torch.empty(0))
+        q_GV = self._q(state_1D, slice(count))
+        drafted = [draw(q_V, generator) for q_V in q_GV]
+        ends = [at for at, token in enumerate(drafted) if token in self.draft.target.eos_ids]
+        count = ends[0] + 1 if ends else count  # nothing can follow
+        return Proposal(drafted[:count], q_GV[:count])
+
+    def rollback(self, length: int) -> None:
+        """What was read is the target's to take back."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state. The
+        heads behind it agree less."""
+        self._read(tokens[:-1])
+        states_LD = self.session.states(prefix_length - 1, len(tokens) - 1)
+        assert states_LD is not None, "the target has read this text in other parts than it is scored in"
+        before_1D = torch.zeros_like(states_LD[:1]) if self._before_1D is None else self._before_1D
+        q_LV = self._q(torch.cat([before_1D, states_LD[:-1]]), slice(1))
+        if self._before_1D is None:
+            q_LV[0] = 0.0
+        self._before_1D = states_LD[-1:]
+        return q_LV
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        if self.session.length < len(tokens):
+            self.session.extend(tokens[self.session.length :])
+
+    def _q(self, states_ND: Tensor, which: slice) -> Tensor:
+        """Rows [heads x N, V], head by head."""
+        with torch.no_grad():
+            logits_NV = self.draft.project(self.draft.heads(states_ND, which).flatten(0, 1))
+            return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)

@@ -1,0 +1,66 @@
+"""What a network's head reads, handed over with its logits: for drafts that predict from the target's own states.
+
+The head's input is put behind its logits, as more columns, so that every engine hands it over as it is, and a model
+that is not asked for it has nothing to do.
+
+Shapes: L tokens, V logits, D the network's width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.errors import UserError
+
+# What some networks do to their logits behind the head would change the states, too.
+BEHIND_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+class HeadAndInput(nn.Module):
+    """An output projection [D] -> [V] that gives [V + D]: its logits, then what it read."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.head = head
+
+    @property
+    def weight(self) -> Tensor:
+        weight: Tensor = self.head.weight
+        return weight
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.cat([self.head(states), states], -1)
+
+
+def hand_over(network: Any, key: str) -> int:
+    """Make `network` hand over what its head reads; returns D. Raises UserError where that would not be it."""
+    for name in BEHIND_THE_HEAD:
+        if getattr(network.config, name, None) not in (None, 1.0):
+            raise UserError(
+                f"{key}: {type(network).__name__} changes its logits behind the head ({name}): no heads for it"
+            )
+    head = network.get_output_embeddings()
+    network.set_output_embeddings(HeadAndInput(head))
+    width: int = head.weight.shape[1]
+    return width
+
+
+class LastRead:
+    """The states of the tokens that a session read last."""
+
+    def __init__(self) -> None:
+        self._rows_LD: Tensor | None = None
+        self._end = 0
+
+    def keep(self, logits_LV: Tensor, width: int, end: int) -> None:
+        """Keep the states in the last `width` columns; the last row is of token number `end` - 1."""
+        if width:
+            self._rows_LD, self._end = logits_LV[:, -width:], end
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        """[stop - start, D] of tokens `start` to `stop` - 1, or None where the last reading was not of all of them."""
+        if self._rows_LD is None:
+            return None
+        first = self._end - len(self._rows_LD)
+        return self._rows_LD[start - first : stop - first] if first <= start < stop <= self._end else None

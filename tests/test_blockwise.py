@@ -1,0 +1,173 @@
+"""Blockwise heads: they draft from the target's own last state, a pass is one run of the target, the text stays its."""
+
+from pathlib import Path
+from typing import Any
+
+import chi
+import pytest
+import torch
+from networks import network
+from toy import EOS, VOCABULARY, exact
+
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import BlockwiseDraft
+from specbench.errors import UserError
+from specbench.measure.agreement import agreements
+from specbench.models import Heads, Prompt
+from specbench.models.eager import EagerModel
+from specbench.models.heads import fingerprint, load_heads
+from specbench.models.hidden import hand_over
+from specbench.models.static import StaticModel
+from specbench.sampling import Sampling, standardise
+
+KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
+SIZE, WIDTH, K = 40, 32, 5
+GREEDY = Sampling(0.0)
+SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
+
+
+def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
+    """A target that hands over its states, and a draft of random heads on it."""
+    own = network(kind, seed)
+    width = hand_over(own, "target")
+    target = engine(own, size, frozenset({end}))
+    target.state_width = width
+    return target, BlockwiseDraft(target, random_heads(width), target.project, 64)
+
+
+def random_heads(width: int) -> Heads:
+    torch.manual_seed(1)
+    heads = Heads(K, width, 16)
+    torch.nn.init.normal_(heads.out_KHD, std=0.3)
+    return heads.requires_grad_(False)
+
+
+def prompts(kind: str) -> list[Prompt]:
+    return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
+    plain = EagerModel(network(kind, 4), SIZE, frozenset({1}))
+    target, draft = made(kind)
+    drafted = 0
+    for prompt in prompts(kind):
+        told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 16, "generator": torch.Generator()}
+        own = autoregressive(plain, prompt, **told).tokens
+        assert autoregressive(target, prompt, **told).tokens == own
+        for gamma in range(1, 9):
+            trace = speculative(target, draft, prompt, gamma=gamma, **told)
+            assert trace.tokens == own
+            assert all(a_pass.drafted <= min(gamma, K - 1) for a_pass in trace.passes)
+            drafted += sum(a_pass.drafted for a_pass in trace.passes)
+    assert drafted > 50
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_pass_is_one_run_of_the_target_and_its_states_are_the_next_proposals(kind: str) -> None:
+    target, draft = made(kind)
+    prompt = prompts(kind)[0]
+    runs: list[int] = []
+    hook = target.network.get_decoder().register_forward_hook(lambda *_: runs.append(1))
+    try:
+        trace = speculative(
+            target, draft, prompt, gamma=4, sampling=GREEDY, max_new_tokens=12, generator=torch.Generator()
+        )
+    finally:
+        hook.remove()
+    assert len(runs) == len(trace.passes) + (0 if kind == "t5" else 1)  # the prompt of a decoder-only model
+    assert (trace.passes[0].drafted == 0) == (kind == "t5")  # no state before the first token
+    # The proposals, from states of one uncached reading of the whole text.
+    tokens = [*prompt.prefix, *trace.tokens]
+    inputs = {"decoder_input_ids": torch.tensor([tokens])} if kind == "t5" else {}
+    with torch.no_grad():
+        logits_LV = target.network(input_ids=torch.tensor([prompt.source or tokens]), **inputs).logits[0]
+        states_LD = logits_LV[:, -WIDTH:]
+        for_head_KLV = target.project(draft.heads(states_LD))[..., :SIZE]
+    at = len(prompt.prefix)
+    for a_pass in trace.passes:
+        if at >= 2:
+            expected = for_head_KLV[:, at - 2].argmax(-1).tolist()
+            assert a_pass.tokens == expected[: len(a_pass.tokens)]
+        at += a_pass.emitted
+
+
+def test_every_engine_hands_over_the_same_states() -> None:
+    target, _ = made("t5")
+    static, draft = made("t5", StaticModel)
+    prompt = prompts("t5")[0]
+    ours, theirs = static.start(prompt), target.start(prompt)
+    for fed in ([0, 5, 6], [7], [8, 9]):
+        ours.extend(fed)
+        theirs.extend(fed)
+        length = ours.length
+        assert torch.allclose(ours.states(length - 1, length), theirs.states(length - 1, length), atol=1e-4)
+    assert ours.states(0, 2) is None  # not in the last run
+    told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 12, "generator": torch.Generator()}
+    own = autoregressive(target, prompt, **told).tokens
+    assert speculative(static, draft, prompt, gamma=3, **told).tokens == own
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_scores_are_those_of_the_first_drafted_token(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the target in parts of 3 tokens; alone in one; and as drafted."""
+    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    target, draft = made(kind)
+    prompt, sampling, text = prompts(kind)[0], Sampling(1.0), [7, 9, 30, 4, 22, 8, 5]
+    tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
+    alone = draft.start(prompt, sampling).score(tokens, first)
+    session = target.start(prompt)
+    p_LV = standardise(session.extend(tokens[session.length : -1]), sampling, SIZE)
+    beta = agreements(target, [draft], prompt, text, sampling)[0].beta
+    assert beta == pytest.approx(p_LV.minimum(alone).sum(-1).tolist(), abs=1e-4)
+    assert (beta[0] == 0) == (kind == "t5")
+    drafting = draft.start(prompt, sampling)
+    for at in range(first, len(tokens)):
+        q_GV = drafting.propose(tokens[:at], 1, torch.Generator()).q_GV
+        if q_GV is not None and len(q_GV):
+            assert torch.allclose(q_GV[0], alone[at - first], atol=1e-4)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3)])
+def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:
+    target, draft = made(kind, size=VOCABULARY, seed=6, end=EOS)
+    prompt, sampling = Prompt((5, 9, 1) if kind == "t5" else (), (0,)), Sampling(2.0)
+    rejected = []
+
+    def decode(generator: torch.Generator) -> list[int]:
+        trace = speculative(
+            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=4, generator=generator
+        )
+        rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
+        return trace.tokens
+
+    assert chi.p_value(decode, exact(target, sampling, 4, prompt), 800) > chi.ALARM
+    assert 100 < sum(rejected) < 790
+
+
+def test_heads_are_kept_with_their_target_and_refused_for_another(tmp_path: Path) -> None:
+    own = network("t5", 4)
+    heads = random_heads(WIDTH)
+    heads.save(tmp_path, "mine", fingerprint(own))
+    again = load_heads(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
+    assert torch.equal(again.out_KHD, heads.out_KHD.to(torch.bfloat16))
+    with pytest.raises(UserError, match="these heads were trained on mine, and the target's weights are others"):
+        load_heads(tmp_path, network("t5", 5), "draft")
+    with pytest.raises(UserError, match="draft.path=.*missing: no heads are in this folder"):
+        load_heads(tmp_path / "missing", own, "draft")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="no heads are in this folder"):
+        load_heads(tmp_path, own, "draft")
+
+
+def test_heads_begin_as_the_targets_own() -> None:
+    states_ND = torch.randn(3, WIDTH)
+    assert torch.equal(Heads(K, WIDTH, 16)(states_ND), states_ND.expand(K - 1, 3, WIDTH))
+
+
+def test_a_network_that_changes_its_logits_behind_the_head_is_refused() -> None:
+    own = network("llama", 4)
+    own.config.final_logit_softcapping = 30.0
+    with pytest.raises(UserError, match="target: LlamaForCausalLM changes its logits behind the head"):
+        hand_over(own, "target")
