@@ -56,18 +56,6 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     assert len(prompt["beta"]) == len(prompt["baseline"]["tokens"]) == len(prompt["baseline"]["steps_s"])
 
 
-@pytest.mark.parametrize("draft", ["unigram", "bigram", "random", "lookup"])
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_drafts_without_weights(run, draft: str, temperature: int) -> None:  # type: ignore[no-untyped-def]
-    code, _, _, record = run(f"draft={draft}", f"sampling.temperature={temperature}", "draft.path=null")
-    summary = record["summary"]
-    assert code == 0
-    assert summary["draft"] == draft and summary["c"] > 0
-    assert (summary["identical"] is None) == (temperature == 1)
-    if draft == "random":
-        assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
-
-
 def test_the_same_config_is_not_run_twice_unless_forced(run) -> None:  # type: ignore[no-untyped-def]
     _, first, _, one = run()
     _, again, _, two = run()

@@ -1,0 +1,125 @@
+"""`specbench run` and `alpha` with every kind of draft that is not a model alone, and what is refused of them."""
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import store
+from specbench.choose.alpha import alpha_folder
+from specbench.cli import main
+
+Folders = dict[str, Path]
+Result = tuple[int, str, dict[str, Any] | None]
+Run = Callable[..., Result]
+KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "retrieval", "cascade"]
+NAMES = {"ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
+needs_suffixes = pytest.mark.skipif(find_spec("pydivsufsort") is None, reason="needs pydivsufsort")
+
+
+def marked(kinds: list[str]) -> list[Any]:
+    return [pytest.param(kind, marks=needs_suffixes) if kind == "retrieval" else kind for kind in kinds]
+
+
+@pytest.fixture
+def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run `draft` with small settings; returns (exit code, stderr, the newest record or None)."""
+
+    def call(
+        draft: str, *overrides: str, verb: str = "run", kind: str = "t5"
+    ) -> tuple[int, str, dict[str, Any] | None]:
+        via = [f"draft.via.path={folders[f'{kind}-draft']}"] if "cascade" in draft else []
+        code = main([
+            verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
+            f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
+            "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", *overrides,
+        ])  # fmt: skip
+        files = sorted(store.runs_folder(tmp_path).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        return code, capfd.readouterr().err, store.read(files[-1]) if files else None
+
+    return call
+
+
+@pytest.mark.parametrize("kind", marked(KINDS))
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
+    code, err, record = run(kind, "gamma=3", f"sampling.temperature={temperature}")
+    assert code == 0 and record is not None, err
+    summary = record["summary"]
+    assert summary["draft"] == NAMES.get(kind, kind) and summary["c"] > 0
+    assert summary["identical"] == (1.0 if temperature == 0 else None)
+    assert (summary["c_hat"] > 0) == (kind == "cascade")
+    if kind == "random":
+        assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
+
+
+def test_a_cascade_is_counted_and_shown(run: Run) -> None:
+    """alpha is that of the middle model alone, and every level is in the record."""
+    _, _, record = run("cascade", "draft.inner.kind=lookup", "draft.inner_gamma=1", "gamma=2", kind="gpt2")
+    assert record is not None
+    summary = record["summary"]
+    assert summary["draft"] == "cascade-lookup-gpt2-draft"
+    assert record["config"]["draft"]["inner"]["kind"] == "lookup"
+    via = record["config"]["draft"]["via"]
+    _, _, alone = run("bigram", "draft.kind=model", f"draft.path={via['path']}", "gamma=2", kind="gpt2")
+    assert alone is not None and alone["summary"]["alpha"] == summary["alpha"]
+    assert summary["c_hat"] >= alone["summary"]["c_hat"] > 0
+
+
+def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"en": "a", "de": "die katze rennt"}\n' * 3)
+    _, err, first = run("bigram")
+    _, again, other = run("bigram", f"draft.corpus={own}")
+    assert "reading the training text" in err and "reading the training text" in again
+    assert first is not None and other is not None and first["run_id"] != other["run_id"]
+
+
+@needs_suffixes
+def test_alpha_takes_them_all_at_once(run: Run, folders: Folders, tmp_path: Path) -> None:
+    code, err, _ = run("[bigram,ngram,lookup,retrieval]", "draft.order=4", "tokens=60", verb="alpha")
+    assert code == 0, err
+    (file,) = alpha_folder(tmp_path).glob("*.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert {row["draft"] for row in rows} == {"bigram", "4-gram", "lookup", "retrieval"}
+    assert all(0 <= row["alpha"] <= 1 for row in rows)
+
+
+WRONG = {
+    "draft=ngram draft.order=0": "draft.order=0: must be from 1 to 8",
+    "draft=retrieval draft.corpus=/no/such": "draft.corpus=/no/such: must be a file or folder",
+    "draft=cascade draft.inner_gamma=0": "draft.inner_gamma=0: must be from 1 to",
+    "draft=cascade draft.inner=null": "draft.inner is not set: a cascade is made of two drafts; give",
+    "draft=cascade draft.via.kind=bigram": "draft.via.kind=bigram: must be model",
+    "draft=cascade draft.inner.kind=nothing": "draft.inner.kind=nothing: must be model | unigram",
+    "draft=cascade draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
+    "draft=cascade draft.via.path=/no/such": "draft.via.path=/no/such: must be a folder",
+    "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; choose from",
+}
+
+
+@pytest.mark.parametrize("overrides", WRONG)
+def test_what_is_out_of_range_is_named_at_its_level(overrides: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *overrides.split()]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and f"specbench: {WRONG[overrides]}" in err, err
+
+
+def test_every_level_of_a_cascade_must_share_the_vocabulary(run: Run, folders: Folders, tmp_path: Path) -> None:
+    from networks import WORDS, save
+
+    code, err, _ = run("cascade", f"draft.via.path={folders['gpt2-draft']}")
+    assert code == 2 and "draft.via=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err
+    other = save(tmp_path / "other", "t5", 3, words=[*WORDS[1:], "the"])
+    code, err, _ = run("cascade", "draft.inner.kind=model", f"draft.inner.path={other}")
+    assert code == 2 and "draft.inner=other: its vocabulary is not that of target=t5" in err
+
+
+def test_retrieval_without_its_library_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.run.drafts.find_spec", lambda name: None)
+    code, err, _ = run("retrieval")
+    assert code == 2 and "draft.kind=retrieval: pydivsufsort" in err
+    assert "pip install 'specbench-toolkit[retrieval]'" in err
