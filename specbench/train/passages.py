@@ -6,6 +6,7 @@ any article to learn from can learn that much from every running text. It does n
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,21 +93,22 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
 
 
 def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: random.Random) -> Iterator[Row]:
-    """Passages that begin at every few sentences and so overlap, but have different leads. A short one is its own
-    summary: from these a model first learns to copy."""
+    """Passages that begin at every few sentences and so overlap, but have different leads.
+
+    Their lengths are spread evenly over orders of magnitude. A short one, also a part of a sentence, is its own summary:
+    on these a model first learns to copy, which on long ones alone it did not in as many steps.
+    """
     start = 0
     least, most = plan.words
     while start < len(run):
-        wanted = draw.randint(least, most)
-        passage: list[str] = []
-        count = 0
-        for sentence in run[start:]:
+        wanted = round(math.exp(draw.uniform(math.log(least), math.log(most))))
+        passage = [" ".join(run[start].split()[:wanted])]
+        count = len(passage[0].split())
+        for sentence in run[start + 1 :]:
             count += len(sentence.split())
-            if count > most:
+            if count > wanted:
                 break
             passage.append(sentence)
-            if count >= wanted:
-                break
         taken = lead(passage)
         if least <= sum(len(sentence.split()) for sentence in passage):
             yield {"prefix": plan.prefix, source: " ".join(passage), target: " ".join(taken)}
