@@ -1,0 +1,65 @@
+"""Toy heads on toy targets: what the recipe writes, that it learns, resumes and leaves the target alone."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from specbench.errors import UserError
+from specbench.models.heads import load_heads
+from specbench.train.recipe import train
+from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
+
+
+def losses(folder: Path) -> list[float]:
+    history = json.loads((folder / "training-log.json").read_text())
+    return [float(entry["loss"]) for entry in history if "loss" in entry]
+
+
+def heads_recipe(target: Recipe, folder: Path, steps: int, **data: object) -> Recipe:
+    return replace(
+        target,
+        name="heads",
+        output=target.output + "-heads",
+        blockwise=BlockwisePlan(heads=3, hidden=16),
+        distill=DistillPlan(target=str(folder), greedy=1.0, sampled=0.0, references=True, max_new_tokens=8),
+        optim=replace(target.optim, max_steps=steps, lr=0.05, warmup_steps=0),
+        data=replace(target.data, eval_path=[], **data),
+        log_steps=1,
+    )
+
+
+def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pairs: str) -> None:
+    target = train(t5_recipe)
+    before = hashlib.sha256((target / "model.safetensors").read_bytes()).digest()
+    recipe = heads_recipe(t5_recipe, target, 40, test={"toy": pairs}, test_rows=6)
+    folder = train(recipe)
+    seen = losses(folder)
+    assert sum(seen[-10:]) < 0.9 * sum(seen[:10])
+    assert hashlib.sha256((target / "model.safetensors").read_bytes()).digest() == before
+    assert not (folder / "model.safetensors").exists()
+    facts = json.loads((folder / "config.json").read_text())
+    assert (facts["heads"], facts["target"]) == (3, target.name)
+    assert "α of head 3, toy, T=1" in (folder / "README.md").read_text()
+    load_heads(folder, AutoModelForSeq2SeqLM.from_pretrained(target), "draft")
+    first = load_file(folder / "heads.safetensors")
+    (folder / "heads.safetensors").unlink()
+    assert all((weight == first[name]).all() for name, weight in load_file(train(recipe) / "heads.safetensors").items())
+
+
+def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
+    target = train(gpt_recipe)
+    folder = train(heads_recipe(gpt_recipe, target, 3, hold_out=4))
+    load_heads(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
+    assert "α of head 2, held-out rows, T=0" in (folder / "README.md").read_text()
+
+
+def test_heads_need_a_target_and_a_number(t5_recipe: Recipe) -> None:
+    with pytest.raises(UserError, match="distill.target is not set: heads are trained on a target"):
+        train(replace(t5_recipe, blockwise=BlockwisePlan(heads=3)))
+    with pytest.raises(UserError, match="blockwise.heads is 1: it must be from 2 to 65"):
+        train(replace(t5_recipe, blockwise=BlockwisePlan(heads=1)))
