@@ -51,7 +51,7 @@ def read_summary(file: Path) -> dict[str, Any]:
     """The summary alone, from the first line. Raises ValueError where the file is damaged or cut short."""
     with open(file, "rb") as opened:
         head = opened.readline()
-        opened.seek(-len(TAIL), os.SEEK_END)
+        opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
         if opened.read() != TAIL:
             raise ValueError("the file is cut short")
     record = json.loads(head.rstrip().removesuffix(b",") + b"}")

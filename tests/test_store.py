@@ -2,11 +2,14 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from specbench import store
+from specbench.cli import main
+from specbench.cli.results import COLUMNS
 from specbench.errors import MachineError
 
 RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "größer"}, "prompts": [{"text": "x\ny"}]}
@@ -45,3 +48,17 @@ def test_damaged_records_are_skipped_by_name(tmp_path: Path) -> None:
 
 def test_no_folder_is_no_record(tmp_path: Path) -> None:
     assert store.summaries(tmp_path / "nowhere") == []
+
+
+def test_ten_thousand_records_are_read_and_shown_quickly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = store.runs_folder(tmp_path)
+    folder.mkdir(parents=True)
+    numbers = dict.fromkeys(COLUMNS, 0.123456789) | {"target": "t5-large", "draft": "t5-small", "task": "ende"}
+    more = {f"more_{number}": number / 7 for number in range(30)}
+    for number in range(10_000):
+        head = json.dumps({"schema": 1, "run_id": f"run-{number}", "summary": numbers | more})[:-1]
+        (folder / f"{number}.json").write_text(f'{head},\n"prompts": [],\n"complete": true\n}}\n')
+    began = time.process_time()
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert time.process_time() - began < 5
+    assert capfd.readouterr().out.count("t5-large") == 10_000

@@ -55,7 +55,7 @@ def test_every_kind_of_failure_is_the_jobs_own(
     assert done == "2 of 5 runs done; 'specbench results' shows all records"
     assert first == "failed: ZeroDivisionError: no mass at all (not expected) (gamma=2)"
     assert second.startswith("failed: device=cpu: out of memory; lower gamma,") and second.endswith(" (gamma=3)")
-    assert third == "failed: gamma=99: must be from 1 to 64, or auto | adaptive (gamma=99)"
+    assert third.startswith("failed: gamma=99: must be from 1 to 64, or auto") and third.endswith(" (gamma=99)")
     assert "Traceback" not in err and "specbench: ZeroDivisionError: no mass at all (not expected)" in err
     assert [row["gamma"] for row in store.summaries(tmp_path)] == [1, 4]
     assert out.count("random") >= 4  # a line when each is done, and both in the table at the end

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -41,6 +42,10 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error, schema)) from error
+    except ValueError as error:
+        if "Config group override must be" not in str(error):
+            raise
+        raise UserError(_no_name(argv)) from error
     finally:
         sys.argv = saved
 
@@ -79,6 +84,15 @@ def one_line(error: BaseException, schema: Any) -> str:
     if found := re.search(r"Error parsing override '([^']*)'", text):
         return f"{found.group(1)}: cannot be read; write key=value"
     return str(error).strip().splitlines()[0]
+
+
+def _no_name(argv: list[str]) -> str:
+    """Hydra does not say which group was given a number, or another thing that is no name."""
+    groups = [file.name for file in conf_dir().iterdir() if file.is_dir()]
+    words = [word for word in argv if word.partition("=")[0] in groups]
+    parser = OverridesParser.create()
+    word = next(word for word in words if not isinstance(parser.parse_override(word).value(), str))
+    return f"{word}: is picked by its name; 'specbench list' shows what there is"
 
 
 def _unknown_key(key: str, schema: Any) -> str:

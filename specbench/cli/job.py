@@ -23,7 +23,9 @@ def job(composed: DictConfig) -> None:
     """
     keys = task_overrides()
     try:
-        result = _decode(composed)
+        config = to_schema(composed, RunConfig)
+        check(config)
+        result = decode(config)
     except (UserError, MachineError) as error:
         outcomes.add(code=fail(str(error), error.exit_code), error=told(error), keys=keys)
     except BrokenPipeError:  # nobody reads on: not an error of the job
@@ -41,10 +43,8 @@ def job(composed: DictConfig) -> None:
             outcomes.add(code=0, **about, keys=keys)
 
 
-def _decode(composed: DictConfig) -> "Result | None":
-    """Check and run; the result, or None in a process that only lends its device."""
-    config = to_schema(composed, RunConfig)
-    check(config)
+def decode(config: RunConfig) -> "Result | None":
+    """Run a checked config; the result, or None in a process that only lends its device."""
     from specbench.cli.screen import Screen  # torch is imported only from here on
     from specbench.run import execute, follow, rank
 
