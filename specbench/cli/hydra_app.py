@@ -106,9 +106,10 @@ def _unknown_key(key: str, schema: Any) -> str:
 
 def _added(config: DictConfig, before: str = "") -> Iterator[str]:
     """Keys that the types of `config` do not have."""
+    schema: Any = OmegaConf.get_type(config)
     for name in config:
         child = config._get_node(name)
-        if name not in {one.name for one in fields(OmegaConf.get_type(config))}:
+        if name not in {one.name for one in fields(schema)}:
             yield f"{before}{name!s}"
         elif isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
             yield from _added(child, f"{before}{name!s}.")
