@@ -42,7 +42,7 @@ def test_defaults_are_within_their_ranges() -> None:
 WRONG = {
     "gama=3": "gama: no such key; did you mean gamma?",
     "sampling.temprature=1": "sampling.temprature: no such key; did you mean sampling.temperature",
-    "+nonsense=1": "nonsense: no such key; the keys are device, draft",
+    "+nonsense=1": "nonsense: no such key; the keys are accept, device, draft",
     "gamma=x": "gamma=x: must be from 1 to 64, or auto | adaptive",
     "gamma=0": "gamma=0: must be from 1 to 64",
     "gamma=1000": "gamma=1000: must be from 1 to 64",
