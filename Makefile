@@ -17,6 +17,7 @@ run: $(READY)
 mini: $(READY)
 	$(BIN)/specbench sweep experiment=table2-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=table3-mini $(ARGS)
+	$(BIN)/specbench sweep experiment=table5-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=figure2-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=gamma-mini $(ARGS)
 
