@@ -139,8 +139,6 @@ def _check_cascade(draft: DraftConfig, key: str) -> None:
         if part is None:
             raise UserError(f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME")
         _check_draft(part, f"{key}.{name}")
-        if DRAFT_KINDS[part.kind].inside:
-            raise UserError(f"{key}.{name}.kind={part.kind}: works inside the target, so not inside a cascade")
         if name == "via":
             require(part.kind == "model", f"{key}.via.kind", part.kind, "model: the target checks its distribution")
             require(part.confidence is None, f"{key}.via.confidence", part.confidence, "null in a cascade")

@@ -51,6 +51,7 @@ class Heads(nn.Module):
         save_file(
             {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}, folder / WEIGHTS
         )
+        (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
         told = json.dumps(facts | {"target": target, "fingerprint": prints}, indent=1)
         (folder / FACTS).write_text(told + "\n", encoding="utf-8")
 
