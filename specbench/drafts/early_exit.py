@@ -1,5 +1,5 @@
-"""Early exit: the target's own first layers, then its final norm and head, as the draft (section 6 of the paper names
-self-drafting models of this kind; Elhoushi et al. 2024, "LayerSkip", train for it).
+"""Early exit: the target's own first layers, then its final norm and head, as the draft (Zhang et al. 2023, "Draft &
+Verify", skip layers; Elhoushi et al. 2024, "LayerSkip", train a target to exit early).
 
 Nothing is loaded and nothing is kept twice: weights, encoded source and cache are the target's. What the first layers
 have read of a proposal is dropped before the target checks it, and computed again in that run.

@@ -1,0 +1,101 @@
+"""`specbench run` and `alpha` with the drafts that work inside the target, and what is refused of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from specbench import store
+from specbench.choose.alpha import alpha_folder
+from specbench.cli import main
+from specbench.models.heads import Heads, fingerprint
+
+Folders = dict[str, Path]
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run with small settings; returns the exit code and what was said."""
+
+    def call(draft: str, *overrides: str, verb: str = "run", kind: str = "t5") -> tuple[int, str]:
+        code = main([
+            verb, f"target.path={folders[kind]}", f"draft={draft}", "task=ende", f"task.path={folders['rows']}",
+            f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
+            "resamples=100", *overrides,
+        ])  # fmt: skip
+        told = capfd.readouterr()
+        return code, told.out + told.err
+
+    return call
+
+
+@pytest.fixture
+def heads(folders: Folders, tmp_path: Path) -> Path:
+    folder = tmp_path / "heads"
+    folder.mkdir()
+    torch.manual_seed(0)
+    target = AutoModelForSeq2SeqLM.from_pretrained(folders["t5"])
+    Heads(4, 32, 8).save(folder, "t5", fingerprint(target))
+    return folder
+
+
+def newest(results: Path) -> dict[str, object]:
+    files = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    summary: dict[str, object] = store.read(files[-1])["summary"]
+    return summary
+
+
+@pytest.mark.parametrize(("kind", "temperature"), [("t5", 0), ("gpt2", 0), ("llama", 1)])
+def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> None:
+    code, said = run("early-exit", "draft.layers=1", "gamma=3", f"sampling.temperature={temperature}", kind=kind)
+    assert code == 0, said
+    summary = newest(tmp_path / "results")
+    assert summary["draft"] == "early-exit-1"
+    assert summary["identical"] == (1.0 if temperature == 0 else None)
+    assert 0 < float(str(summary["c_hat"])) < 1
+
+
+def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path: Path) -> None:
+    assert run("early-exit", "draft.layers=2", "gamma=2")[0] == 0
+    assert newest(tmp_path / "results")["alpha"] == 1.0
+    code, said = run("early-exit", "draft.layers=3")
+    assert code == 2 and "draft.layers=3: t5 has 2 decoder layers" in said
+    code, said = run("early-exit", "draft.layers=0")
+    assert code == 2 and "draft.layers=0: must be at least 1" in said
+    code, said = run("early-exit", "target.device_map=auto")
+    assert code == 2 and "draft=early-exit: works inside the target, which must be on one device" in said
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> None:
+    code, said = run("blockwise", f"draft.path={heads}", "gamma=7", f"sampling.temperature={temperature}")
+    assert code == 0, said
+    assert "4 heads draft 3 tokens a pass at most, not gamma=7" in said
+    summary = newest(tmp_path / "results")
+    assert summary["draft"] == "heads"
+    assert summary["identical"] == (1.0 if temperature == 0 else None)
+
+
+def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:
+    code, said = run("blockwise")
+    assert code == 2 and "draft.path is not set: give the folder that `specbench train recipe=blockwise` wrote" in said
+    code, said = run("blockwise", f"draft.path={folders['t5']}")
+    assert code == 2 and "no heads are in this folder" in said
+    code, said = run("blockwise", f"draft.path={heads}", kind="gpt2")
+    assert code == 2 and "these heads were trained on t5, and the target's weights are others" in said
+
+
+def test_alpha_of_both_beside_others(run: Run, tmp_path: Path, heads: Path) -> None:
+    """The target's sessions serve all at once: early exits of two depths, heads and a draft of its own."""
+    code, said = run("early-exit", "draft.layers=1,2", "tokens=20", verb="alpha")
+    assert code == 0, said
+    code, alone = run("blockwise", f"draft.path={heads}", "tokens=20", verb="alpha")
+    assert code == 0, alone
+    found = [json.loads(file.read_text())["rows"] for file in alpha_folder(tmp_path / "results").glob("*.json")]
+    alphas = {row["draft"]: row["alpha"] for rows in found for row in rows}
+    assert alphas["early-exit-2"] == 1.0
+    assert set(alphas) == {"early-exit-1", "early-exit-2", "heads"}
