@@ -8,7 +8,7 @@ from networks import network
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.decoding import autoregressive, speculative
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, Proposal, UniformDraft
+from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, LookupDraft, ModelDraft, Proposal, UniformDraft
 from specbench.drafts.cascade import CascadeSession
 from specbench.measure.agreement import agreements
 from specbench.models import Prompt
@@ -123,6 +123,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
     )
     inner: dict[str, Draft] = {"small": ModelDraft(small, SIZE), "lookup": LookupDraft(SIZE, CPU, 3)}
     drafts = {name: CascadeDraft(middle, one, 2, SIZE) for name, one in inner.items()}
+    drafts["early exit"] = CascadeDraft(target, EarlyExitDraft(target, 1), 2, SIZE)
     drafts["the target itself"] = CascadeDraft(target, inner["small"], 3, SIZE)
     for source in SOURCES:
         prompt = Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1])

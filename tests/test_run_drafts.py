@@ -69,6 +69,14 @@ def test_a_cascade_is_counted_and_shown(run: Run) -> None:
     assert summary["c_hat"] >= alone["summary"]["c_hat"] > 0
 
 
+def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
+    code, err, record = run("cascade", "draft.inner.kind=early-exit", "draft.inner.layers=1", "gamma=3")
+    assert code == 0 and record is not None, err
+    assert record["summary"]["identical"] == 1.0
+    code, err, _ = run("cascade", "draft.inner.kind=early-exit", "draft.inner.layers=2")
+    assert code == 2 and "draft.inner.layers=2: t5-draft has 1 decoder layers" in err
+
+
 def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
     own = tmp_path / "own.jsonl"
     own.write_text('{"en": "a", "de": "die katze rennt"}\n' * 3)

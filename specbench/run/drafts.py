@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from specbench.config import DraftConfig
-from specbench.config.kinds import ngram_order
+from specbench.config.kinds import DRAFT_KINDS, ngram_order
 from specbench.drafts import (
     CascadeDraft,
     Draft,
@@ -55,11 +55,11 @@ class _Model(Maker):
         self.models.append(self.load_model(say))
         return ModelDraft(self.models[0], self.wanted.vocabulary.size, self.wanted.draft.confidence)
 
-    def load_model(self, say: Say) -> EagerModel:
+    def load_model(self, say: Say, states: bool = False) -> EagerModel:
         run, draft, key = self.wanted.run, self.wanted.draft, self.wanted.key
         say(f"loading {key} {name_of(draft)}")
         dtype: torch.dtype = getattr(torch, run.dtype)
-        model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine)
+        model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine, states)
         say_fall_back(model, key, say)
         return model
 
@@ -148,13 +148,16 @@ class _Cascade(Maker):
         assert draft.via is not None and draft.inner is not None
         self.middle = _Model(replace(wanted, draft=draft.via, key=f"{wanted.key}.via"))
         inner = replace(draft.inner, cache_dir=draft.inner.cache_dir or draft.cache_dir)
-        self.inner = maker(replace(wanted, draft=inner, key=f"{wanted.key}.inner"))
+        run = wanted.run
+        if DRAFT_KINDS[inner.kind].inside:  # of the middle model, which is its target
+            run = replace(run, target=draft.via, gamma=draft.inner_gamma)
+        self.inner = maker(replace(wanted, run=run, draft=inner, key=f"{wanted.key}.inner"))
 
     def fit(self, say: Say) -> None:
         self.inner.fit(say)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        middle = self.middle.load_model(say)
+        middle = self.middle.load_model(say, self.inner.needs_states)
         inner = self.inner.load(middle, say)
         self.models += [middle, *self.inner.models]
         return CascadeDraft(middle, inner, self.wanted.draft.inner_gamma, self.wanted.vocabulary.size)
