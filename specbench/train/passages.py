@@ -95,7 +95,7 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
 def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: random.Random) -> Iterator[Row]:
     """Passages that begin at every few sentences and so overlap, but have different leads.
 
-    Their lengths are spread evenly over orders of magnitude. A short one, also a part of a sentence, is its own summary:
+    Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:
     on these a model first learns to copy, which on long ones alone it did not in as many steps.
     """
     start = 0
