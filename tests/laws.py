@@ -64,9 +64,13 @@ class Law:
         gamma: int,
         sampling: Sampling,
         compared: Sampling | None = None,
+        confidence: float = 0.0,
+        dropping: bool = False,
     ) -> None:
+        """A proposal ends behind a token whose q is below `confidence`; or, `dropping`, before it."""
         self.target, self.draft, self.outcomes, self.gamma = target, draft, outcomes, gamma
         self.sampling, self.compared = sampling, compared or sampling
+        self.confidence, self.dropping = confidence, dropping
 
     def texts(self, length: int) -> dict[Text, float]:
         """How likely each text of up to `length` tokens is; shorter ones end in EOS."""
@@ -109,7 +113,12 @@ class Law:
         q_V = self._rows(self.draft, [*PROMPT.prefix, *text], self.sampling)[-1]
         for token in range(VOCABULARY):
             if (likely := float(q_V[token])) > 0:
-                following = [((), 1.0)] if token == EOS else self._drafts((*text, token), room - 1)
+                unsure = likely < self.confidence
+                if unsure and self.dropping:
+                    yield (), likely
+                    continue
+                ends = unsure or token == EOS
+                following = [((), 1.0)] if ends else self._drafts((*text, token), room - 1)
                 for rest, chance in following:
                     yield (token, *rest), likely * chance
 

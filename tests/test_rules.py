@@ -47,6 +47,18 @@ def test_a_block_that_draws_from_algorithm_1s_residual_is_caught() -> None:
     assert strayed(wrong, SAMPLED, "no zeros") > 0.01
 
 
+@pytest.mark.parametrize("outcomes", [EXACT, block], ids=["exact", "block"])
+def test_a_proposal_may_end_behind_an_unsure_token_and_not_before_it(outcomes: Outcomes) -> None:
+    target, draft = PAIRS["far"]
+    own = exact(target, SAMPLED, LENGTH)
+    kept, dropped = (
+        total_variation(Law(target, draft, outcomes, 2, SAMPLED, confidence=0.4, dropping=dropping).texts(LENGTH), own)
+        for dropping in (False, True)
+    )
+    assert kept == pytest.approx(0, abs=1e-5)
+    assert dropped > 0.01
+
+
 def test_a_block_never_has_fewer_tokens_in_a_pass_and_somewhere_more() -> None:
     gained = []
     for target, draft in PAIRS.values():
