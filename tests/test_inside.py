@@ -21,9 +21,12 @@ Run = Callable[..., tuple[int, str]]
 def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run with small settings; returns the exit code and what was said."""
 
-    def call(draft: str, *overrides: str, verb: str = "run", kind: str = "t5") -> tuple[int, str]:
+    def call(
+        draft: str, *overrides: str, verb: str = "run", kind: str = "t5", conf: Path | None = None
+    ) -> tuple[int, str]:
         code = main([
-            verb, f"target.path={folders[kind]}", f"draft={draft}", "task=ende", f"task.path={folders['rows']}",
+            verb, *([] if conf is None else ["--config-dir", str(conf)]),
+            f"target.path={folders[kind]}", f"draft={draft}", "task=ende", f"task.path={folders['rows']}",
             f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",
             "resamples=100", *overrides,
         ])  # fmt: skip
@@ -85,17 +88,19 @@ def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None
     assert code == 2 and "draft.path is not set: give the folder that `specbench train recipe=blockwise` wrote" in said
     code, said = run("blockwise", f"draft.path={folders['t5']}")
     assert code == 2 and "no heads are in this folder" in said
+    code, said = run("blockwise", f"draft.path={heads}", verb="bench")
+    assert code == 2 and "which generate cannot read; use run" in said
     code, said = run("blockwise", f"draft.path={heads}", kind="gpt2")
     assert code == 2 and "these heads were trained on t5, and the target's weights are others" in said
 
 
-def test_alpha_of_both_beside_others(run: Run, tmp_path: Path, heads: Path) -> None:
-    """The target's sessions serve all at once: early exits of two depths, heads and a draft of its own."""
-    code, said = run("early-exit", "draft.layers=1,2", "tokens=20", verb="alpha")
+def test_alpha_of_both_at_once(run: Run, tmp_path: Path, heads: Path) -> None:
+    """One session of the target serves its first layers and the heads on its states."""
+    own = tmp_path / "conf" / "draft" / "mine.yaml"  # in a list, heads are named by a choice of one's own
+    own.parent.mkdir(parents=True)
+    own.write_text(f"kind: blockwise\npath: {heads}\n")
+    code, said = run("[early-exit,mine]", "draft.layers=2", "tokens=20", verb="alpha", conf=own.parent.parent)
     assert code == 0, said
-    code, alone = run("blockwise", f"draft.path={heads}", "tokens=20", verb="alpha")
-    assert code == 0, alone
-    found = [json.loads(file.read_text())["rows"] for file in alpha_folder(tmp_path / "results").glob("*.json")]
-    alphas = {row["draft"]: row["alpha"] for rows in found for row in rows}
-    assert alphas["early-exit-2"] == 1.0
-    assert set(alphas) == {"early-exit-1", "early-exit-2", "heads"}
+    (file,) = alpha_folder(tmp_path / "results").glob("*.json")
+    alphas = {row["draft"]: row["alpha"] for row in json.loads(file.read_text())["rows"]}
+    assert alphas == {"early-exit-2": pytest.approx(1.0), "heads": pytest.approx(0.5, abs=0.5)}

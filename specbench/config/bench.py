@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from specbench.config.checks import MAX_GAMMA, check, require
 from specbench.config.schema import RunConfig
+from specbench.errors import UserError
 
 
 @dataclass
@@ -19,6 +20,8 @@ class BenchConfig(RunConfig):
 def check_bench(config: BenchConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
+    if config.draft.kind == "blockwise":
+        raise UserError("draft=blockwise: its target hands over more than logits, which generate cannot read; use run")
     require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
     require(
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
