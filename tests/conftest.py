@@ -1,11 +1,11 @@
 """Fixtures shared by all tests: toy models with exact tables, tiny random networks, and where extra data lies."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from sweeps import Undisturbed
 
 # The same examples at every run: a test that passed does not fail tomorrow by chance.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -44,16 +44,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 WORDS = [("old", "dog", "tree", "alte"), ("small", "cat", "house", "kleine"), ("red", "man", "dog", "rote")]
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """The sweep of `sweeps.py` as the basic launcher ran it, and its seconds, in all and to the first prompt."""
-
-    results: Path
-    cache: Path
-    seconds: float
-    first: float
 
 
 @pytest.fixture(scope="session")

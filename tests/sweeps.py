@@ -6,6 +6,7 @@ SPECBENCH_SWEEP_RUNS makes it smaller, to try a test out: 3 (one gamma, T=1), 6 
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,16 @@ from specbench import store
 RUNS = int(os.environ.get("SPECBENCH_SWEEP_RUNS", "30"))
 DRAFTS, TEMPERATURES, GAMMAS = ("t5-nano", "unigram", "bigram"), (1, 0), (3, 1, 7, 2, 5)
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The sweep of `sweeps.py` as the basic launcher ran it, and its seconds, in all and to the first prompt."""
+
+    results: Path
+    cache: Path
+    seconds: float
+    first: float
 
 
 def keys() -> list[str]:

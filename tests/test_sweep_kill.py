@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import sweeps
-from conftest import Undisturbed
 
 from specbench import store
 
