@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+import sweeps
 from hypothesis import settings
-from sweeps import Undisturbed
 
 # The same examples at every run: a test that passed does not fail tomorrow by chance.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -47,11 +47,9 @@ WORDS = [("old", "dog", "tree", "alte"), ("small", "cat", "house", "kleine"), ("
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
     import subprocess
     import time
-
-    import sweeps
 
     from specbench.config.paths import shipped
 
@@ -66,4 +64,4 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
             first = time.monotonic() - began
         time.sleep(0.05)
     assert process.returncode == 0 and first is not None
-    return Undisturbed(results, cache, time.monotonic() - began, first)
+    return sweeps.Undisturbed(results, cache, time.monotonic() - began, first)

@@ -37,7 +37,7 @@ def need(launcher: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("launcher", MODULES)
 def test_thirty_runs_end_as_those_that_ran_one_after_the_other(
-    launcher: str, undisturbed: Undisturbed, tmp_path: Path
+    launcher: str, undisturbed: sweeps.Undisturbed, tmp_path: Path
 ) -> None:
     need(launcher)
     line = sweeps.command(tmp_path, undisturbed.cache, f"hydra/launcher={launcher}", *KEYS[launcher])

@@ -15,7 +15,7 @@ KILLS = 2 * sweeps.RUNS // 3
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_thirty_runs_killed_twenty_times(undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_thirty_runs_killed_twenty_times(undisturbed: sweeps.Undisturbed, tmp_path: Path) -> None:
     line = sweeps.command(tmp_path, undisturbed.cache)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": sweeps.ENVIRONMENT}
     # From shortly before the first prompt is done to some runs later, so that the whole outlasts the kills.
