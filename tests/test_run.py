@@ -41,7 +41,7 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     code, out, _, record = run("gamma=3", kind=kind)
     assert code == 0
     summary = record["summary"]
-    assert set(COLUMNS) <= {"run_id", *summary}
+    assert set(COLUMNS) - {"alpha_rule", "strayed"} <= {"run_id", *summary}  # these two are of lossy rules
     assert (summary["target"], summary["draft"], summary["task"]) == (kind, f"{kind}-draft", "ende")
     assert summary["identical"] == 1.0 and summary["lossless"] and summary["simulated"] is False
     assert 0 <= summary["alpha_low"] <= summary["alpha"] <= summary["alpha_high"] <= 1
@@ -83,7 +83,7 @@ def test_a_sweep_runs_all_and_a_failing_job_fails_alone(run, tmp_path: Path) -> 
     code, _, err, _ = run("gamma=1,99,2", verb="sweep")
     assert code == 2
     assert "gamma=99: must be from 1 to 64" in err and "2 of 3 runs done" in err
-    assert "failed: gamma=99" in err.splitlines()[-1]
+    assert any("failed: gamma=99" in line for line in err.splitlines()[-2:])
     assert sorted(row["gamma"] for row in store.summaries(tmp_path)) == [1, 2]
 
 
