@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: bench-gpu run mini tables figures report keep test test-slow check format coverage clean
+.PHONY: bench-gpu run mini beyond tables figures report keep test test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -20,6 +20,11 @@ mini: $(READY)
 	$(BIN)/specbench sweep experiment=table5-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=figure2-mini $(ARGS)
 	$(BIN)/specbench sweep experiment=gamma-mini $(ARGS)
+
+# Every draft and every rule on the models that ship: the table and the figure `beyond`.
+BEYOND := beyond-mini beyond-mini-exit beyond-mini-rules beyond-mini-lenient beyond-mini-gamma beyond-mini-confidence beyond-mini-sum
+beyond: $(READY)
+	set -e; for sweep in $(BEYOND); do $(BIN)/specbench sweep experiment=$$sweep $(ARGS); done
 
 # Both draw from the records on disk, in results/runs and results/kept; no model is loaded.
 tables: $(READY)

@@ -7,7 +7,9 @@ from specbench.cli.options import dashed, listed, options
 
 def main(argv: list[str]) -> int:
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="figure1 ... figure5, gamma, position, beta, cost")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="figure1 ... figure5, gamma, position, beta, cost, beyond"
+    )
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
     parser.add_argument("--output", default="results/figures", metavar="FOLDER", help="default results/figures")
     arguments = parser.parse_args(dashed(argv))

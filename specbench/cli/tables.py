@@ -7,7 +7,7 @@ from specbench.cli.options import dashed, listed, options
 
 def main(argv: list[str]) -> int:
     parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="table1 ... table5 (default all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="table1 ... table5, beyond (default all)")
     parser.add_argument("--format", default="markdown", help="markdown, latex, csv; several with commas")
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
     arguments = parser.parse_args(dashed(argv))

@@ -15,7 +15,7 @@ from specbench.report.records import Records, date, digest, rule_name
 from specbench.report.table import Table
 from specbench.report.tables import build as build_tables
 
-BEYOND = ("gamma", "position", "beta", "cost")
+BEYOND = ("gamma", "position", "beta", "cost", "beyond")
 
 
 def page(records: Records) -> str:
@@ -23,8 +23,8 @@ def page(records: Records) -> str:
     tables, figures = build_tables((), records), build_figures((), records)
     ours = [drawn for drawn in figures if drawn.name in BEYOND]
     theirs = [drawn for drawn in figures if drawn.name not in BEYOND]
-    titles = {table.name: table.title for table in tables} | {drawn.name: drawn.title for drawn in figures}
-    links = [(name, title.partition(".")[0]) for name, title in titles.items()]
+    titles = [(_anchor(table), table.title) for table in tables] + [(drawn.name, drawn.title) for drawn in figures]
+    links = [(name, title.partition(".")[0]) for name, title in titles]
     anchors = " ".join(f"<a href='#{name}'>{escape(text)}</a>" for name, text in links)
     body = [
         "<header><h1>Speculative decoding: the paper and what we measured</h1>",
@@ -33,11 +33,12 @@ def page(records: Records) -> str:
         f"<nav>{anchors} <a href='#records'>Records</a></nav>",
         "<main>",
         "<h2>Tables</h2>",
-        *map(_table, tables),
+        *(_table(table) for table in tables if table.name not in BEYOND),
         "<h2>Figures of the paper</h2>",
         *map(_figure, theirs),
         "<h2>Beyond the paper</h2>",
         *map(_figure, ours),
+        *(_table(table) for table in tables if table.name in BEYOND),
         "<h2 id='records'>Records</h2>",
         _records(records.every),
         "<h2>What the paper leaves open</h2>",
@@ -78,6 +79,11 @@ def _summary(records: Records) -> list[str]:
     return [about, said]
 
 
+def _anchor(table: Table) -> str:
+    """A figure may have the table's name."""
+    return f"{table.name}-table" if table.name in BEYOND else table.name
+
+
 def _table(table: Table) -> str:
     plan = experiment(table.name)
     head = "".join(f"<th>{escape(name)}</th>" for name in table.shown.columns)
@@ -87,7 +93,7 @@ def _table(table: Table) -> str:
         rows.append(f"<tr class='{_row_class(row)}'>{cells}</tr>")
     notes = "".join(f"<li>{_text(note)}</li>" for note in table.notes)
     return (
-        f"<section id='{table.name}'><h3>{escape(table.title)}</h3><p>{_text(plan['shows'])}</p>"
+        f"<section id='{_anchor(table)}'><h3>{escape(table.title)}</h3><p>{_text(plan['shows'])}</p>"
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
         f"<ul class='notes'>{notes}</ul></section>"
     )

@@ -20,6 +20,7 @@ from specbench.errors import UserError
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
 SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE]
+METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}  # what tables call a score
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",

@@ -4,7 +4,7 @@ Colours keep a contrast of 3 or more on white and differ for the colour-blind (a
 a lighter twin that an SVG shows on a dark screen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,10 +58,17 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(columns: int = 1, width: float = COLUMN, height: float = 3.0, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its axes, row by row. Made without pyplot, so nothing is kept open."""
+def panels(
+    columns: int = 1,
+    width: float = COLUMN,
+    height: float = 3.0,
+    rows: int = 1,
+    heights: Sequence[float] | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its axes, row by row, all as high or as `heights` go. Made without pyplot, so nothing is kept
+    open."""
     figure = Figure(figsize=(width, height))
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
 
 
 def at_end(

@@ -91,7 +91,8 @@ def _bars(cell: object) -> str:
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ĉ": r"$\hat c$", "×": r"$\times$", "★": r"$\star$",
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$",
+    "ĉ": r"$\hat c$", "×": r"$\times$", "★": r"$\star$",
     "≥": r"$\geq$", "Σ": r"$\sum$", "▪": r"$\cdot$", "·": r"$\cdot$", "–": "--", "`": "",
 }  # fmt: skip
 

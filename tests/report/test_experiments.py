@@ -8,13 +8,15 @@ from omegaconf import OmegaConf
 
 from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, check, conf_dir
+from specbench.config.checks import GAMMAS
 from specbench.config.paths import experiments_dir
 from specbench.report.figures import FIGURES
 from specbench.report.paper import experiment, paper
 from specbench.report.tables import TABLES
 
 SWEEPS = sorted(file.stem for file in (conf_dir() / "experiment").glob("*.yaml"))
-ALONE = {"mini", "table3-lm1b"}  # the twins' common part; part of table3, whose twin covers it
+PARTS = {name for name in SWEEPS if name.startswith("beyond-mini-")}  # of beyond-mini
+ALONE = {"mini", "table3-lm1b", *PARTS}  # the twins' common part; part of table3, whose twin covers it
 
 
 def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
@@ -34,10 +36,10 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
         check(config)
     for key, values in params.items():
         for value in values.split(","):
-            if key in ("task", "draft"):
+            if key in ("task", "draft", "accept"):
                 assert (conf_dir() / key / f"{value}.yaml").is_file()
-            else:
-                assert key in ("gamma", "sampling.temperature", "accept.lenience")
+            elif not (key == "gamma" and value in GAMMAS):
+                assert key in ("gamma", "sampling.temperature", "accept.lenience", "draft.layers")
                 assert 0 <= float(value) <= 64
 
 
@@ -46,7 +48,8 @@ def test_a_sweep_has_a_twin(name: str) -> None:
     assert name.endswith("-mini") or f"{name}-mini" in SWEEPS
     if name.endswith("-mini"):
         config, _ = compose(name)
-        assert (config.target.name, config.task.name, config.limit) == ("t5-mini", "ende-mini", 50)
+        limit = 60 if name == "beyond-mini" else 50
+        assert (config.target.name, config.task.name, config.limit) == ("t5-mini", "ende-mini", limit)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *FIGURES])

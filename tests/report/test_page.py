@@ -44,7 +44,8 @@ def test_the_page_is_whole_and_self_contained(with_records: bool, records: Recor
     parser.feed(text)
     assert parser.open == []
     for name in [*TABLES, *FIGURES]:
-        assert f"id='{name}'" in text and f"href='#{name}'" in text
+        assert text.count(f"id='{name}'") == 1 and f"href='#{name}'" in text
+    assert text.count("id='beyond-table'") == 1 and "href='#beyond-table'" in text  # its figure has its name
     outside = re.findall(r"(?:src|href)=[\"']([^#\"'][^\"']*)", text)
     assert outside == [], "something would be fetched"
     assert "url(http" not in text and "@import" not in text

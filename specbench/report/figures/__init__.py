@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from specbench.report.figure import Drawn
 from specbench.report.figures.agreement import beta, position
+from specbench.report.figures.beyond import beyond
 from specbench.report.figures.costs import cost
 from specbench.report.figures.curves import figure2, figure4
 from specbench.report.figures.gammas import gamma
@@ -24,6 +25,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "position": position,
     "beta": beta,
     "cost": cost,
+    "beyond": beyond,
 }
 
 

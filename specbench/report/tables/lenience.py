@@ -11,12 +11,11 @@ import pandas as pd
 from specbench import theory
 from specbench.report.alphas import alphas
 from specbench.report.paper import fill, label, paper
-from specbench.report.records import Records, measured
+from specbench.report.records import METRICS, Records, measured
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
 Row = dict[str, Any]
-METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}
 
 
 def table5(records: Records) -> Table:

@@ -1,0 +1,52 @@
+"""Records of different drafts and rules that stand beside each other: measured, over plain sampling, one an entry.
+
+An entry is a draft under a rule and a way to choose gamma. It knows nothing of tables and figures.
+"""
+
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from specbench.report.paper import experiment
+from specbench.report.records import PAIR, Records, measured
+
+Row = dict[str, Any]
+ENTRY = [*PAIR, "accept", "policy"]
+PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
+
+
+def rivals(records: Records) -> pd.DataFrame:
+    """Every measured record without top-k and top-p. `policy` is what chose gamma, empty where it is one number."""
+    frame = measured(records.every)
+    frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
+    return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
+
+
+def fastest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each entry and machine the record with the highest measured speedup among those over the most prompts."""
+    ranked = frame.sort_values(["prompts", "speedup_measured"], na_position="first", kind="stable")
+    return ranked.drop_duplicates([*ENTRY, *PLACE], keep="last").sort_values(ENTRY, kind="stable")
+
+
+def planned() -> list[Row]:
+    """The rows that `experiments/beyond.yaml` promises: names, `gamma_said`, and the `command` that fills each."""
+    return [
+        {
+            "target": part["target"], "draft": draft, "task": part["task"], "temperature": temperature, "accept": rule,
+            "gamma_said": gamma, "policy": "" if gamma.isdigit() else gamma, "command": part["fill"],
+        }
+        for part in experiment("beyond")["rows"]
+        for temperature, draft, rule, gamma in product(
+            part["temperatures"], part["drafts"], part["rules"], part["gammas"]
+        )
+    ]  # fmt: skip
+
+
+def among(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
+    """The records of one planned row: of each machine the newest of those over the most prompts."""
+    same = pd.Series(True, index=frame.index)
+    for key in (*ENTRY, "gamma_said"):
+        same &= frame[key] == row[key]
+    ranked = frame[same].sort_values(["prompts", "created"], kind="stable")
+    return ranked.drop_duplicates(PLACE, keep="last")

@@ -1,0 +1,110 @@
+"""Every draft and every rule beside each other: agreement, costs, tokens of a pass, speed, and how lossy it is.
+
+The rows are those of `experiments/beyond.yaml`, each with the command that fills it, and what else was run, at the
+gamma that was fastest.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from specbench.report.paper import experiment, fill
+from specbench.report.records import METRICS, Records
+from specbench.report.rivals import ENTRY, among, fastest, planned, rivals
+from specbench.report.table import NONE, Table, interval, number
+from specbench.report.tables import notes
+
+Row = dict[str, Any]
+GROUP = ["target", "task", "temperature"]
+TAKEN = [
+    "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
+    "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "strayed",
+    "quality_metric", "quality_baseline", "quality_speculative", "identical", "prompts", "hardware", "run_id",
+]  # fmt: skip
+TITLE = "Beyond the paper. Every draft and every rule"
+
+
+def beyond(records: Records) -> Table:
+    frame = rivals(records)
+    plan = planned()
+    entries = {tuple(row[key] for key in ENTRY) for row in plan}
+    own = [tuple(row) not in entries for row in frame[ENTRY].itertuples(index=False)]
+    rows = [cell for row in plan for cell in _filled(row, frame)]
+    rows += [_ours(record) for _, record in fastest(frame[pd.Series(own, index=frame.index, dtype=bool)]).iterrows()]
+    groups = list(dict.fromkeys(_group(row) for row in rows))
+    rows.sort(key=lambda row: groups.index(_group(row)))  # stable: within a group the plan's own order
+    values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "command"])
+    missing = bool((values["state"] == "no record").any())
+    under = [
+        "α: mean of β (Corollary 3.6); under the rule: the share of drafted tokens that a lossy rule keeps along the "
+        "target's text. v: verify cost. measured: decoding time a token, target alone over speculative. [95% interval, "
+        "bootstrap over prompts]",
+        "lossy: what comes out is not the target's own distribution, by TV a token (mean total variation along its "
+        "text). quality: of the run's texts, and how much better or worse than the target's alone; at T=1 two samples "
+        "of the target differ as well. identical: share of texts that are the target's own, at T=0.",
+        *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
+        *(_filling() if missing else []),
+        *notes.silent("beyond"),
+    ]
+    return Table("beyond", TITLE, pd.DataFrame([_show(row) for row in rows]), values, under)
+
+
+def _group(row: Row) -> tuple[object, ...]:
+    return tuple(row[key] for key in GROUP)
+
+
+def _filled(row: Row, frame: pd.DataFrame) -> list[Row]:
+    found = among(frame, row)
+    return [_ours(record) for _, record in found.iterrows()] or [row | {"state": "no record"}]
+
+
+def _ours(record: "pd.Series[Any]") -> Row:
+    wrong = not record["lossless"] and not record["lossy"]
+    return {
+        **{key: record[key] for key in (*ENTRY, "gamma_said")},
+        "state": "not lossless" if wrong else "lossy" if record["lossy"] else "lossless",
+        **{key: record.get(key) for key in TAKEN},
+    }
+
+
+def _filling() -> list[str]:
+    plan = experiment("beyond")
+    commands = "; ".join(f"`{command}`" for command in plan["own"])
+    return [
+        f"no record: the command in the row fills it, `make beyond` all but blockwise; `{fill('beyond')}` does the "
+        f"like for T5-XXL; models of your own: {commands}",
+        f"before that: {plan['prepare']}",
+    ]
+
+
+def _show(row: Row) -> Row:
+    named = {
+        "M_p": row["target"], "task": row["task"], "T": f"{row['temperature']:g}", "M_q": row["draft"],
+        "rule": row["accept"], "γ": row["gamma_said"],
+    }  # fmt: skip
+    if row["state"] == "no record":
+        empty = ("α", "under the rule", "c", "v", "tokens/pass", "measured", "lossless", "quality", "identical")
+        cells = dict.fromkeys(empty, NONE) | dict.fromkeys(("α", "measured"), "no record")
+        return named | cells | {"record": f"none: `{row['command']}`"}
+    speed = interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"])
+    lossy, identical = row["state"] == "lossy", row["identical"]
+    return named | {
+        "α": interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
+        "under the rule": interval(row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"]) if lossy else NONE,
+        "c": number(row["c"], 3),
+        "v": number(row["verify_cost"]),
+        "tokens/pass": number(row["tokens_per_pass"]),
+        "measured": "not lossless" if row["state"] == "not lossless" else speed,
+        "lossless": {"lossless": "yes", "lossy": f"lossy, TV {number(row['strayed'], 3)}"}.get(row["state"], "no"),
+        "quality": _quality(row),
+        "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
+        "record": notes.marks([row["run_id"]], simulated=False),
+    }
+
+
+def _quality(row: Row) -> str:
+    """'BLEU 28.5 (-1.5)'."""
+    metric, alone, ours = row["quality_metric"], row["quality_baseline"], row["quality_speculative"]
+    if metric is None or pd.isna(metric):
+        return NONE
+    return f"{METRICS[metric]} {number(ours, 1)} ({ours - alone:+.1f})"

@@ -1,0 +1,80 @@
+"""The rows that `experiments/beyond.yaml` promises are what its sweeps make, each run once; its commands compose."""
+
+import json
+import shlex
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+import hydra
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from test_experiments import PARTS, compose
+
+from specbench.cli.hydra_app import to_schema
+from specbench.config import RunConfig, check, conf_dir
+from specbench.report.paper import experiment
+from specbench.report.rivals import planned
+from specbench.run.accept import said, settle
+from specbench.run.gamma import settle as settle_gamma
+from specbench.run.identity import draft_name
+from specbench.train.schema import Recipe
+
+
+def jobs(sweep: str) -> list[RunConfig]:
+    """What `specbench sweep experiment=SWEEP` runs. Choices are composed, numbers put in: composing is slow."""
+    _, params = compose(sweep)
+    listed = {key: [f"{key}={value}" for value in values.split(",")] for key, values in params.items()}
+    groups = [listed.pop(key) for key in ("draft", "accept") if key in listed]
+    found = []
+    for choices in product(*groups):
+        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            chosen = hydra.compose("run", overrides=[f"experiment={sweep}", *choices])
+        for numbers in product(*listed.values()):
+            one = chosen.copy()
+            for key, value in (number.split("=") for number in numbers):
+                OmegaConf.update(one, key, yaml.safe_load(value))
+            found.append(to_schema(one, RunConfig))
+    return found
+
+
+def row(config: RunConfig) -> tuple[Any, ...]:
+    gamma = config.gamma if config.gamma == "adaptive" else settle_gamma(config, None)["requested"]  # type: ignore[arg-type]
+    names = (config.target.name, draft_name(config), config.task.name, config.sampling.temperature)
+    return (*names, said(settle(config.accept)), str(gamma))
+
+
+def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:
+    made: dict[str, set[tuple[Any, ...]]] = {}
+    runs = []
+    for sweep in ("beyond-mini", *sorted(PARTS)):
+        configs = jobs(sweep)
+        for config in configs:
+            check(config)
+        made[f"specbench sweep experiment={sweep}"] = {row(config) for config in configs}
+        runs += [json.dumps(asdict(config), sort_keys=True) for config in configs]
+    promised: dict[str, set[tuple[Any, ...]]] = {}
+    for p in planned():
+        if p["draft"] != "blockwise":  # needs heads first
+            key = (p["target"], p["draft"], p["task"], p["temperature"], p["accept"], p["gamma_said"])
+            promised.setdefault(p["command"], set()).add(key)
+    assert made == promised
+    assert len(set(runs)) == len(runs) == sum(map(len, made.values()))
+
+
+def test_the_commands_for_heads_and_for_models_of_ones_own_compose() -> None:
+    plan = experiment("beyond")
+    heads = {p["command"] for p in planned() if p["draft"] == "blockwise"}
+    for command in (*heads, *plan["own"]):
+        verb, *overrides = shlex.split(command)[1:]
+        keys = dict(word.split("=", 1) for word in overrides)
+        assert verb == "sweep"
+        choices = [f"{key}={value.split(',')[0]}" for key, value in keys.items() if key != "experiment"]
+        config, _ = compose(keys["experiment"], *choices)
+        assert (config.target.path or config.draft.path) is not None
+    _, train, _ = plan["prepare"].split("`")
+    ConfigStore.instance().store(name="train_schema", node=Recipe)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        recipe = to_schema(hydra.compose("train", overrides=shlex.split(train)[2:]), Recipe)
+    assert (recipe.blockwise.heads, recipe.output) == (6, "models/blockwise")
