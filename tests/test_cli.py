@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,17 @@ def test_list_tells_what_is_usable_offline(capfd: Capture) -> None:
         assert name in out
     assert main(["list", "task"]) == 0
     assert "t5-xxl" not in capfd.readouterr().out
+
+
+def test_brackets_in_a_note_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    (tmp_path / "accept").mkdir()
+    (tmp_path / "accept" / "odd.yaml").write_text("# needs pip install 'specbench-toolkit[odd]'\nrule: odd\n")
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "odd.yaml").write_text("name: odd\nkind: lookup\nnote: data.path=[file]\n")
+    monkeypatch.setattr("specbench.cli.listing.conf_dir", lambda: tmp_path)
+    for group, said in (("accept", "'specbench-toolkit[odd]'"), ("draft", "data.path=[file]")):
+        assert main(["list", group]) == 0
+        assert said in capfd.readouterr().out
 
 
 def test_hydra_switches_keep_working(capfd: Capture) -> None:

@@ -33,6 +33,7 @@ def test_a_clean_run_needs_no_remark() -> None:
         ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the texts differ after a near tie"),
         ({"speedup_measured": 0.8, "c": 0.3}, "most of it is drafting"),
         ({"speedup_measured": 0.8, "c": 0.01, "verify_cost": 2.5}, "most of it is checking"),
+        ({"prompts_cut": 7}, "7 of 40 prompts are the beginning of a text: task.max_source_tokens"),
         ({"prompts": 4}, "4 prompts are few"),
     ],
 )

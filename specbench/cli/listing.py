@@ -21,6 +21,7 @@ def main(argv: list[str]) -> int:
     groups = [group] if group else GROUPS
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False, width=None if Console().is_terminal else 160)
@@ -32,11 +33,11 @@ def main(argv: list[str]) -> int:
             for file in sorted((conf_dir() / group).glob("*.yaml")):
                 if group == "accept":  # nothing to fetch; what it is, its file says first
                     said = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-                    table.add_row(file.stem, "yes", "", said)
+                    table.add_row(file.stem, "yes", "", escape(said))
                     continue
                 choice = OmegaConf.to_container(hydra.compose(f"{group}/{file.stem}"))
                 assert isinstance(choice, dict)
-                table.add_row(file.stem, *_facts(choice[group], group))
+                table.add_row(file.stem, *map(escape, _facts(choice[group], group)))  # brackets mean brackets
             console.print(table)
             console.print()
     console.print("offline: yes = usable now with no network; no = not in the local cache yet")

@@ -155,6 +155,10 @@ def remarks(s: dict[str, Any]) -> list[str]:
             f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
             f"{checking:.2f} (checking) + {s['overhead']:.2f} (accepting) target steps; most of it is {eaten}"
         )
+    if s.get("prompts_cut"):
+        lines.append(
+            f"{s['prompts_cut']} of {s['prompts']} prompts are the beginning of a text: task.max_source_tokens"
+        )
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
     return lines

@@ -17,11 +17,13 @@ class Prompt:
     """One prompt as token ids.
 
     `source` is what an encoder reads; empty for decoder-only models. `prefix` is what the decoder reads before the
-    first generated token: the start token, or the whole prompt of a decoder-only model. Never empty.
+    first generated token: the start token, or the whole prompt of a decoder-only model. Never empty. `cut`: there was
+    more text than a prompt may hold.
     """
 
     source: tuple[int, ...]
     prefix: tuple[int, ...]
+    cut: bool = False
 
 
 class Session(Protocol):

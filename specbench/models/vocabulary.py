@@ -27,14 +27,19 @@ class Vocabulary:
     def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
         """`text` as a prompt, cut to `max_source_tokens`. `suffix` goes behind the cut, for decoder-only models."""
         if self.is_encoder_decoder:
-            source = self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids
-            return Prompt(tuple(source), (self.start,))
+            source, cut = self._beginning(text, max_source_tokens)
+            return Prompt(tuple(source), (self.start,), cut)
         if not text:
             return Prompt((), (self.start,))
         behind = self.tokenizer(suffix, add_special_tokens=False).input_ids if suffix else []
         room = max(1, max_source_tokens - len(behind))
-        before = self.tokenizer(text, truncation=True, max_length=room).input_ids
-        return Prompt((), (*before, *behind))
+        before, cut = self._beginning(text, room)
+        return Prompt((), (*before, *behind), cut)
+
+    def _beginning(self, text: str, room: int) -> tuple[list[int], bool]:
+        """At most `room` tokens of `text`, and whether there are more."""
+        ids: list[int] = self.tokenizer(text, truncation=True, max_length=room).input_ids
+        return ids, len(ids) >= room and len(self.tokenizer(text, truncation=False, verbose=False).input_ids) > room
 
     def ids(self, text: str) -> list[int]:
         """`text` as a model would write it: its tokens and the end of sequence."""

@@ -88,6 +88,9 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
         [_prompt(config, vocabulary, example) for example in given]
         for config, given in zip(configs, examples, strict=True)
     ]
+    for said in dict.fromkeys(_cut(config, told) for config, told in zip(configs, prompts, strict=True)):
+        if said:
+            say(said)
     for making in makers.values():
         making.fit(say)
     say(f"loading target {name_of(first.target)}")
@@ -125,3 +128,10 @@ def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prom
             f"(field '{config.task.source_field}')"
         )
     return vocabulary.prompt(example.prompt, config.task.suffix, config.task.max_source_tokens)
+
+
+def _cut(config: RunConfig, prompts: Sequence[Prompt]) -> str:
+    """That some prompts do not hold all of their text, if so."""
+    cut = sum(prompt.cut for prompt in prompts)
+    most = config.task.max_source_tokens
+    return f"{cut} of {len(prompts)} prompts were cut to {most} tokens (task.max_source_tokens)" if cut else ""

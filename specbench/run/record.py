@@ -39,6 +39,7 @@ def make_record(
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
         "accept": said(config.accept),
+        "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,
         **(_quality(config, prompts) if config.simulate.alpha is None else NO_QUALITY),
         "device": config.device,
