@@ -10,7 +10,7 @@ import torch
 from specbench.acceptance import LOSSLESS, AcceptanceRule, accept_certain, accept_exact
 from specbench.drafts import Draft, start_beside
 from specbench.gamma import Constant, Gamma
-from specbench.models import Model, Prompt
+from specbench.models import Model, Prompt, up_to_end
 from specbench.sampling import Sampling, draw, most_likely, standardise
 
 
@@ -112,7 +112,7 @@ def speculative(
         else:
             accepted, token = accept(p_GV, proposal.q(p_GV), proposal.tokens, generator)
         choice.learn(count, accepted)
-        emitted = _cut_at_end([*proposal.tokens[:accepted], token], target.eos_ids)
+        emitted = up_to_end([*proposal.tokens[:accepted], token], target.eos_ids)
         tokens += emitted
         # The newest token has not been read yet; all behind it was rejected.
         session.rollback(len(tokens) - 1)
@@ -131,11 +131,3 @@ def speculative(
         passes=passes,
         draft_start_s=started - target_started,
     )
-
-
-def _cut_at_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
-    """`tokens` up to and with the first end of sequence."""
-    for index, token in enumerate(tokens):
-        if token in eos_ids:
-            return tokens[: index + 1]
-    return tokens

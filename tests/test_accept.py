@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from calls import called
 
-from specbench import store
 from specbench.cli import main
 from specbench.config import AcceptConfig
 from specbench.report.records import Records
@@ -27,10 +27,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
             f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=10",
             "resamples=100", "limit=2", "gamma=3", "engine=eager", "warmup=1", *overrides,
         ]  # fmt: skip
-        code = main(argv)
-        out, err = capfd.readouterr()
-        files = sorted(store.runs_folder(tmp_path).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-        return code, out, err, store.read(files[-1]) if files else None
+        return called(argv, tmp_path, capfd)
 
     return call
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from calls import newest
 from transformers import AutoModelForSeq2SeqLM
 
-from specbench import store
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 from specbench.models.heads import Heads, fingerprint
@@ -46,17 +46,11 @@ def heads(folders: Folders, tmp_path: Path) -> Path:
     return folder
 
 
-def newest(results: Path) -> dict[str, object]:
-    files = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-    summary: dict[str, object] = store.read(files[-1])["summary"]
-    return summary
-
-
 @pytest.mark.parametrize(("kind", "temperature"), [("t5", 0), ("gpt2", 0), ("llama", 1)])
 def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> None:
     code, said = run("early-exit", "draft.layers=1", "gamma=3", f"sampling.temperature={temperature}", kind=kind)
     assert code == 0, said
-    summary = newest(tmp_path / "results")
+    summary = newest(tmp_path / "results")["summary"]
     assert summary["draft"] == "early-exit-1"
     assert summary["identical"] == (1.0 if temperature == 0 else None)
     assert 0 < float(str(summary["c_hat"])) < 1
@@ -64,7 +58,7 @@ def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> No
 
 def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("early-exit", "draft.layers=2", "gamma=2")[0] == 0
-    assert newest(tmp_path / "results")["alpha"] == 1.0
+    assert newest(tmp_path / "results")["summary"]["alpha"] == 1.0
     code, said = run("early-exit", "draft.layers=3")
     assert code == 2 and "draft.layers=3: t5 has 2 decoder layers" in said
     code, said = run("early-exit", "draft.layers=0")
@@ -78,7 +72,7 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
     code, said = run("blockwise", f"draft.path={heads}", "gamma=7", f"sampling.temperature={temperature}")
     assert code == 0, said
     assert "4 heads draft 3 tokens a pass at most, not gamma=7" in said
-    summary = newest(tmp_path / "results")
+    summary = newest(tmp_path / "results")["summary"]
     assert summary["draft"] == "heads"
     assert summary["identical"] == (1.0 if temperature == 0 else None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from calls import called
 
 from specbench import store
 from specbench.cli import main
@@ -28,10 +29,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
             "resamples=100",
             *overrides,
         ]  # fmt: skip
-        code = main(argv)
-        out, err = capfd.readouterr()
-        files = sorted(store.runs_folder(tmp_path).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-        return code, out, err, store.read(files[-1]) if files else None
+        return called(argv, tmp_path, capfd)
 
     return call
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import newest
 
-from specbench import store
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 
@@ -37,8 +37,7 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
             f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
             "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", *overrides,
         ])  # fmt: skip
-        files = sorted(store.runs_folder(tmp_path).glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-        return code, capfd.readouterr().err, store.read(files[-1]) if files else None
+        return code, capfd.readouterr().err, newest(tmp_path)
 
     return call
 

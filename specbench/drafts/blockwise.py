@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from specbench.drafts.base import Proposal
-from specbench.models import Heads, Model, Prompt, Session, StatefulSession
+from specbench.models import Heads, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.sampling import Sampling, draw, standardise
 
 
@@ -57,12 +57,10 @@ class BlockwiseSession:
         state_1D = self.session.states(read - 1, read) if read else None
         count = min(gamma, self.draft.heads.heads - 1)
         if state_1D is None or count == 0:
-            return Proposal([], torch.empty(0))
+            return Proposal([])
         q_GV = self._q(state_1D, slice(count))
-        drafted = [draw(q_V, generator) for q_V in q_GV]
-        ends = [at for at, token in enumerate(drafted) if token in self.draft.target.eos_ids]
-        count = ends[0] + 1 if ends else count  # nothing can follow
-        return Proposal(drafted[:count], q_GV[:count])
+        drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], self.draft.target.eos_ids)
+        return Proposal(drafted, q_GV[: len(drafted)])
 
     def rollback(self, length: int) -> None:
         """What was read is the target's to take back."""

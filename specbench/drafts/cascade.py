@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.acceptance import accept_certain, accept_exact
 from specbench.drafts.base import Draft, Proposal, start_beside
 from specbench.drafts.model import ModelDraftSession
-from specbench.models import Model, Prompt
+from specbench.models import Model, Prompt, up_to_end
 from specbench.sampling import Sampling, most_likely, standardise
 
 
@@ -65,13 +65,11 @@ class CascadeSession(ModelDraftSession):
                 q_GV = standardise(logits_LV, self.sampling, self.vocabulary_size)
                 verdict = accept_exact(q_GV, inner.q(q_GV), inner.tokens, generator)
                 rows += q_GV[: verdict.accepted + 1].split(1)
-            emitted = [*inner.tokens[: verdict.accepted], verdict.token]
-            ends = [place for place, one in enumerate(emitted) if one in self.model.eos_ids]
-            emitted = emitted[: ends[0] + 1] if ends else emitted  # nothing can follow
+            emitted = up_to_end([*inner.tokens[: verdict.accepted], verdict.token], self.model.eos_ids)
             self._count(count, len(emitted))
             sequence += emitted
             self.rollback(len(sequence) - 1)
-            if ends:
+            if sequence[-1] in self.model.eos_ids:
                 break
         drafted = sequence[len(tokens) :]
         return Proposal(drafted, torch.cat(rows[: len(drafted)]) if rows else None)

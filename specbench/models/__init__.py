@@ -3,7 +3,7 @@
 Caches, devices and `transformers` live in this room and nowhere else.
 """
 
-from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession
+from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.models.heads import Heads
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
@@ -20,4 +20,5 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "require_same_vocabulary",
+    "up_to_end",
 ]

@@ -86,3 +86,11 @@ class LayeredModel(Model, Protocol):
     def shallow(self, layers: int) -> Model:
         """The first `layers` layers, the final norm and the head: the same weights."""
         ...
+
+
+def up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
+    """`tokens` up to and with the first end of sequence: nothing can follow it."""
+    for index, token in enumerate(tokens):
+        if token in eos_ids:
+            return tokens[: index + 1]
+    return tokens
