@@ -49,7 +49,11 @@ def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> lis
     held = _held(plan.exclude)
     runs = [run for file in plan.path for run in _runs(_texts([file]), held)]
     draw = random.Random(seed)
-    made = [row for run in runs for row in _cut(run, plan, source, target, draw)]
+    passages = [passage for run in runs for passage in _cut(run, plan, draw)]
+    if plan.scrambled:
+        words = sorted({word for run in runs for sentence in run for word in sentence.split()})
+        passages = [_scrambled(p, words, draw) if draw.random() < plan.scrambled else p for p in passages]
+    made = [{"prefix": plan.prefix, source: " ".join(p), target: " ".join(lead(p))} for p in passages]
     if not made:
         raise UserError(f"data.passages.path: no passage of {plan.words[0]} words or more in {', '.join(plan.path)}")
     draw.shuffle(made)
@@ -92,8 +96,8 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
         yield run
 
 
-def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: random.Random) -> Iterator[Row]:
-    """Passages that begin at every few sentences and so overlap, but have different leads.
+def _cut(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[list[str]]:
+    """Passages, sentence by sentence, that begin at every few sentences and so overlap, but have different leads.
 
     Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:
     on these a model first learns to copy, which on long ones alone it did not in as many steps.
@@ -109,7 +113,17 @@ def _cut(run: list[str], plan: PassagePlan, source: str, target: str, draw: rand
             if count > wanted:
                 break
             passage.append(sentence)
-        taken = lead(passage)
         if least <= sum(len(sentence.split()) for sentence in passage):
-            yield {"prefix": plan.prefix, source: " ".join(passage), target: " ".join(taken)}
-        start += max(1, len(taken))
+            yield passage
+        start += max(1, len(lead(passage)))
+
+
+def _scrambled(passage: list[str], words: Sequence[str], draw: random.Random) -> list[str]:
+    """The passage with other words, each as likely as any other, so mostly rare ones: they can be copied, not guessed.
+
+    What ends a sentence still ends it, and nothing else does.
+    """
+    return [
+        " ".join(draw.choice(words).rstrip(".!?") or word for word in sentence.split()) + sentence[-1]
+        for sentence in passage
+    ]

@@ -47,6 +47,7 @@ class PassagePlan:
     path: list[str] = field(default_factory=list)  # files with one text a row, in the order of the text
     rows: int = 25000
     words: list[int] = field(default_factory=lambda: [30, 120])  # of a passage: at least, at most
+    scrambled: float = 0.0  # share of the passages whose words are drawn anew, so that only copying helps
     prefix: str = "summarize: "
     exclude: list[str] = field(default_factory=list)  # files whose sentences must not be seen
     test: dict[str, str] = field(default_factory=dict)  # name -> file of articles and highlights, for the model card
