@@ -172,6 +172,7 @@ def check(recipe: Recipe) -> Recipe:
         "distill.kl_weight": recipe.distill.kl_weight,
         "distill.greedy": recipe.distill.greedy,
         "distill.sampled": recipe.distill.sampled,
+        "data.passages.scrambled": recipe.data.passages.scrambled,
     }
     for key, share in shares.items():
         if not 0.0 <= share <= 1.0:

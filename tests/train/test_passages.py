@@ -43,6 +43,21 @@ def test_passages_begin_with_their_summary_and_go_on(tmp_path: Path) -> None:
     assert rows == made_passages(plan, "en", "de", seed=1)
 
 
+def test_scrambled_passages_keep_their_sentences_and_none_of_their_order(tmp_path: Path) -> None:
+    texts = [f"Alpha{n} beta{n} gamma{n} delta{n} epsilon{n} zeta{n} eta{n}." for n in range(60)]
+    path = text_file(tmp_path / "a.jsonl.gz", texts)
+    rows = made_passages(PassagePlan(path=[path], words=[50, 60], rows=100, scrambled=1.0), "en", "de", seed=1)
+    known = {word.rstrip(".") for text in texts for word in text.split()}
+    for row in rows:
+        assert row["en"].startswith(row["de"]) and 50 <= len(row["en"].split()) <= 60
+        assert all(len(sentence.split()) == 7 for sentence in sentences(row["en"]))
+        assert not set(sentences(row["en"])) & set(texts)
+        assert {word.rstrip(".") for word in row["en"].split()} <= known
+    some = made_passages(PassagePlan(path=[path], words=[50, 60], rows=100, scrambled=0.5), "en", "de", seed=1)
+    whole = sum(set(sentences(row["en"])) <= set(texts) for row in some)
+    assert 0 < whole < len(some)
+
+
 def test_a_held_out_sentence_is_in_no_passage(tmp_path: Path) -> None:
     held = text_file(tmp_path / "held.jsonl.gz", [NUMBERS[20]])
     path = text_file(tmp_path / "a.jsonl.gz", NUMBERS)
