@@ -123,7 +123,9 @@ def _scrambled(passage: list[str], words: Sequence[str], draw: random.Random) ->
 
     What ends a sentence still ends it, and nothing else does.
     """
-    return [
-        " ".join(draw.choice(words).rstrip(".!?") or word for word in sentence.split()) + sentence[-1]
-        for sentence in passage
-    ]
+
+    def drawn(sentence: str) -> str:
+        others = (draw.choice(words).rstrip(".!?") or word for word in sentence.split())
+        return " ".join(others) + sentence[len(sentence.rstrip(".!?")) :]
+
+    return [drawn(sentence) for sentence in passage]
