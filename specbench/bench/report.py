@@ -1,4 +1,4 @@
-"""The benchmark's rows as a Markdown table and a JSON file."""
+"""The benchmark's rows as a Markdown table, and any rows with their table as files."""
 
 import json
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def write(folder: str | Path, name: str, head: dict[str, Any], rows: Sequence[Row]) -> tuple[Path, Path]:
-    """`name`.json and `name`.md in `folder`."""
+def write(folder: str | Path, name: str, head: dict[str, Any], rows: Sequence[Any], shown: str) -> tuple[Path, Path]:
+    """`name`.json and `name`.md in `folder`: what `rows` (dataclasses) are of, they themselves, and as a table."""
     files = Path(folder) / f"{name}.json", Path(folder) / f"{name}.md"
     write_atomically(
         files[0], json.dumps(head | {"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False) + "\n"
     )
     about = "\n".join(f"- {key}: {value}" for key, value in head.items() if not isinstance(value, dict))
-    write_atomically(files[1], f"# {name}\n\n{about}\n\n{table(rows)}\n")
+    write_atomically(files[1], f"# {name}\n\n{about}\n\n{shown}\n")
     return files

@@ -1,14 +1,37 @@
-"""transformers' own ways of decoding, on the very networks that we run: greedy search and assisted generation."""
+"""transformers' own ways of decoding, on the very networks that we run: greedy and beam search, assisted generation."""
 
 from typing import Any
 
 import torch
 
-from specbench.models import Prompt
+from specbench.beam import Hypothesis, Rule
+from specbench.models import Prompt, up_to_end
 
 
 def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> list[int]:
     """What `network.generate` writes behind `prompt`, greedily, one text at a time."""
+    written = _generated(network, prompt, max_new_tokens, num_beams=1, **keywords)
+    tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
+    return tokens
+
+
+def beam_search(network: Any, prompt: Prompt, rule: Rule, vocabulary_size: int) -> list[Hypothesis]:
+    """What `network.generate` finds behind `prompt` with a beam search: all beams, the best first.
+
+    The head's padding past `vocabulary_size` is suppressed, as it is in ours; generate knows of none.
+    """
+    padding = list(range(vocabulary_size, network.get_output_embeddings().weight.shape[0]))
+    found = _generated(
+        network, prompt, rule.max_new_tokens, num_beams=rule.width, num_return_sequences=rule.width,
+        length_penalty=rule.length_penalty, early_stopping=rule.early_stopping, suppress_tokens=padding or None,
+        return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    begun = len(prompt.prefix)
+    texts = [(*prompt.prefix, *up_to_end(tokens[begun:], rule.eos_ids)) for tokens in found.sequences.tolist()]
+    return [Hypothesis(text, score) for text, score in zip(texts, found.sequences_scores.tolist(), strict=True)]
+
+
+def _generated(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> Any:
     encoder_decoder = network.config.is_encoder_decoder
     ids = torch.tensor([prompt.source if encoder_decoder else prompt.prefix], device=network.device)
     ends = network.generation_config.eos_token_id
@@ -17,17 +40,14 @@ def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any)
         pad = ends if isinstance(ends, int) or ends is None else ends[0]
     if encoder_decoder:
         keywords["decoder_input_ids"] = torch.tensor([prompt.prefix], device=network.device)
-    written = network.generate(
+    return network.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=max_new_tokens,
         do_sample=False,
-        num_beams=1,
         pad_token_id=pad,
         **keywords,
     )
-    tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
-    return tokens
 
 
 def at_fixed_gamma(draft: Any, gamma: int) -> Any:

@@ -23,6 +23,7 @@ VERBS = {
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
     "check": ("specbench.cli.against", "fail where alpha or a speedup moved from a recorded baseline"),
     "bench": ("specbench.cli.bench", "our decoding against transformers' own, and where our time goes"),
+    "beam": ("specbench.cli.beam", "speculative beam search: the target's own beams from fewer runs of it"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 

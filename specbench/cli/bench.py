@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from specbench.cli.hydra_app import launch, to_schema
+from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.config import BenchConfig, check_bench
 
 HELP = """usage: specbench bench [key=value ...]
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP)
         return 0
-    launch(job, "bench", BenchConfig, argv, "bench")
+    launch_one(job, "bench", BenchConfig, argv, "bench")
     return 0
 
 
@@ -72,6 +72,6 @@ def job(composed: DictConfig) -> None:
     }
     target, draft = (model.name or model.path or model.hub or "" for model in (config.target, config.draft))
     short = "-".join(name.rstrip("/").rpartition("/")[2] for name in (target, draft) if name)
-    files = write(config.results, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows)
+    files = write(config.results, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows, table(rows))
     print(table(rows))
     print(f"written: {files[0]}, {files[1]}")

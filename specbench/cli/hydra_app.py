@@ -5,6 +5,7 @@ which run over many lines and end in exit code 1, become one line that names the
 """
 
 import difflib
+import functools
 import os
 import re
 import sys
@@ -50,6 +51,22 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
         sys.argv = saved
 
 
+def launch_one(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
+    """`launch` for a task that runs in this process and raises what goes wrong: so does this, when Hydra is done."""
+    failed: list[Exception] = []
+
+    @functools.wraps(task)
+    def kept(composed: DictConfig) -> None:
+        try:
+            task(composed)
+        except Exception as error:
+            failed.append(error)
+
+    launch(kept, config_name, schema, argv, verb)
+    if failed:
+        raise failed[0]
+
+
 def task_overrides() -> list[str]:
     """What the job that is running was told: key=value each, one value of each list of a sweep."""
     return list(HydraConfig.get().overrides.task)
@@ -83,6 +100,10 @@ def one_line(error: BaseException, schema: Any) -> str:
         return f"{key}={value}: {reason.splitlines()[0]}"
     if found := re.search(r"Error parsing override '([^']*)'", text):
         return f"{found.group(1)}: cannot be read; write key=value"
+    if found := re.search(r"Error merging override (([^=]*)=(.*))\n(?:Invalid value assigned: )?(.*)", text):
+        override, key, value, reason = found.groups()
+        reason = f"must be a list, '{key}=[{value}]'" if "not a ListConfig" in reason else reason
+        return f"{override}: {reason}"
     return str(error).strip().splitlines()[0]
 
 

@@ -4,7 +4,7 @@ import sys
 
 from omegaconf import DictConfig, OmegaConf
 
-from specbench.cli.hydra_app import launch
+from specbench.cli.hydra_app import launch_one
 from specbench.config import conf_dir
 from specbench.train.schema import Recipe
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         recipes = ", ".join(sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml")))
         print(HELP.format(recipes=recipes))
         return 0
-    launch(job, "train", Recipe, argv, "train")
+    launch_one(job, "train", Recipe, argv, "train")
     return 0
 
 

@@ -3,6 +3,7 @@
 Knows names, types and ranges. Does not know models, data or Hydra.
 """
 
+from specbench.config.beam import BeamConfig, beam_run, check_beam
 from specbench.config.bench import BenchConfig, check_bench
 from specbench.config.checks import check
 from specbench.config.choose import ChooseConfig, check_choose
@@ -11,6 +12,7 @@ from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunC
 
 __all__ = [
     "AcceptConfig",
+    "BeamConfig",
     "BenchConfig",
     "ChooseConfig",
     "DraftConfig",
@@ -18,7 +20,9 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "TaskConfig",
+    "beam_run",
     "check",
+    "check_beam",
     "check_bench",
     "check_choose",
     "conf_dir",

@@ -1,7 +1,6 @@
 """Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +19,7 @@ from specbench.run.identity import identify
 from specbench.run.pair import measure, warm_up
 from specbench.run.ranks import agree, join, own_device
 from specbench.run.record import failed_record, make_record
-
-# What torch says of a lack of memory where it has no type for it.
-NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+from specbench.run.told import told_by_key
 
 
 class Progress(Protocol):
@@ -59,7 +56,7 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
         progress.say(f"run {run_id}")
         try:
-            with _told(config):
+            with told_by_key(config):
                 parts = build(replace(config, device=str(device)), progress.say)
                 parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
                 _decode_missing(config, parts, journal, {"gamma": settled}, progress)
@@ -131,21 +128,3 @@ def _decode_missing(
     for place in missing:
         journal.add(measure(config, parts, place))
         progress.advance(len(journal.prompts), total)
-
-
-@contextlib.contextmanager
-def _told(config: RunConfig) -> Iterator[None]:
-    """What a model may run into, as errors that name the key."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise MachineError(
-            f"dtype={config.dtype}: {error}; use dtype=float32, and check that the weights are not damaged"
-        ) from error
-    except Exception as error:
-        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(t in str(error) for t in NO_MEMORY):
-            raise
-        raise MachineError(
-            f"device={config.device}: out of memory; lower gamma, max_new_tokens or task.max_source_tokens, "
-            "or use dtype=bfloat16"
-        ) from error

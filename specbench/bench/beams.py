@@ -1,0 +1,119 @@
+"""Speculative beam search against the target's own, over u and gamma, and both against `transformers`'.
+
+What counts is runs of the target: a plain search needs one a step. Times are given beside them, one text at a time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
+from specbench.bench.rivals import beam_search as theirs
+from specbench.models import Branches, Prompt
+from specbench.models.eager import EagerModel
+
+
+@dataclass(frozen=True)
+class BeamBench:
+    """What is compared: each of `us` with each of `gammas`, on every prompt."""
+
+    target: EagerModel
+    draft: EagerModel
+    prompts: list[Prompt]
+    rule: Rule
+    us: list[int]
+    gammas: list[int]
+
+
+@dataclass
+class BeamRow:
+    """One u and gamma over all texts; gamma 0 is the search without a draft. A pass is a run of the target."""
+
+    u: int
+    gamma: int
+    passes_per_text: float
+    steps_per_pass: float
+    scored_per_pass: float  # texts whose next token a pass scores: what the target's batch has to hold
+    passes_saved: float  # of those that the search without a draft needs
+    identical: int  # texts whose beams are all transformers', in order
+    texts: int
+    score_gap: float  # the largest difference of a score from transformers', where the text is the same
+    s_per_text: float
+
+
+@dataclass(frozen=True)
+class _Searched:
+    trace: BeamTrace
+    seconds: float
+    identical: bool
+    gap: float
+
+
+def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
+    """A row without a draft, then one for each u and gamma; and transformers' seconds a text."""
+    model = setup.target
+    found: dict[tuple[int, int], list[_Searched]] = {way: [] for way in _ways(setup)}
+    seconds = 0.0
+    theirs(model.network, setup.prompts[0], setup.rule, model.vocabulary_size)  # the first call is slow
+    for number, prompt in enumerate(setup.prompts, 1):
+        say(f"text {number} of {len(setup.prompts)}")
+        began = model.now()
+        right = theirs(model.network, prompt, setup.rule, model.vocabulary_size)
+        seconds += model.now() - began
+        for u, gamma in found:
+            found[u, gamma].append(_search(setup, prompt, u, gamma, right))
+    plain = sum(len(one.trace.passes) for one in found[setup.rule.width, 0])
+    return [_row(u, gamma, each, plain) for (u, gamma), each in found.items()], seconds / len(setup.prompts)
+
+
+def _ways(setup: BeamBench) -> Iterator[tuple[int, int]]:
+    yield setup.rule.width, 0
+    for u in setup.us:
+        for gamma in setup.gammas:
+            yield u, gamma
+
+
+def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, right: list[Hypothesis]) -> _Searched:
+    began = setup.target.now()
+    ahead = Ahead(Branches(setup.draft, prompt), u, gamma) if gamma else None
+    trace = beam_search(Branches(setup.target, prompt), prompt.prefix, setup.rule, ahead)
+    seconds = setup.target.now() - began
+    scores = {one.text: one.score for one in right}
+    gap = max((abs(one.score - scores[one.text]) for one in trace.found if one.text in scores), default=0.0)
+    return _Searched(trace, seconds, [one.text for one in trace.found] == [one.text for one in right], gap)
+
+
+def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamRow:
+    texts, passes = len(searched), [one for each in searched for one in each.trace.passes]
+    return BeamRow(
+        u=u,
+        gamma=gamma,
+        passes_per_text=len(passes) / texts,
+        steps_per_pass=sum(one.steps for one in passes) / len(passes),
+        scored_per_pass=sum(one.scored for one in passes) / len(passes),
+        passes_saved=1 - len(passes) / plain,
+        identical=sum(each.identical for each in searched),
+        texts=texts,
+        score_gap=max(each.gap for each in searched),
+        s_per_text=sum(each.seconds for each in searched) / texts,
+    )
+
+
+def beam_table(rows: Sequence[BeamRow]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| u | γ | target passes a text | beam steps a pass | scored a pass | passes saved | identical | s a text |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = (
+            str(row.u) if row.gamma else "–",
+            str(row.gamma) if row.gamma else "no draft",
+            f"{row.passes_per_text:.1f}",
+            f"{row.steps_per_pass:.2f}",
+            f"{row.scored_per_pass:.1f}",
+            f"{100 * row.passes_saved:.0f}%" if row.gamma else "–",
+            f"{row.identical} of {row.texts}",
+            f"{row.s_per_text:.2f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""`specbench beam`: speculative beam search against the target's own, over u and gamma."""
+
+import sys
+from typing import Any
+
+from omegaconf import DictConfig
+
+from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.config import BeamConfig, beam_run, check_beam
+
+HELP = """usage: specbench beam [key=value ...]
+
+Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best texts of each of gamma
+steps are scored by one run of the target, and a step stands as long as the target's own beams are among them. Shows how
+many runs of the target that saves, and whether the beams are those of transformers' beam search.
+
+  width=W           beams of the target (default 4)
+  'u=[4,8]'         beams of the draft, at least W each (default W and twice that)
+  'gamma=[1,2,3,5]' steps of the draft in a pass
+  length_penalty=X  early_stopping=true|false|never   as in transformers' generate (default 1.0, false)
+  target= draft= task=   as in `specbench run --help`; the draft is a model
+  limit=PROMPTS     (default 8)   max_new_tokens= (default 128)   dtype= (default float32)   device= threads=
+  results=FOLDER    where beam-NAME.json and beam-NAME.md go
+"""
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(HELP)
+        return 0
+    launch_one(job, "beam", BeamConfig, argv, "beam")
+    return 0
+
+
+def job(composed: DictConfig) -> None:
+    config = to_schema(composed, BeamConfig)
+    check_beam(config)
+    import torch  # only from here on
+
+    from specbench.beam import Rule
+    from specbench.bench.beams import BeamBench, beam_table, compare_beams
+    from specbench.bench.report import write
+    from specbench.drafts import ModelDraft
+    from specbench.environment import environment, hardware
+    from specbench.models.eager import EagerModel
+    from specbench.models.load import name_of
+    from specbench.run.build import build, resolve
+    from specbench.run.told import told_by_key
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    run = resolve(beam_run(config))
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    parts = build(run, say)
+    assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
+    draft = parts.draft.model
+    assert isinstance(draft, EagerModel)
+    rule = Rule(config.width, config.max_new_tokens, parts.target.eos_ids, config.length_penalty, config.early_stopping)
+    us = config.u or [config.width, 2 * config.width]
+    with told_by_key(run):
+        rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, rule, us, config.gamma), say)
+    surroundings = environment()
+    names = name_of(config.target), name_of(config.draft), config.task.name
+    head: dict[str, Any] = {
+        "command": f"specbench beam {' '.join(sys.argv[1:])}".strip(),
+        "target": names[0],
+        "draft": names[1],
+        "task": names[2],
+        "width": config.width,
+        "length_penalty": config.length_penalty,
+        "early_stopping": config.early_stopping,
+        "max_new_tokens": config.max_new_tokens,
+        "texts": len(parts.prompts),
+        "dtype": run.dtype,
+        "hardware": hardware(surroundings, run.device),
+        "transformers' seconds a text": round(theirs_s, 3),
+        "environment": surroundings,
+    }
+    files = write(config.results, f"beam-{'-'.join(names)}-w{config.width}", head, rows, beam_table(rows))
+    print(beam_table(rows))
+    print(f"transformers' beam search: {theirs_s:.2f} s a text")
+    print(f"written: {files[0]}, {files[1]}")

@@ -1,0 +1,65 @@
+"""The keys of `specbench beam`: of a run those that a beam search has, and its own."""
+
+import math
+from dataclasses import dataclass, field
+
+from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskConfig
+
+MAX_WIDTH = 64
+MAX_U = 256
+
+
+@dataclass
+class BeamConfig:
+    """A beam search of the target, and the drafts' widths and steps to try."""
+
+    target: ModelConfig = field(default_factory=ModelConfig)
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    width: int = 4  # w, the target's beams
+    u: list[int] | None = None  # the draft's beams; unset: w and twice that
+    gamma: list[int] = field(default_factory=lambda: [1, 2, 3, 5])  # the draft's steps in a pass
+    length_penalty: float = 1.0  # a text's score is its log-probability over its length to the power of this
+    early_stopping: bool | str = False  # true: over when `width` texts have ended | false, never: generate's heuristics
+    max_new_tokens: int = 128
+    limit: int | None = 8  # prompts
+    dtype: str = "float32"  # as in a run; in bfloat16 near ties fall one way or the other
+    device: str = "auto"
+    threads: int | None = None
+    results: str = "results"
+
+
+def check_beam(config: BeamConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    require(2 <= config.width <= MAX_WIDTH, "width", config.width, f"from 2 to {MAX_WIDTH}")
+    require(
+        config.u is None or (bool(config.u) and all(config.width <= u <= MAX_U for u in config.u)),
+        "u", config.u, f"a list of numbers from width={config.width} to {MAX_U}, or null",
+    )  # fmt: skip
+    require(
+        bool(config.gamma) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gamma),
+        "gamma", config.gamma, f"a list of numbers from 1 to {MAX_GAMMA}",
+    )  # fmt: skip
+    require(
+        math.isfinite(config.length_penalty) and abs(config.length_penalty) <= 10,
+        "length_penalty", config.length_penalty, "from -10 to 10",
+    )  # fmt: skip
+    require(
+        isinstance(config.early_stopping, bool) or config.early_stopping == "never",
+        "early_stopping", config.early_stopping, "true | false | never",
+    )  # fmt: skip
+    require(config.draft.kind == "model", "draft.kind", config.draft.kind, "model: a draft that can search itself")
+    require(config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null in a beam search")
+    for key, model in (("target", config.target), ("draft", config.draft)):
+        require(model.weights == "trained", f"{key}.weights", model.weights, "trained: what is kept depends on them")
+    check(beam_run(config))
+
+
+def beam_run(config: BeamConfig) -> RunConfig:
+    """The run that loads the same parts. Its engine is eager: what a beam search runs is the network itself."""
+    return RunConfig(
+        target=config.target, draft=config.draft, task=config.task, gamma=1, max_new_tokens=config.max_new_tokens,
+        limit=config.limit, dtype=config.dtype, device=config.device, engine="eager", threads=config.threads,
+        results=config.results,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Reading many texts together: rows are those of reading each alone, whatever was read before."""
+
+import pytest
+import torch
+from networks import network
+
+from specbench.beam.search import Rule, begin, continuations, step
+from specbench.models import Branches, Prompt, Text
+from specbench.models.eager import EagerModel
+
+SIZE = 40
+
+
+def alone(model: EagerModel, prompt: Prompt, text: Text) -> torch.Tensor:
+    """Log-probabilities behind `text` without a cache."""
+    ids = torch.tensor([text])
+    with torch.inference_mode():
+        if prompt.source:
+            logits = model.network(input_ids=torch.tensor([prompt.source]), decoder_input_ids=ids).logits
+        else:
+            logits = model.network(input_ids=ids).logits
+    row: torch.Tensor = logits[0, -1].log_softmax(-1)
+    return row
+
+
+@pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama", "mistral"])
+def test_rows_are_those_of_reading_each_text_alone(kind: str) -> None:
+    model = EagerModel(network(kind, 4), SIZE, frozenset({1}))
+    prompt = Prompt((5, 9, 12, 1), (0,)) if kind.startswith("t5") else Prompt((), (7, 5, 9, 12, 30, 8, 11, 3, 4))
+    branches, p = Branches(model, prompt), prompt.prefix
+    asked: list[list[Text]] = [
+        [p],
+        [p, (*p, 4), (*p, 6, 7, 8)],  # a text and its beginning; one that nobody asked about between two that are
+        [(*p, 6, 7, 8, 9), (*p, 4, 5), (*p, 6)],  # back, and on from several rows
+        [(*p, 6, 7, 8, 9, 10), (*p, 6, 7, 8, 9, 11)],  # two from one row
+        [(*p, 6, 7, 8, 9, 11)],  # again what was read
+        [(*p, 20, 21, 22, 23, 24, 25), (*p, 30, 31)],  # nothing in common but the prompt
+        [p, p],
+    ]
+    for texts in asked:
+        rows = branches.read(texts)
+        assert set(rows) == set(texts)
+        for text in texts:
+            expected = alone(model, prompt, text)
+            torch.testing.assert_close(rows[text][:SIZE], expected[:SIZE], atol=2e-4, rtol=1e-4)
+            assert (rows[text][SIZE:] == -torch.inf).all()
+
+
+def test_a_run_reads_only_what_is_new() -> None:
+    model = EagerModel(network("gpt2", 4), SIZE, frozenset({1}))
+    fed: list[tuple[int, ...]] = []
+    model.network.register_forward_pre_hook(
+        lambda _, __, keywords: fed.append(tuple(keywords["input_ids"].shape)), with_kwargs=True
+    )
+    prefix = (7, 5, 9, 12)
+    branches = Branches(model, Prompt((), prefix))
+    branches.read([prefix])
+    branches.read([(*prefix, 4), (*prefix, 5), (*prefix, 5, 6)])
+    branches.read([(*prefix, 5, 6, 7)])
+    assert fed == [(1, 3), (1, 1), (2, 2), (1, 1)]
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(FloatingPointError, match="not finite"):
+            continuations([(0,)], torch.zeros(1), {(0,): torch.tensor([0.0, bad, -1.0])}, 2)
+
+
+def test_what_cannot_be_said_is_no_continuation() -> None:
+    rows = {(0,): torch.tensor([-1.0, -torch.inf, -2.0])}
+    texts, scores = continuations([(0,)], torch.tensor([-1.0]), rows, 9, never={2})
+    assert texts == [(0, 0)] and scores.tolist() == [-2.0]
+
+
+def test_only_the_first_w_candidates_may_end_a_text() -> None:
+    rule = Rule(2, 9, frozenset({3}))
+    beams = step(begin((0,), rule), {(0,): torch.tensor([0.4, 0.3, 0.2, 0.1]).log()}, rule)
+    assert beams.running == [(0, 0), (0, 1)] and not beams.ended  # the end comes fourth
+    sure, late = torch.tensor([0.1, 0.1, 0.1, 0.7]).log(), torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    beams = step(beams, {(0, 0): sure, (0, 1): late}, rule)
+    assert [one.text for one in beams.ended] == [(0, 0, 3)]
+    assert beams.ended[0].score == pytest.approx(float(torch.tensor(0.4 * 0.7).log()) / 2)
+    assert beams.running == [(0, 1, 0), (0, 1, 1)] and not beams.over
