@@ -26,6 +26,16 @@ LISTS = {
         ["draft=[a,b]", "sampling.temperature=[0,1]"],
         ([], [[d, t] for d in ("draft=a", "draft=b") for t in ("sampling.temperature=0", "sampling.temperature=1")]),
     ),
+    "rules": (["accept=[exact,block]"], ([], [["accept=exact"], ["accept=block"]])),
+    "a rule's own keys": (
+        ["accept=[exact,lenient]", "accept.lenience=[0.5,0.3]", "gamma=2"],
+        (
+            ["gamma=2"],
+            [["accept=exact"], ["accept=lenient", "accept.lenience=0.5"], ["accept=lenient", "accept.lenience=0.3"]],
+        ),
+    ),
+    "one rule": (["accept=lenient", "accept.lenience=0.3"], (["accept=lenient", "accept.lenience=0.3"], [[]])),
+    "one draft of one list": (["draft=[a]", "draft.path=/a"], (["draft.path=/a"], [["draft=a"]])),
     "switches": (["--cfg", "job", "draft=[a]"], (["--cfg", "job"], [["draft=a"]])),
     "not ours": (["gammas=[1,3]", "leniences=[0.5]"], (["gammas=[1,3]", "leniences=[0.5]"], [[]])),
 }
@@ -137,7 +147,7 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     (run,) = store.summaries(tmp_path)
     assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
     assert proof["off"] == pytest.approx(best["calibrated"]["value"] / proof["measured"] - 1)
-    assert "→" in out and "to win" in out and "run for real" in out
+    assert "→" in out and " win" in out and "run for real" in out
     assert main(["recommend", *argv, "draft=random", "--picture", "c.gif"]) == 2
     assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
     assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2

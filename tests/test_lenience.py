@@ -140,7 +140,7 @@ def test_along_a_text() -> None:
         assert found.under["1"] == pytest.approx(found.beta)
         assert found.strayed["1"] == pytest.approx([0.0] * 4, abs=1e-6)
         assert sum(found.under["0.1"]) >= sum(found.beta)
-        assert found.at("0.1").kept == found.under["0.1"] == found.at("0.1").beta
+        assert found.at("0.1").ratio == found.under["0.1"] == found.at("0.1").beta
 
 
 def test_at_t_0_p_is_compared_before_argmax() -> None:

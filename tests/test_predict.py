@@ -9,11 +9,12 @@ from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.choose.words import reasons, winning_alpha, winning_c
-from specbench.decoding import Pass, autoregressive, speculative
+from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.costs import Costs, Round, probe
+from specbench.measure.costs import Costs
 from specbench.measure.predict import Predictions
+from specbench.measure.probe import Round, Timed, Way, probe
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
@@ -31,12 +32,12 @@ def fake_round(
 
     passes = {
         (draft, gamma): [
-            Pass(gamma, 0, 1, time(gamma * c), time(1 + 0.05 * gamma), time(0.02)) for _ in range(4)
+            Timed(gamma, gamma, 0, False, time(gamma * c), time(1 + 0.05 * gamma), time(0.02)) for _ in range(4)
         ]
         for draft, c in costs.items()
         for gamma in gammas
     }  # fmt: skip
-    return Round([time(1.0) for _ in range(12)], passes)
+    return Round([time(1.0) for _ in range(12)], passes, [])
 
 
 def texts(alpha: float, prompts: int, seed: int, length: int = 30) -> list[Agreement]:
@@ -55,13 +56,17 @@ def test_costs_are_in_target_steps_however_slow_the_machine() -> None:
 
 def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
     one = fake_round({"a": 0.1}, [2, 5])
-    short = Round(one.steps_s, {key: [Pass(1, 0, 1, 1, 1, 1)] if key[1] == 5 else p for key, p in one.passes.items()})
+    stopped = [Timed(5, 1, 0, False, 1, 1, 1)]
+    short = Round(one.steps_s, {key: stopped if key[1] == 5 else p for key, p in one.passes.items()}, [])
     assert set(Costs([short, short]).table()) == {("a", 2)}
 
 
 def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
     target = ToyModel(random_table(3))
-    drafts = {"near": ModelDraft(ToyModel(random_table(4)), VOCABULARY), "any": UniformDraft(4, torch.device("cpu"))}
+    drafts = {
+        "near": Way(ModelDraft(ToyModel(random_table(4)), VOCABULARY)),
+        "any": Way(UniformDraft(4, torch.device("cpu"))),
+    }
     text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
     rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, Sampling(1.0), max_new_tokens=40, rounds=6)
     assert len(rounds) == 6
@@ -167,7 +172,7 @@ class Clock:
     seconds = 0.0
 
 
-class Timed(ToyModel):
+class Clocked(ToyModel):
     """A toy model on a clock that only its own work moves: a + b n for n tokens. No noise, so that what is left between
     a prediction and a measurement is the prediction's own error."""
 
@@ -200,8 +205,8 @@ def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: floa
     clock, sampling = Clock(), Sampling(temperature)
     table = random_table(21) ** 2
     table /= table.sum(-1, keepdim=True)
-    target = Timed(table, clock, 1.0, 0.06)
-    draft = ModelDraft(Timed(0.6 * table + 0.4 * random_table(22), clock, 0.1, 0.01), VOCABULARY)
+    target = Clocked(table, clock, 1.0, 0.06)
+    draft = ModelDraft(Clocked(0.6 * table + 0.4 * random_table(22), clock, 0.1, 0.01), VOCABULARY)
     prompts = [Prompt((), (START, a, b)) for a in (0, 1, 2) for b in (0, 1, 2)] * 4
     generator = torch.Generator().manual_seed(4)
     keys = {"sampling": sampling, "max_new_tokens": 45, "generator": generator}
@@ -209,7 +214,13 @@ def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: floa
     found = [agreements(target, [draft], p, t, sampling)[0] for p, t in zip(prompts, written, strict=True)]
     gammas = [1, 2, 3, 5, 7]
     rounds = probe(
-        target, {"a": draft}, gammas, list(zip(prompts, written, strict=True)), sampling, max_new_tokens=45, rounds=8
+        target,
+        {"a": Way(draft)},
+        gammas,
+        list(zip(prompts, written, strict=True)),
+        sampling,
+        max_new_tokens=45,
+        rounds=8,
     )
     ranked = Predictions({"a": found}, rounds, 45, 100, 0).ranked
     missed = []
@@ -231,7 +242,7 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
     written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(400)]  # type: ignore[arg-type]
     found = {"a": [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]}
     rounds = probe(
-        target, {"a": draft}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
+        target, {"a": Way(draft)}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
     )
     assert 0.05 < Costs(rounds).stops("a") < 0.5
     for one in Predictions(found, rounds, 40, 2, 0).ranked:
@@ -245,7 +256,7 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
 def test_a_draft_that_never_ends_a_proposal_early() -> None:
     target = ToyModel(random_table(3))
     rounds = probe(
-        target, {"a": UniformDraft(4, torch.device("cpu"))}, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
+        target, {"a": Way(UniformDraft(4, torch.device("cpu")))}, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
         max_new_tokens=24, rounds=4,
     )  # fmt: skip
     assert Costs(rounds).stops("a") is None

@@ -1,4 +1,4 @@
-"""alpha of many drafts in one go: the target writes its sample once, and every draft is scored on it.
+"""alpha of many drafts in one go: the target writes its sample once, and every draft is scored on it, under every rule.
 
 A draft costs one reading of the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory
 is the models' weights and one chunk of distributions (`measure.agreement`), whatever the sample's size.
@@ -18,6 +18,7 @@ import torch
 
 from specbench.acceptance import lenient
 from specbench.choose.sample import Sample, target_sample
+from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.environment import environment, hardware
@@ -27,7 +28,8 @@ from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.models.load import name_of
 from specbench.run import Progress
-from specbench.run.build import Parts, build_each, resolve
+from specbench.run.accept import said
+from specbench.run.build import build_each, resolve
 from specbench.run.identity import draft_name, identify
 from specbench.run.pair import sampling_of
 
@@ -40,20 +42,24 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Scored:
-    """The drafts of one sampling setting, along the target's sample: `found[draft][i]` is along text i."""
+    """The ways of one sampling setting, along the target's sample: `found[draft][i]` is along text i."""
 
-    configs: list[ChooseConfig]
-    parts: list[Parts]
+    entries: list[Entry]
     sample: Sample
     found: dict[str, list[Agreement]]
     seconds: float  # that all drafts took
 
     @property
-    def names(self) -> list[str]:
-        return [draft_name(config) for config in self.configs]
+    def config(self) -> ChooseConfig:
+        """What they have in common."""
+        return self.entries[0].config
+
+    def judged(self) -> dict[str, list[Agreement]]:
+        """The agreement of each way, by its name, as its rule has it."""
+        return {entry.name: [entry.judged(one) for one in self.found[entry.draft]] for entry in self.entries}
 
 
-def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[tuple[ChooseConfig, Parts]]:
+def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
     """The resolved configs and their parts; models are loaded here."""
     resolved = []
     for config in configs:
@@ -62,32 +68,33 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[tuple[C
         # Rows are not read beyond what the sample could need.
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
-        require_distinct([draft_name(config) for config in group])
+        require_distinct([(draft_name(config), said(config.accept)) for config in group])
     if resolved[0].threads is not None:
         torch.set_num_threads(resolved[0].threads)
-    return list(zip(resolved, build_each(resolved, progress.say), strict=True))
+    return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say), strict=True)]
 
 
-def score(pairs: Sequence[tuple[ChooseConfig, Parts]], leniences: Sequence[float], progress: Progress) -> Scored:
+def score(entries: Sequence[Entry], leniences: Sequence[float], progress: Progress) -> Scored:
     """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it."""
-    configs, parts = [config for config, _ in pairs], [made for _, made in pairs]
-    config, target = configs[0], parts[0].target
+    config, parts = entries[0].config, entries[0].parts
     sampling = sampling_of(config)
+    drafts = {entry.draft: entry.parts.draft for entry in entries}  # each once, however many rules check it
+    rules = {entry.rule: entry.lossy for entry in entries if entry.lossy is not None}
+    rules |= {f"{one:g}": lenient(one, sampling) for one in leniences}
+    found: dict[str, list[Agreement]] = {draft: [] for draft in drafts}
     try:
         progress.say(f"the target writes its sample (T={sampling.temperature:g})")
-        sample = target_sample(config, parts[0], budget(config), progress)
-        progress.say(f"scoring {', '.join(draft_name(one) for one in configs)}")
-        began = target.now()
-        found: dict[str, list[Agreement]] = {draft_name(one): [] for one in configs}
-        rules = {f"{one:g}": lenient(one, sampling) for one in leniences}
+        sample = target_sample(config, parts, budget(config), progress)
+        progress.say(f"scoring {', '.join(drafts)}")
+        began = parts.target.now()
         for index, text in enumerate(sample.texts):
-            scores = agreements(target, [p.draft for p in parts], parts[0].prompts[index], text, sampling, rules)
-            for one, agreement in zip(configs, scores, strict=True):
-                found[draft_name(one)].append(agreement)
+            scores = agreements(parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules)
+            for draft, agreement in zip(drafts, scores, strict=True):
+                found[draft].append(agreement)
             progress.advance(index + 1, len(sample.texts))
     except FloatingPointError as error:
         raise MachineError(f"dtype={config.dtype}: {error}; use dtype=float32, and check the weights") from error
-    return Scored(configs, parts, sample, found, target.now() - began)
+    return Scored(list(entries), sample, found, parts.target.now() - began)
 
 
 def budget(config: ChooseConfig) -> int:
@@ -98,20 +105,19 @@ def budget(config: ChooseConfig) -> int:
 
 
 def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """Score every draft of `configs`, which differ in draft and temperature alone; write the record, and return it."""
-    pairs = prepare(configs, progress)
-    settings = [
-        list(group) for _, group in groupby(sorted(pairs, key=lambda p: _setting(p[0])), key=lambda p: _setting(p[0]))
-    ]
+    """Score every draft of `configs`, which differ in draft, rule and temperature alone; write the record, and return
+    it."""
+    entries = sorted(prepare(configs, progress), key=lambda entry: _setting(entry.config))
+    settings = [list(group) for _, group in groupby(entries, key=lambda entry: _setting(entry.config))]
     rows, raw = [], []
     surroundings = environment()
     for group in settings:
         began = time.perf_counter()
         scored = score(group, configs[0].leniences, progress)
-        rows += alpha_rows(scored, hardware(surroundings, group[0][0].device))
+        rows += alpha_rows(scored, hardware(surroundings, group[0].config.device))
         raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
-    ids = [identify(as_run(config)) for config, _ in pairs]
-    first = pairs[0][0]
+    ids = [identify(as_run(entry.config)) for entry in entries]
+    first = entries[0].config
     digest = hashlib.sha256(json.dumps([ids, first.tokens, first.leniences]).encode()).hexdigest()[:8]
     alpha_id = f"{name_of(first.target)}-{first.task.name}-{digest}"
     record = {
@@ -119,7 +125,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "alpha_id": alpha_id,
         "rows": rows,
         "settings": raw,
-        "configs": [asdict(config) for config, _ in pairs],
+        "configs": [asdict(entry.config) for entry in entries],
         "environment": surroundings,
     }
     file = alpha_folder(first.results) / f"{alpha_id}.json"
@@ -133,34 +139,45 @@ def alpha_folder(results: str | Path) -> Path:
 
 
 def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
-    """One row a draft: alpha with its interval over prompts, and alpha(l) for each lenience."""
+    """One row a draft and rule: alpha with its interval over prompts, alpha(l) for each lenience; and of a lossy rule
+    the share of drafted tokens that it keeps, and how far it strays from the target (total variation a token)."""
     rows = []
-    for config, name in zip(scored.configs, scored.names, strict=True):
-        texts = scored.found[name]
-
-        def mean(columns: list[tuple[float, int]], config: ChooseConfig = config) -> Interval:
-            return bootstrap(columns, ratio, config.resamples, config.seed)
-
-        alpha = mean([(sum(a.beta), len(a.beta)) for a in texts])
-        under_lenience = {
-            lenience: asdict(mean([(sum(a.under[lenience]), len(a.beta)) for a in texts]))
-            for lenience in texts[0].under
-        }
-        rows.append({
-            "target": name_of(config.target), "draft": name, "task": config.task.name,
+    for entry in scored.entries:
+        config, texts = entry.config, scored.found[entry.draft]
+        alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
+        row = {
+            "target": name_of(config.target), "draft": entry.draft, "task": config.task.name,
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
+            "accept": entry.rule, "lossy": entry.lossy is not None,
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
-            "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high, "lenient": under_lenience,
+            "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
+            "lenient": {
+                f"{one:g}": asdict(_under(config, texts, f"{one:g}"))
+                for one in config.leniences if f"{one:g}" in texts[0].under
+            },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        })  # fmt: skip
+        }  # fmt: skip
+        if entry.lossy is not None:
+            kept = _under(config, texts, entry.rule)
+            row |= {"alpha_rule": kept.value, "alpha_rule_low": kept.low, "alpha_rule_high": kept.high}
+            row |= {"strayed": sum(sum(a.strayed[entry.rule]) for a in texts) / sum(len(a.beta) for a in texts)}
+        rows.append(row)
     return rows
+
+
+def _under(config: ChooseConfig, texts: Sequence[Agreement], rule: str) -> Interval:
+    return _mean(config, [(sum(a.under[rule]), len(a.beta)) for a in texts])
+
+
+def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interval:
+    return bootstrap(columns, ratio, config.resamples, config.seed)
 
 
 def _raw(scored: Scored) -> dict[str, Any]:
     """What the rows are made from, and what it took."""
     return {
-        "temperature": scored.configs[0].sampling.temperature,
+        "temperature": scored.config.sampling.temperature,
         "sample": str(scored.sample.file),
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,

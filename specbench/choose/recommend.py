@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.words import reasons
+from specbench.choose.ways import Entry
+from specbench.choose.words import of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
-from specbench.measure.costs import Round, probe, step_seconds
+from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Prediction, Predictions
+from specbench.measure.probe import Round, probe
 from specbench.models import Prompt
 from specbench.models.load import name_of
 from specbench.run import Progress, execute
 from specbench.run.build import resolve
 from specbench.run.claim import claimed
-from specbench.run.identity import draft_name, identify
+from specbench.run.identity import identify
 from specbench.run.pair import sampling_of
 
 SCHEMA = 1
@@ -39,24 +41,30 @@ class Recommendation:
 
 
 def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommendation:
-    """Rank every (draft, gamma) of `configs`, which differ in draft alone; run the `verify` best for real."""
+    """Rank every (draft, gamma) of `configs`, which differ in draft and rule alone; run the `verify` best for real."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
     resolved = [resolve(config) for config in configs]
     with claimed(resolved[0].device, progress.say) as device:
         placed = [replace(config, device=str(device)) for config in configs]
-        pairs = prepare(placed, progress)
-        scored = score(pairs, (), progress)
-        rounds = time_passes(scored, progress)
-    config = scored.configs[0]
-    table = Predictions(scored.found, rounds, config.max_new_tokens, config.resamples, config.seed)
+        scored = score(prepare(placed, progress), (), progress)
+        progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}")
+        rounds = time_passes(scored, 0, scored.config.rounds)
+    config = scored.config
+    table = predictions(scored, rounds)
     if not table.ranked:
         raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
+    entries = {entry.name: entry for entry in scored.entries}
     # The proof is on the prompts of the prediction, unless the user names how many.
-    proved = [one if one.limit is not None else replace(one, limit=len(scored.sample.texts)) for one in configs]
-    verified = [_verify(proved, one, progress) for one in table.ranked[: config.verify]]
+    limit = configs[0].limit or len(scored.sample.texts)
+    proved = {entry.name: replace(one, limit=limit) for entry, one in zip(scored.entries, configs, strict=True)}
+    verified = [
+        _verify(proved[one.draft], one, progress) | _rule(entries[one.draft]) for one in table.ranked[: config.verify]
+    ]
     surroundings = environment()
-    ids = [identify(as_run(one, one.gammas[0])) for one in scored.configs]
+    ids = [identify(as_run(entry.config, config.gammas[0])) for entry in scored.entries]
+    alphas = alpha_rows(scored, hardware(surroundings, config.device))
+    strayed = {e.name: row["strayed"] for e, row in zip(scored.entries, alphas, strict=True) if row["lossy"]}
     digest = hashlib.sha256(json.dumps([ids, config.tokens, config.gammas, config.rounds]).encode()).hexdigest()[:8]
     record = {
         "schema": SCHEMA,
@@ -66,17 +74,17 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),
-        "engine": scored.parts[0].engine,
-        "rows": [one.row() for one in table.ranked],
-        "reasons": reasons(table),
+        "engine": scored.entries[0].parts.engine,
+        "rows": [one.row() | _rule(entries[one.draft]) for one in table.ranked],
+        "reasons": reasons(table) + of_lossy(table, strayed),
         "verified": verified,
-        "alpha_rows": alpha_rows(scored, hardware(surroundings, config.device)),
+        "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "rounds": [_raw(one) for one in rounds],
-        "configs": [asdict(one) for one in scored.configs],
+        "configs": [asdict(entry.config) for entry in scored.entries],
         "environment": surroundings,
     }
     file = Path(config.results) / "recommend" / f"{record['recommend_id']}.json"
@@ -84,33 +92,42 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     return Recommendation(file, record)
 
 
-def time_passes(scored: Scored, progress: Progress) -> list[Round]:
-    """Probes of every draft and gamma, inside texts spread over the sample."""
-    config = scored.configs[0]
-    progress.say(f"timing passes of {len(scored.names)} drafts at γ={','.join(str(g) for g in config.gammas)}")
-    texts: list[tuple[Prompt, list[int]]] = list(zip(scored.parts[0].prompts, scored.sample.texts, strict=False))
-    spread = [texts[index * len(texts) // config.rounds] for index in range(config.rounds)]
+def predictions(scored: Scored, rounds: Sequence[Round]) -> Predictions:
+    """What the agreement of each way and the timed passes come to."""
+    config = scored.config
+    whole = {entry.name for entry in scored.entries if entry.whole}
+    return Predictions(scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole)
+
+
+def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
+    """Rounds number `first` and so on of every way and gamma, in texts spread over the sample."""
+    config, parts = scored.config, scored.entries[0].parts
+    texts: list[tuple[Prompt, list[int]]] = list(zip(parts.prompts, scored.sample.texts, strict=False))
     return probe(
-        scored.parts[0].target,
-        {name: parts.draft for name, parts in zip(scored.names, scored.parts, strict=True)},
+        parts.target,
+        {entry.name: entry.way for entry in scored.entries},
         sorted(set(config.gammas)),
-        spread,
+        [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
         sampling_of(config),
         max_new_tokens=config.max_new_tokens,
-        rounds=config.rounds,
+        rounds=rounds,
         seed=config.seed,
+        first=first,
     )
 
 
-def _verify(configs: Sequence[ChooseConfig], one: Prediction, progress: Progress) -> dict[str, Any]:
-    """A real run of one (draft, gamma), beside what was predicted of it."""
-    (config,) = [config for config in configs if draft_name(config) == one.draft]
+def _rule(entry: Entry) -> dict[str, Any]:
+    """`way` is the draft's name with its rule, `draft` without."""
+    return {"draft": entry.draft, "accept": entry.rule, "lossy": entry.lossy is not None, "way": entry.name}
+
+
+def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[str, Any]:
+    """A real run of one way and gamma, beside what was predicted of it."""
     progress.say(f"running {one.draft} with γ={one.gamma}")
     result = execute(as_run(config, one.gamma), progress)
     summary = result.record["summary"]
     measured = summary["speedup_measured"]
     return {
-        "draft": one.draft,
         "gamma": one.gamma,
         "run_id": result.record["run_id"],
         "reused": result.reused,
@@ -128,12 +145,12 @@ def _verify(configs: Sequence[ChooseConfig], one: Prediction, progress: Progress
 
 
 def _raw(one: Round) -> dict[str, Any]:
-    """The times of a round, without the tokens that happened to be drafted."""
+    """A round as plain values."""
     return {
         "steps_s": one.steps_s,
+        "first_steps_s": one.first_steps_s,
         "passes": [
-            {"draft": draft, "gamma": gamma, "times": [
-                [p.drafted, p.draft_s, p.verify_s, p.accept_s] for p in passes]}
-            for (draft, gamma), passes in one.passes.items()
+            {"way": way, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
+            for (way, gamma), passes in one.passes.items()
         ],
-    }  # fmt: skip
+    }

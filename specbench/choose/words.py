@@ -1,5 +1,7 @@
 """A ranking in words: why the best is the best, what would let the next one win, and where the paper's formula errs."""
 
+from collections.abc import Mapping
+
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
 
@@ -94,9 +96,10 @@ def _would_win(best: Prediction, other: Prediction) -> str:
 
 def winning_c(best: Prediction, other: Prediction) -> float | None:
     """The c at which `other` ties; None where not even 0 would do."""
-    tokens = other.calibrated.value * other.cost.of_pass(other.gamma)  # per pass, as its own texts and ends have it
-    room = tokens / best.calibrated.value - other.cost.verify_cost - other.cost.overhead
-    return room / other.gamma if room >= 0 else None
+    # All that its passes cost more than those of a tie must come off the tokens that they draft.
+    surplus = other.steps_per_pass * (1 - other.calibrated.value / best.calibrated.value)
+    c = other.cost.c - surplus / other.drafted_per_pass
+    return c if c >= 0 else None
 
 
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
@@ -112,6 +115,22 @@ def winning_alpha(best: Prediction, other: Prediction) -> float | None:
         else:
             high = middle
     return high
+
+
+def of_lossy(table: Predictions, strayed: Mapping[str, float]) -> list[str]:
+    """What must be said of lossy ways: how far each strays, and which is the best of those that do not. `strayed` is
+    the mean total variation of a token, by the way's name."""
+    said = [
+        f"{way}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its α, "
+        "along the target's own text"
+        for way, far in strayed.items()
+    ]
+    lossless = [one for one in table.ranked if one.draft not in strayed]
+    if lossless and table.ranked[0].draft in strayed:
+        said.append(
+            f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].calibrated.value:.2f}× faster"
+        )
+    return said
 
 
 def _paper(table: Predictions) -> list[str]:

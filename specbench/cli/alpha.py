@@ -18,6 +18,8 @@ Writes results/alpha/ID.json and shows a table with 95% intervals.
                     along text that the target writes at that T)
   tokens=N          size of the sample (default 10000 on a GPU, 2000 on a CPU); the interval says what that buys
   'leniences=[1.0,0.5]'  of alpha(l), appendix A.5
+  'accept=[exact,typical]'  rules (specbench list accept), each with each draft: the share that it keeps, and how far
+                    what comes out strays from the target, beside alpha; accept.lenience= may be a list
   target= task= limit= max_new_tokens= seed= dtype= device= engine= threads= results=   as in `specbench run --help`
 """
 
@@ -49,27 +51,20 @@ def show(file: Path, record: dict[str, Any]) -> None:
     from specbench.measure.intervals import FEW_PROMPTS
 
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 120)
+    console.width = max(console.width, 160)
     rows = record["rows"]
     first = rows[0]
     console.print(f"α of drafts for [bold]{first['target']}[/bold] on {first['task']}, {first['dtype']}")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in (
-        "draft",
-        "T",
-        "α",
-        "95%",
-        *(f"α(l={one})" for one in first["lenient"] if one != "1"),
-        "tokens",
-        "prompts",
-    ):
-        table.add_column(title, justify="left" if title == "draft" else "right")
+    ruled = any(row["accept"] != "exact" for row in rows)
+    leniences = [one for one in first["lenient"] if one != "1"]
+    rule = ("rule", "α(rule)", "95%", "strays") if ruled else ()
+    for title in ("draft", "T", "α", "95%", *rule, *(f"α(l={one})" for one in leniences), "tokens", "prompts"):
+        table.add_column(title, justify="left" if title in ("draft", "rule") else "right")
     for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
-        low, high = row["alpha_low"], row["alpha_high"]
         table.add_row(
-            row["draft"], f"{row['temperature']:g}", f"{row['alpha']:.3f}",
-            "–" if low is None else f"{low:.3f}–{high:.3f}",
-            *(f"{value['value']:.3f}" for one, value in row["lenient"].items() if one != "1"),
+            row["draft"], f"{row['temperature']:g}", f"{row['alpha']:.3f}", _span(row["alpha_low"], row["alpha_high"]),
+            *(_of_rule(row) if ruled else ()), *(f"{row['lenient'][one]['value']:.3f}" for one in leniences),
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
@@ -82,3 +77,15 @@ def show(file: Path, record: dict[str, Any]) -> None:
     if min(row["prompts"] for row in rows) < FEW_PROMPTS:
         console.print(f"{min(row['prompts'] for row in rows)} prompts are few: the intervals are rough")
     console.print(f"record: {file}")
+
+
+def _of_rule(row: dict[str, Any]) -> list[str]:
+    """The rule, the share of drafted tokens that it keeps, and how far it strays from the target."""
+    if not row["lossy"]:
+        return [row["accept"], "–", "–", "0"]
+    span = _span(row["alpha_rule_low"], row["alpha_rule_high"])
+    return [f"{row['accept']} (lossy)", f"{row['alpha_rule']:.3f}", span, f"{row['strayed']:.3f}"]
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return "–" if low is None else f"{low:.3f}–{high:.3f}"

@@ -1,4 +1,5 @@
-"""Lists on the command line: `draft=[unigram,bigram]`, `draft.path=[DIR1,DIR2]`, `sampling.temperature=[0,1]`.
+"""Lists on the command line: `draft=[unigram,bigram]`, `draft.path=[DIR1,DIR2]`, `accept=[exact,lenient]`,
+`accept.lenience=[0.5,0.3]`, `sampling.temperature=[0,1]`.
 
 Hydra picks one choice of a group. A verb that compares several composes its config once for each combination: the
 first is launched by Hydra as any other, so that its switches and errors are the same, and the others are composed
@@ -19,11 +20,14 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch, one_line, to_schema
+from specbench.config.checks import RULE_OF
 from specbench.errors import MachineError, UserError
 
 T = TypeVar("T")
 Overrides = list[str]
 DRAFT = ("draft", "draft.path")  # both name drafts, so their lists add up
+OWNER = {f"accept.{key}": rule for key, rule in RULE_OF.items()}
+ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
 TEMPERATURE = "sampling.temperature"
 
 
@@ -58,28 +62,46 @@ def launch_each(
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
-    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest."""
-    listed: dict[str, list[str]] = {}
-    single: dict[str, str] = {}
+    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest, then rules."""
+    given: dict[str, list[str]] = {}  # each key's values, as overrides
+    listed = set()
     for argument in argv:
         parsed = _parsed(argument)
-        if parsed is not None and parsed.key_or_group in (*DRAFT, TEMPERATURE):
-            key = parsed.key_or_group
-            if (values := _values(parsed)) is None:
-                single[key] = argument
-            else:
-                if not values:
-                    raise UserError(f"{key}=[]: the list is empty")
-                listed[key] = [f"{key}={value}" for value in values]
-    several = {key: overrides for key, overrides in listed.items() if len(overrides) > 1}
-    drafts = [one for key in DRAFT for one in listed.get(key, [single[key]] if key in single and several else [])]
-    axes = [drafts] if any(key in listed for key in DRAFT) else []
+        if parsed is None or parsed.key_or_group not in (*DRAFT, *ACCEPT, TEMPERATURE):
+            continue
+        key = parsed.key_or_group
+        given[key] = [argument]
+        if (values := _values(parsed)) is not None:
+            if not values:
+                raise UserError(f"{key}=[]: the list is empty")
+            given[key] = [f"{key}={value}" for value in values]
+            listed.add(key)
+    axes = []
+    if any(key in listed for key in DRAFT):
+        several = any(len(given[key]) > 1 for key in DRAFT if key in listed)
+        axes.append([[one] for key in DRAFT for one in given.get(key, []) if key in listed or several])
+    if any(key in listed for key in ACCEPT):
+        axes.append(_rules(given))
     if TEMPERATURE in listed:
-        axes.append(listed[TEMPERATURE])
-    elif TEMPERATURE not in single and TEMPERATURE in defaults:
-        axes.append([f"{TEMPERATURE}={value}" for value in defaults[TEMPERATURE]])
-    moved = {one for axis in axes for one in axis} | {a for a in argv if (p := _parsed(a)) and p.key_or_group in listed}
-    return [argument for argument in argv if argument not in moved], [list(these) for these in product(*axes)]
+        axes.append([[one] for one in given[TEMPERATURE]])
+    elif TEMPERATURE not in given and TEMPERATURE in defaults:
+        axes.append([[f"{TEMPERATURE}={value}"] for value in defaults[TEMPERATURE]])
+    moved = {one for axis in axes for these in axis for one in these}
+    moved |= {a for a in argv if (p := _parsed(a)) and p.key_or_group in listed}
+    rest = [argument for argument in argv if argument not in moved]
+    return rest, [[one for these in combined for one in these] for combined in product(*axes)]
+
+
+def _rules(given: dict[str, list[str]]) -> list[Overrides]:
+    """Each rule, with each value of the keys that are its own; exact where none is named."""
+    found = []
+    for rule in given.get("accept", ["accept=exact"]):
+        own = [given[key] for key in ACCEPT[1:] if key in given and OWNER[key] == rule.partition("=")[2]]
+        found += [[rule, *values] for values in product(*own)]
+    stray = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
+    if stray:
+        raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has one; name that rule too")
+    return found
 
 
 def _parsed(argument: str) -> Override | None:

@@ -15,6 +15,8 @@ passes on the engine that a run uses, and from both the speedup to expect, with 
 best and what would have to change for the next to win. Writes results/recommend/ID.json.
 
   'draft=[A,B]'     any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up
+  'accept=[exact,block]'  rules (specbench list accept), each with each draft; accept.lenience= goes to lenient alone
+                    and may be a list; lossy ones say so wherever they appear
   'gammas=[1,3,5]'  what to choose from (default 1,2,3,4,5,7,10)
   --verify N        run the N best for real, and show how the prediction fared (also: verify=N)
   --picture FILE    draw it: .svg, .pdf or .png
@@ -94,7 +96,7 @@ def show(file: Path, record: dict[str, Any]) -> None:
         cost, calibrated = row["cost"], row["calibrated"]
         low, high = calibrated["low"], calibrated["high"]
         table.add_row(
-            "→" if place == 0 else "", row["draft"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
+            "→" if place == 0 else "", row["way"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
             f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
             f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}", f"{row['predicted']:.2f}",
             f"{calibrated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
@@ -117,7 +119,7 @@ def _proof(verified: list[dict[str, Any]]) -> Any:
     for one in verified:
         measured = one["measured"]
         table.add_row(
-            one["draft"], str(one["gamma"]), f"{one['calibrated']['value']:.2f}",
+            one["way"], str(one["gamma"]), f"{one['calibrated']['value']:.2f}",
             "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
             "–" if one["off"] is None else f"{100 * one['off']:+.1f}%",

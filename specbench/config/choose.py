@@ -1,4 +1,4 @@
-"""The keys of `specbench alpha` and `specbench recommend`: those of a run, and a few of their own."""
+"""The keys of `specbench alpha`, `recommend` and `misses`: those of a run, and a few of their own."""
 
 from dataclasses import dataclass, field, fields
 
@@ -13,19 +13,16 @@ class ChooseConfig(RunConfig):
 
     tokens: int | None = None  # of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU
     leniences: list[float] = field(default_factory=lambda: [1.0, 0.5, 0.3, 0.1])  # of alpha(l), A.5
-    gammas: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5, 7, 10])  # recommend: what to choose from
-    rounds: int = 6  # recommend: of timed passes
+    gammas: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5, 7, 10])  # recommend, misses: what to choose from
+    rounds: int = 6  # recommend, misses: of timed passes
     verify: int = 0  # recommend: how many of the best to run for real
+    repeats: int = 2  # misses: times that each way decodes each prompt
 
 
 def check_choose(config: ChooseConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
     require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
-    require(
-        config.accept.rule in ("exact", "block"),
-        "accept.rule", config.accept.rule, "exact or block: alpha and what is predicted from it are of lossless rules",
-    )  # fmt: skip
     require(
         config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null: one gamma is predicted"
     )
@@ -36,14 +33,15 @@ def check_choose(config: ChooseConfig) -> None:
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
     require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
+    require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
     require(config.verify >= 0, "verify", config.verify, "at least 0")
 
 
-def require_distinct(names: list[str]) -> None:
-    """Drafts are told apart by name."""
+def require_distinct(names: list[tuple[str, str]]) -> None:
+    """Drafts with their rules are told apart by name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"draft: two of the drafts are called {twice}; name one of them otherwise")
+        raise UserError(f"draft: two of the drafts are called {twice[0]}; name one of them otherwise")
 
 
 def as_run(config: ChooseConfig, gamma: int | None = None) -> RunConfig:

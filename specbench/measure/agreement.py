@@ -28,20 +28,21 @@ class Agreement:
     """One draft along one text x_1 ... x_n of the target; every list has an entry a token.
 
     beta: sum_x min(p(x), q(x)), the chance that the draft's token is accepted here. Its mean is alpha.
-    kept: min(1, q(x_i) / p(x_i)), the same chance given that the text goes on with x_i. Where a pass has got to i, the
-        events along a text drawn from p are independent given the text, with these chances, so that products of them
-        over neighbours are right where products of betas are not: after an accepted token the text is no longer a
-        draw from p alone. `measure.positions` counts passes with them.
+    ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that the text goes on with x_i. Where a pass has got
+        to i, the events along a text drawn from p are independent given the text, with these chances, so that products
+        of them over neighbours are right where products of betas are not: after an accepted token the text is no
+        longer a draw from p alone. `measure.positions` counts passes with them. What lies above 1 is of use to block
+        verification alone.
     silent: whether the draft has nothing to propose here (a look-up that finds no match).
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     strayed: how far the token that comes out under the rule is from the target's, in total variation.
 
-    At T = 0 p and q are one-hot, and both beta and kept are 1 where the argmaxes agree and 0 elsewhere.
+    At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
     """
 
     beta: list[float] = field(default_factory=list)
-    kept: list[float] = field(default_factory=list)
+    ratio: list[float] = field(default_factory=list)
     silent: list[bool] = field(default_factory=list)
     under: dict[str, list[float]] = field(default_factory=dict)
     strayed: dict[str, list[float]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Agreement:
     def at(self, rule: str) -> "Agreement":
         """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
         rule would be another."""
-        return replace(self, beta=self.under[rule], kept=self.under[rule])
+        return replace(self, beta=self.under[rule], ratio=self.under[rule])
 
 
 def agreements(
@@ -80,18 +81,18 @@ def agreements(
             q_LV = one.score(tokens[:stop], start)
             agreement.beta.extend(p_LV.minimum(q_LV).sum(-1).tolist())
             agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
-            agreement.kept.extend(_kept(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
+            agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
             for name, rule in rules.items():
                 agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
                 agreement.strayed[name].extend(strayed(rule, warm_LV, q_LV).tolist())
     return found
 
 
-def _kept(p_L1: Tensor, q_L1: Tensor) -> list[float]:
-    """min(1, q / p) of the tokens written. p is 0 only where rounding tells two ways of computing it apart; the
-    token was written all the same."""
+def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:
+    """q / p of the tokens written. p is 0 only where rounding tells two ways of computing it apart; the token was
+    written all the same."""
     ratio_L1 = torch.where(p_L1 > 0, q_L1 / p_L1, (q_L1 > 0).to(q_L1.dtype))
-    values: list[float] = ratio_L1.clamp(max=1).squeeze(-1).tolist()
+    values: list[float] = ratio_L1.squeeze(-1).tolist()
     return values
 
 

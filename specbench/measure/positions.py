@@ -1,9 +1,16 @@
-"""Passes that a fixed gamma needs for a text, from the chance at each token that a drafted one is kept there.
+"""Passes that a fixed gamma needs for a text, from q / p at each of its tokens.
 
 Eq. 1 takes one alpha for all positions, independently. Real texts have easy stretches and hard ones, and they end: the
-last pass emits less. Here a text is walked from its first token with the chances of its own tokens
-(`Agreement.kept`), so nothing is assumed but that the draft answers alike to the same text. At T = 0 the count is the
+last pass emits less. Here a text is walked from its first token with the ratios of its own tokens
+(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text. At T = 0 the count is the
 very one that decoding gives; at T > 0 it is the expectation over the acceptance draws, given the text.
+
+Given the text, a pass that began at s keeps its tokens up to i with the chance
+- prod_{s <= j <= i} min(1, q_j / p_j) where each token is judged alone (Algorithm 1, and a `TokenRule` by its own
+  chances);
+- min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
+  and then kept with w_i (`acceptance.block`: the chance that at least i of these drafted tokens stay), and the text has
+  them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
 
 Knows plain numbers only.
 """
@@ -14,16 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEGLIGIBLE = 1e-9
+SURPLUS = 1e12  # products of ratios are cut here, so that none becomes infinite
 
 
 def passes(
-    kept: Sequence[float],
+    ratio: Sequence[float],
     gamma: int,
     most: int | None = None,
     silent: Sequence[bool] = (),
     stops: float | None = 0.0,
+    whole: bool = False,
 ) -> NDArray[np.float64]:
-    """Expected passes over this text that draft 0, 1, ... gamma tokens; their sum is the expected number of passes.
+    """Expected passes [2, gamma + 1] over this text that draft 0, 1, ... gamma tokens: the first pass of the text, and
+    all others. `whole`: the drafted block is judged as one (block verification).
 
     A text shorter than `most` (the limit on new tokens) ended by itself, and its last token can be drafted and kept;
     None is no limit. Near the limit a pass drafts no more than there is room for, and one that begins where the draft
@@ -31,9 +41,9 @@ def passes(
     each token from the rejected one on, that the draft ends its proposal there, as a model does when it draws the end
     of the text. None: this draft never ends a proposal early, not at the end of the text either.
     """
-    length = len(kept)
+    length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
-    counts = np.zeros(gamma + 1)
+    found = np.zeros((2, gamma + 1))
     begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
     begun[0] = 1.0
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
@@ -41,14 +51,17 @@ def passes(
         chance = begun[start]
         if chance < NEGLIGIBLE:
             continue
+        counts = found[min(start, 1)]
         drafted = 0 if silent and silent[start] else min(gamma, most - start - 1)
-        reached = chance
+        reached, product = chance, 1.0
         for place in range(start, min(start + drafted, length)):
-            rejected = reached * (1 - kept[place])
+            product = min(product * ratio[place], SURPLUS)
+            kept = min(reached, chance * product) if whole else reached * min(1.0, ratio[place])
+            rejected = reached - kept
             begun[min(place + 1, length)] += rejected
             accepted = place - start
             counts[accepted + 1 : drafted + 1] += rejected * drafted_more[drafted - accepted]
-            reached *= kept[place]
+            reached = kept
             if reached < NEGLIGIBLE:
                 break
         else:
@@ -57,7 +70,7 @@ def passes(
                 counts[drafted] += reached
             else:
                 counts[drafted if stops is None else length - start] += reached  # the end of the text was drafted
-    return counts
+    return found
 
 
 def _stopping(chance: float, room: int) -> NDArray[np.float64]:

@@ -3,32 +3,33 @@
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha.
 - calibrated_iid: E / (gamma c + v + overhead), with what a pass really costs, E still by Eq. 1.
-- calibrated: tokens over the cost of the passes that these very texts need (`measure.positions`), whose neighbouring
-  positions are not independent and which end.
+- calibrated: the baseline's steps over the cost of the passes that these very texts need (`measure.positions`), whose
+  neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
 machine that was busier at one time than at another.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from specbench import theory
 from specbench.measure.agreement import Agreement
-from specbench.measure.costs import Cost, Costs, Round
-from specbench.measure.intervals import Interval, bootstrap, ratio
+from specbench.measure.costs import Cost, Costs, Prices
+from specbench.measure.intervals import Interval, bootstrap, ratio, ratio_of_ratios
 from specbench.measure.positions import passes
+from specbench.measure.probe import Key, Round
 
-Key = tuple[str, int]  # draft, gamma
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One (draft, gamma) with all that its speedup is made from."""
+    """One (draft, gamma) with all that its speedup is made from. Where several rules check one draft, `draft` is the
+    name of the way: the draft with its rule."""
 
     draft: str
     gamma: int
@@ -37,6 +38,7 @@ class Prediction:
     tokens_per_pass: float  # as the texts need
     tokens_per_pass_iid: float  # Eq. 1
     drafted_per_pass: float
+    steps_per_pass: float  # what a pass costs in the mean, in target steps: some begin a text, some draft less
     predicted: float
     calibrated_iid: float
     calibrated: Interval
@@ -47,7 +49,7 @@ class Prediction:
 
 
 class Predictions:
-    """All (draft, gamma) of a probe over the same texts, best first."""
+    """All (draft, gamma) of a probe over the same texts, best first. Those in `whole` judge a drafted block as one."""
 
     def __init__(
         self,
@@ -56,80 +58,94 @@ class Predictions:
         max_new_tokens: int,
         resamples: int,
         seed: int,
+        whole: Collection[str] = (),
     ) -> None:
         self.found = found
         timed = Costs(rounds)
-        self.costs = timed.table()
+        self.prices = timed.prices()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: timed.stops(draft) for draft in found}
         self.counts = {
-            (draft, gamma): np.array(
-                [passes(a.kept, gamma, max_new_tokens, a.silent, stops[draft]) for a in found[draft]]
-            )
-            for draft, gamma in self.costs
-        }  # [prompts, gamma + 1]
-        self._resamples = self._resampled(timed, len(rounds), resamples, seed)
+            (draft, gamma): np.array([
+                passes(a.ratio, gamma, max_new_tokens, a.silent, stops[draft], draft in whole) for a in found[draft]
+            ])
+            for draft, gamma in self.prices.costs
+        }  # [prompts, 2, gamma + 1]  # fmt: skip
+        prompts = len(self.tokens_P)
+        if prompts < 2 or len(timed.rounds) < 2:
+            self.weights_SP, self.drawn = np.empty((0, prompts), np.int64), []
+        else:
+            generator = np.random.default_rng(seed)
+            self.weights_SP = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
+            picks = generator.integers(len(timed.rounds), size=(TABLES, len(timed.rounds)))
+            self.drawn = [self._with_all(timed.prices(picked)) for picked in picks]
+        self.resampled = {key: self._resampled(key) for key in self.counts}
         alphas = {
             draft: bootstrap([(sum(a.beta), len(a.beta)) for a in texts], ratio, resamples, seed)
             for draft, texts in found.items()
         }
-        ranked = [self._predict(key, alphas[key[0]]) for key in self.costs]
+        ranked = [self._predict(key, alphas[key[0]]) for key in self.counts]
         self.ranked = sorted(ranked, key=lambda one: -one.calibrated.value)
 
     def _predict(self, key: Key, alpha: Interval) -> Prediction:
         draft, gamma = key
-        cost, counts_PG = self.costs[key], self.counts[key]
-        number = counts_PG.sum()
+        cost, counts_2G = self.prices.costs[key], self.counts[key].sum(0)
+        number = counts_2G.sum()
         by_equation = theory.expected_tokens(alpha.value, gamma)
         return Prediction(
             draft, gamma, alpha, cost,
             tokens_per_pass=float(self.tokens_P.sum() / number),
             tokens_per_pass_iid=by_equation,
-            drafted_per_pass=float((counts_PG * np.arange(gamma + 1)).sum() / number),
+            drafted_per_pass=float((counts_2G @ np.arange(gamma + 1)).sum() / number),
+            steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
             predicted=theory.walltime_improvement(alpha.value, gamma, cost.c),
             calibrated_iid=by_equation / cost.of_pass(gamma),
-            calibrated=self._interval(self._speedup(key), lambda values: values[key]),
+            calibrated=_interval(self._speedup(key), self.resampled[key]),
         )  # fmt: skip
 
     def times_better(self, one: Key, other: Key) -> Interval:
         """The calibrated speedup of `one` over that of `other`, on the same prompts and rounds."""
-        return self._interval(self._speedup(one) / self._speedup(other), lambda values: values[one] / values[other])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            resampled_S = self.resampled[one] / self.resampled[other]
+        return _interval(self._speedup(one) / self._speedup(other), resampled_S)
 
-    def _interval(self, value: float, of: Callable[[dict[Key, float]], float]) -> Interval:
-        if not self._resamples:
-            return Interval(value, None, None)
-        low, high = np.nanquantile([of(values) for values in self._resamples], [0.025, 0.975])
-        return Interval(value, float(low), float(high))
+    def miss(self, key: Key, times_P4: ArrayLike) -> Interval:
+        """The calibrated speedup over the measured one, less 1, on the same drawn prompts. `times_P4` holds of each text
+        the seconds and tokens of the baseline, then of speculative decoding."""
+        times_P4 = np.asarray(times_P4, float)
+        off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
+        return _interval(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)
 
     def _speedup(self, key: Key) -> float:
-        return float(self.tokens_P.sum() / (self.counts[key].sum(0) @ self._price_G(key, self.costs)))
+        spent = (self.counts[key] * self.prices.of_passes(key)).sum()
+        return float(_baseline_P(self.tokens_P, self.prices).sum() / spent)
 
-    def _price_G(self, key: Key, table: Mapping[Key, Cost]) -> NDArray[np.float64]:
-        """What a pass costs that drafts 0 ... gamma tokens. Between the gammas that were timed, drafting and checking
-        are lines (the first drafted token of a pass costs more than the next); drafting nothing is a plain step."""
-        draft, gamma = key
-        known = sorted(one for name, one in table if name == draft and one <= gamma)
-        drafted = np.arange(gamma + 1)
-        verify_cost = np.interp(drafted, [0, *known], [1.0, *(table[draft, one].verify_cost for one in known)])
-        drafting = np.interp(drafted, [0, *known], [0.0, *(one * table[draft, one].c for one in known)])
-        priced: NDArray[np.float64] = drafting + verify_cost + table[key].overhead
-        return priced
+    def _with_all(self, prices: Prices) -> Prices:
+        """`prices`, and what none of the drawn rounds saw as all rounds have it."""
+        return replace(
+            prices,
+            costs={**self.prices.costs, **prices.costs},
+            idle={**self.prices.idle, **prices.idle},
+            short={**self.prices.short, **prices.short},
+        )
 
-    def _resampled(self, timed: Costs, rounds: int, resamples: int, seed: int) -> list[dict[Key, float]]:
-        """The speedups of all keys under one draw of prompts and rounds after another."""
-        prompts = len(self.tokens_P)
-        if prompts < 2 or rounds < 2:
-            return []
-        generator = np.random.default_rng(seed)
-        of_prompts = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
-        drawn_rounds = generator.integers(rounds, size=(TABLES, rounds))
-        tables = [{**self.costs, **timed.table(picked)} for picked in drawn_rounds]
-        tokens = of_prompts @ self.tokens_P
-        counts = {key: of_prompts @ counts_PG for key, counts_PG in self.counts.items()}
-        drawn = []
-        for number in range(resamples):
-            table = tables[number % len(tables)]
-            drawn.append(
-                {key: tokens[number] / (counts[key][number] @ self._price_G(key, table)) for key in self.costs}
-            )
-        return drawn
+    def _resampled(self, key: Key) -> NDArray[np.float64]:
+        """Its speedup under one draw [S] of prompts and rounds after another: the rounds' few prices in turn."""
+        values_S = np.empty(len(self.weights_SP))
+        for number, prices in enumerate(self.drawn):
+            weights = self.weights_SP[number :: len(self.drawn)]
+            spent_P = (self.counts[key] * prices.of_passes(key)).sum((1, 2))
+            values_S[number :: len(self.drawn)] = (weights @ _baseline_P(self.tokens_P, prices)) / (weights @ spent_P)
+        return values_S
+
+
+def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:
+    """Target steps that each text takes without a draft."""
+    return tokens_P - 1 + prices.first_step
+
+
+def _interval(value: float, resampled_S: NDArray[np.float64]) -> Interval:
+    if not len(resampled_S):
+        return Interval(value, None, None)
+    low, high = np.nanquantile(resampled_S, [0.025, 0.975])
+    return Interval(value, float(low), float(high))

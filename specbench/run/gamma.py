@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from specbench.acceptance import accept_block
 from specbench.config import RunConfig
 from specbench.config.checks import MAX_GAMMA
 from specbench.decoding import autoregressive
 from specbench.gamma import Adaptive, Constant, Gamma, Heuristic
 from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.costs import probe
 from specbench.measure.predict import Prediction, Predictions
+from specbench.measure.probe import Way, probe
 from specbench.run.accept import pick
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
@@ -99,14 +100,13 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         found = [Agreement([alpha] * len(text), [alpha] * len(text)) for text in texts]
     rounds = probe(
         parts.target,
-        {name: parts.draft},
+        {name: Way(parts.draft, picked.accept, picked.compared)},
         CANDIDATES,
         list(zip(prompts, texts, strict=True)),
         sampling,
         max_new_tokens=config.max_new_tokens,
         rounds=ROUNDS,
         seed=config.seed,
-        accept=picked.accept,
-        compared=picked.compared,
     )
-    return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed).ranked
+    whole = {name} if picked.accept is accept_block else set()
+    return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

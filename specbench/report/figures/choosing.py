@@ -14,7 +14,7 @@ MOST_PANELS = 4
 def choosing(record: dict[str, Any], name: str = "choosing") -> Drawn:
     """`record` is that of `specbench recommend`. Drafts come in the order of their best gamma."""
     rows = _rows(record)
-    drafts = list(dict.fromkeys(row["draft"] for row in record["rows"]))[:MOST_PANELS]
+    drafts = list(dict.fromkeys(_way(row) for row in record["rows"]))[:MOST_PANELS]
     figure, axes = panels(len(drafts), width=0.8 + 2.4 * len(drafts), height=2.7)
     highs = rows[["predicted", "calibrated", "calibrated_high", "measured_high"]].max().max()
     top = max(1.15, 1.05 * min(float(highs), 1.5 * float(rows["calibrated"].max())))
@@ -30,12 +30,12 @@ def choosing(record: dict[str, Any], name: str = "choosing") -> Drawn:
 
 
 def _rows(record: dict[str, Any]) -> pd.DataFrame:
-    proofs = {(one["draft"], one["gamma"]): one for one in record["verified"]}
+    proofs = {(_way(one), one["gamma"]): one for one in record["verified"]}
     rows = []
     for row in record["rows"]:
-        proof = proofs.get((row["draft"], row["gamma"]), {})
+        proof = proofs.get((_way(row), row["gamma"]), {})
         rows.append({
-            "draft": row["draft"], "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
+            "draft": _way(row), "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
             "predicted": row["predicted"], "calibrated": row["calibrated"]["value"],
             "calibrated_low": row["calibrated"]["low"], "calibrated_high": row["calibrated"]["high"],
             "measured": proof.get("measured"), "measured_low": proof.get("measured_low"),
@@ -45,6 +45,11 @@ def _rows(record: dict[str, Any]) -> pd.DataFrame:
     numbers = [column for column in frame if column not in ("draft", "run_id")]
     frame[numbers] = frame[numbers].astype(float)
     return frame
+
+
+def _way(row: dict[str, Any]) -> str:
+    """The draft with its rule; records from before rules were compared name the draft alone."""
+    return str(row.get("way", row["draft"]))
 
 
 def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:

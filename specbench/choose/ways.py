@@ -1,0 +1,66 @@
+"""What is compared: drafts, each with a rule that checks it. Says what a way is called, and what its rule makes of p
+and q.
+
+- Algorithm 1 (`exact`): the draft's own agreement.
+- `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
+  and is counted so (`measure.positions`).
+- `lenient` and `typical` (lossy): a `TokenRule`'s formulas on the same p and q. What they keep is computed along the
+  target's own text, where text written under them would soon be another: an estimate.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from specbench.acceptance import TokenRule, accept_block
+from specbench.config import ChooseConfig
+from specbench.measure.agreement import Agreement
+from specbench.measure.probe import Way
+from specbench.run.accept import Picked, pick, said
+from specbench.run.build import Parts
+from specbench.run.identity import draft_name
+from specbench.run.pair import sampling_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One draft with one rule, resolved and loaded."""
+
+    config: ChooseConfig
+    parts: Parts
+
+    @property
+    def draft(self) -> str:
+        return draft_name(self.config)
+
+    @property
+    def rule(self) -> str:
+        """As tables call it: 'exact', 'lenient l=0.3'."""
+        return said(self.config.accept)
+
+    @cached_property
+    def picked(self) -> Picked:
+        return pick(self.config, sampling_of(self.config))
+
+    @property
+    def lossy(self) -> TokenRule | None:
+        return self.picked.lossy
+
+    @property
+    def whole(self) -> bool:
+        """Whether the drafted block is judged as one."""
+        return self.picked.accept is accept_block
+
+    @property
+    def name(self) -> str:
+        """The draft, and its rule where that is not Algorithm 1. A lossy one says so."""
+        if self.rule == "exact":
+            return self.draft
+        return f"{self.draft}, {self.rule}" + (" (lossy)" if self.lossy is not None else "")
+
+    @property
+    def way(self) -> Way:
+        return Way(self.parts.draft, self.picked.accept, self.picked.compared)
+
+    def judged(self, agreement: Agreement) -> Agreement:
+        """The draft's agreement as this rule has it."""
+        return agreement if self.lossy is None else agreement.at(self.rule)

@@ -1,0 +1,165 @@
+"""Timed passes of the real loop, from which `measure.costs` makes c, v(gamma) and overhead.
+
+A probe is a handful of passes, begun inside texts that the target wrote, at places spread over their length, so that
+caches are as long as in a run and the engine is the one that a run uses. The first pass of a text is timed from its
+own beginning, for there an engine makes ready what belongs to the source. Every round visits each way of decoding in
+turn, the baseline first and then every gamma.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import TypeVar
+
+import torch
+
+from specbench.acceptance import AcceptanceRule, accept_exact
+from specbench.decoding import Pass, autoregressive, speculative
+from specbench.drafts import Draft
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling
+
+T = TypeVar("T")
+Text = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
+Key = tuple[str, int]  # the name of a way, and gamma
+STEPS = 16  # baseline steps of a round
+PASSES = 5  # about so many passes of each (way, gamma) a round
+GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
+
+
+@dataclass(frozen=True)
+class Way:
+    """A draft, and the rule that checks it; `compared` is how p is adjusted for the rule, where not as for sampling."""
+
+    draft: Draft
+    accept: AcceptanceRule = accept_exact
+    compared: Sampling | None = None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A pass as it was timed, in seconds. `asked` is what it was to draft, `first` whether it began a text."""
+
+    asked: int
+    drafted: int
+    accepted: int
+    first: bool
+    draft_s: float
+    verify_s: float
+    accept_s: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One place of one text: seconds of baseline steps, and the passes of each (way, gamma)."""
+
+    steps_s: list[float]
+    passes: dict[Key, list[Timed]]
+    first_steps_s: list[float]  # those that began a text
+
+
+def probe(
+    target: Model,
+    ways: Mapping[str, Way],
+    gammas: Sequence[int],
+    texts: Sequence[Text],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    rounds: int,
+    seed: int = 0,
+    first: int = 0,
+) -> list[Round]:
+    """`rounds` rounds over `texts`, numbered from `first`. Where that is 0, one more goes before them unheard: what is
+    made at a first call is not the cost."""
+    found = []
+    if first == 0:
+        _round(target, ways, gammas, texts, sampling, max_new_tokens, -1, seed)
+        _visit_lengths(target, gammas, texts, rounds, max_new_tokens)
+    for number in range(first, first + rounds):
+        found.append(_round(target, ways, gammas, texts, sampling, max_new_tokens, number, seed))
+    return found
+
+
+def _round(
+    target: Model,
+    ways: Mapping[str, Way],
+    gammas: Sequence[int],
+    texts: Sequence[Text],
+    sampling: Sampling,
+    max_new_tokens: int,
+    number: int,
+    seed: int,
+) -> Round:
+    prompt, written = texts[number % len(texts)]
+
+    def heard(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
+        """What `decode` gave at the beginning of the text, and further on, of about `most` tokens."""
+        most = min(most, max_new_tokens)
+        start = _start(len(written), most, number)
+        if start == 0:
+            seen = decode(prompt, most)
+            return seen[:1], seen[1:]
+        begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
+        # Its first step may have to read the text so far, as none in a run.
+        return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[1:]
+
+    def generator() -> torch.Generator:
+        device: torch.device = getattr(target, "device", torch.device("cpu"))
+        return torch.Generator(device).manual_seed(seed + number + 1)
+
+    def steps(begun: Prompt, most: int) -> list[float]:
+        return autoregressive(
+            target, begun, sampling=sampling, max_new_tokens=most, generator=generator()
+        ).steps_s  # fmt: skip
+
+    def passes(way: Way, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
+        trace = speculative(
+            target, way.draft, begun,
+            gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
+            accept=way.accept, compared=way.compared,
+        )  # fmt: skip
+        written = [0, *accumulate(one.emitted for one in trace.passes)]
+        return [(min(gamma, most - before - 1), one) for before, one in zip(written, trace.passes, strict=False)]
+
+    found = Round([], {}, [])
+    for name, way in ways.items():
+        begins, later = heard(steps, STEPS, 1)
+        found.first_steps_s.extend(begins)
+        found.steps_s.extend(later)
+        for gamma in gammas:
+            first, others = heard(partial(passes, way, gamma), PASSES * (gamma + 1), gamma + 1)
+            found.passes[name, gamma] = [
+                Timed(asked, one.drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
+                for seen, begins_text in ((first, True), (others, False))
+                for asked, one in seen
+            ]
+    return found
+
+
+def _start(length: int, tokens: int, number: int) -> int:
+    """Where round `number` begins in a text of `length` tokens, so that about `tokens` are still to come."""
+    return int(max(0, length - tokens) * (number * GOLDEN % 1))
+
+
+def _visit_lengths(
+    target: Model, gammas: Sequence[int], texts: Sequence[Text], rounds: int, max_new_tokens: int
+) -> None:
+    """Check gamma + 1 positions once at every length that the rounds will pass. Engines keep what depends on lengths
+    alone; a run has soon been everywhere, and a few probes would pay for it at every step."""
+    prompt, written = max(texts, key=lambda text: len(text[1]))
+    tokens = [*prompt.prefix, *written]
+    session = target.start(prompt)
+    for gamma in gammas:
+        most = min(PASSES * (gamma + 1), max_new_tokens)
+        starts = [_start(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
+        lengths = {start + more for start in starts for more in range(most + 1)}
+        session.extend(tokens[session.length :])
+        for length in sorted(lengths, reverse=True):
+            place = len(prompt.prefix) - 1 + length
+            if place < len(tokens) and place + gamma < (target.longest or math.inf):
+                session.rollback(place)
+                session.extend((tokens[place:] * (gamma + 1))[: gamma + 1])
+        session.rollback(len(prompt.prefix) - 1)

@@ -1,0 +1,74 @@
+"""The record of `specbench misses` as tables in Markdown: what docs/choosing.md quotes. Knows plain values only."""
+
+from typing import Any
+
+Record = dict[str, Any]
+Interval = dict[str, float | None]
+
+
+def markdown(record: Record) -> str:
+    """All of it: misses, policies, and what alpha costs to learn."""
+    same = record["same_texts"]
+    said = [
+        f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
+        f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, each "
+        f"decoded {record['repeats']} times in every way, in turn, with {record['rounds']} rounds of timed passes; 95% "
+        "intervals resample prompts, and those of calibrated and of the miss rounds, too.",
+    ]
+    if same is not None:
+        said.append(f"{100 * same:.1f}% of the texts of lossless ways are the target's own, token for token.")
+    parts = [_misses(record), _policies(record), _learning(record)]
+    return "\n\n".join(["# Calibrated against measured", *said, *parts]) + "\n"
+
+
+def _misses(record: Record) -> str:
+    lines = [
+        "| draft | γ | tokens per pass | Theorem 3.8 | calibrated | measured | miss |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in record["rows"]:
+        lines.append(
+            f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} | {row['predicted']:.2f} | "
+            f"{span(row['calibrated'])} | {span(row['measured'])} | {percent(row['miss'])} |"
+        )
+    worst = max((abs(row["miss"]["value"]) for row in record["rows"]), default=0.0)
+    lines += ["", f"The largest miss is {100 * worst:.1f}%."]
+    return "\n".join(["## Misses", "", *lines])
+
+
+def _policies(record: Record) -> str:
+    lines = ["| draft | γ | measured | against the best fixed γ |", "| --- | --- | --- | --- |"]
+    for row in record["policies"]:
+        best = row["gamma"] == row["best"]
+        against = "the best" if best else percent({k: v and v - 1 for k, v in row["against_best"].items()})
+        lines.append(f"| {row['way']} | {row['gamma']} | {span(row['measured'])} | {against} |")
+    return "\n".join(["## γ left to the program", "", *lines])
+
+
+def _learning(record: Record) -> str:
+    learning = record["learning"]
+    lines = ["| draft | α by teacher forcing | γ | α by decoding |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {row['way']} | {span(row['alpha'], 3)} | {row['gamma']} | {span(row['alpha_decoded'], 3)} |"
+        for row in record["rows"]
+    ]
+    times = learning["decode_s"] / learning["score_s"]
+    said = (
+        f"Scoring {learning['drafts']} drafts on the kept sample took {learning['score_s']:.2f} s; decoding the same "
+        f"prompts once with each draft and γ took {learning['decode_s']:.1f} s, {times:.0f} times as long."
+    )
+    return "\n".join(["## What α costs to learn", "", said, "", *lines])
+
+
+def span(value: Interval, digits: int = 2) -> str:
+    """A number with its interval."""
+    if value["low"] is None or value["high"] is None:
+        return f"{value['value']:.{digits}f}"
+    return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+
+def percent(value: Interval) -> str:
+    """A share with its interval, in percent and with signs."""
+    if value["low"] is None or value["high"] is None:
+        return f"{100 * (value['value'] or 0):+.1f}%"
+    return f"{100 * (value['value'] or 0):+.1f}% [{100 * value['low']:+.1f}, {100 * value['high']:+.1f}]"

@@ -1,0 +1,105 @@
+"""Acceptance rules in `alpha` and `recommend`, and `misses`: what is said of lossy ones, and what the table holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench import store
+from specbench.cli import main
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def argv(folders: Folders, tmp_path: Path) -> list[str]:
+    return [
+        f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
+        f"task.path={folders['rows']}",
+        f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
+        "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100",
+    ]  # fmt: skip
+
+
+RULES = ["accept=[exact,block,lenient,typical]", "accept.lenience=[0.5,0.1]"]
+
+
+def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
+    assert main(["alpha", *argv, *RULES, "sampling.temperature=1"]) == 0
+    out = capfd.readouterr().out
+    assert "lenient l=0.1 (lossy)" in out and "block (lossy)" not in out and "exact (lossy)" not in out
+    (file,) = (tmp_path / "alpha").glob("*.json")
+    record = json.loads(file.read_text())
+    rows = {row["accept"]: row for row in record["rows"]}
+    assert list(rows) == ["exact", "block", "lenient l=0.5", "lenient l=0.1", "typical ε=0.09 δ=0.3"]
+    assert len(record["settings"][0]["drafts"]) == 1  # read once, however many rules
+    for rule, row in rows.items():
+        assert row["alpha"] == rows["exact"]["alpha"] and row["lossy"] == (rule not in ("exact", "block"))
+        assert ("alpha_rule" in row) == row["lossy"]
+    for lenience in ("0.5", "0.1"):
+        row = rows[f"lenient l={lenience}"]
+        assert row["alpha_rule"] == pytest.approx(row["lenient"][lenience]["value"])
+        assert row["alpha_rule_low"] <= row["alpha_rule"] <= row["alpha_rule_high"] and row["strayed"] > 0
+
+    # The share is that of a run under the rule, to the last digit: both are along the target's own text.
+    assert main(["run", *argv, "accept=lenient", "accept.lenience=0.1", "sampling.temperature=1", "gamma=2"]) == 0
+    (run,) = store.summaries(tmp_path)
+    assert run["alpha_rule"] == pytest.approx(rows["lenient l=0.1"]["alpha_rule"], abs=1e-6)
+    assert run["strayed"] == pytest.approx(rows["lenient l=0.1"]["strayed"], abs=1e-6)
+
+
+def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: Path, capfd: Capture) -> None:
+    rules = ["accept=[exact,block,lenient]", "accept.lenience=0.01", "sampling.temperature=1"]
+    assert main(["recommend", *argv, *rules, "gammas=[3]", "rounds=2", "--verify", "3"]) == 0
+    out = capfd.readouterr().out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    record = json.loads(file.read_text())
+    rows = {row["accept"]: row for row in record["rows"]}
+    assert set(rows) == {"exact", "block", "lenient l=0.01"}
+    assert {row["draft"] for row in rows.values()} == {"t5-draft"}
+    assert [row["lossy"] for row in (rows["exact"], rows["block"], rows["lenient l=0.01"])] == [False, False, True]
+    assert rows["lenient l=0.01"]["way"] == "t5-draft, lenient l=0.01 (lossy)" in out
+    tokens = {rule: row["tokens_per_pass"] for rule, row in rows.items()}
+    assert tokens["exact"] <= tokens["block"] + 1e-9 <= tokens["lenient l=0.01"]
+    assert "t5-draft, lenient l=0.01 (lossy): its text is not the target's own; a token strays by" in out
+    runs = {row["accept"]: row for row in store.summaries(tmp_path)}
+    assert {(one["accept"], one["lossy"]) for one in record["verified"]} == {
+        (r, row["lossy"]) for r, row in runs.items()
+    }
+    assert len(runs) == 3
+
+
+def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture) -> None:
+    assert main(["alpha", *argv, "accept=[exact,block]", "accept.lenience=0.3"]) == 2
+    assert "accept.lenience: only accept=lenient has one; name that rule too" in capfd.readouterr().err
+    assert main(["recommend", *argv, "accept=[exact,exact]"]) == 2
+    assert "two of the drafts are called t5-draft" in capfd.readouterr().err
+
+
+def test_misses_are_calibrated_over_measured_on_the_same_prompts(
+    argv: list[str], tmp_path: Path, capfd: Capture
+) -> None:
+    keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
+    assert main(["misses", *argv, *keys]) == 0
+    out = capfd.readouterr().out
+    record = json.loads((tmp_path / "misses.json").read_text())
+    assert (tmp_path / "misses.md").read_text() in out
+    assert len(record["rows"]) == 3 * 2 and record["rounds"] == 4 and record["same_texts"] == 1.0
+    decoded = {(one["way"], one["gamma"]): one for one in record["decoded"]}
+    baseline = decoded["", 0]
+    assert sum(baseline["tokens"]) == 2 * record["tokens"]
+    for row in record["rows"]:
+        one = decoded[row["way"], row["gamma"]]
+        measured = sum(baseline["decode_s"]) / sum(baseline["tokens"]) / (sum(one["decode_s"]) / sum(one["tokens"]))
+        assert row["measured"]["value"] == pytest.approx(measured)
+        assert row["miss"]["value"] == pytest.approx(row["calibrated"]["value"] / measured - 1)
+        assert row["miss"]["low"] <= row["miss"]["high"]
+        assert f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} |" in out
+    for way in {row["way"] for row in record["rows"]}:
+        ours = {row["gamma"]: row for row in record["policies"] if row["way"] == way}
+        assert set(ours) == {1, 3, "auto", "adaptive"}
+        best = ours["auto"]["best"]
+        assert ours[best]["against_best"]["value"] == 1.0
+        assert all(ours[gamma]["against_best"]["value"] <= 1.0 for gamma in (1, 3))
+    assert record["learning"]["drafts"] == 3 and record["learning"]["decode_s"] > 0

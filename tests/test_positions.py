@@ -1,0 +1,106 @@
+"""Passes counted along the target's own text: by hand, and beside those that decoding makes at T = 0 and at T = 1, by
+Algorithm 1 and by block verification."""
+
+import pytest
+import torch
+from toy import PROMPT, VOCABULARY, ToyModel, random_table
+
+from specbench.acceptance import accept_block
+from specbench.decoding import autoregressive, speculative
+from specbench.drafts import ModelDraft
+from specbench.measure.agreement import agreements
+from specbench.measure.intervals import bootstrap, ratio
+from specbench.measure.positions import passes
+from specbench.sampling import Sampling
+
+
+def test_counting_passes_by_hand() -> None:
+    def counted(*given, **keys):  # type: ignore[no-untyped-def]
+        return passes(*given, **keys).sum(0)
+
+    assert passes([1, 1, 0, 1, 1, 0], gamma=3).tolist() == [[0, 0, 0, 1], [0, 0, 0, 1]]  # the first one, and others
+    assert passes([0.5, 0.5, 0.5], gamma=1, most=4)[0].tolist() == [0, 1]
+    assert counted([1, 1, 0, 1, 1, 0], gamma=3).tolist() == [0, 0, 0, 2]  # 2 kept + 1, 2 kept + 1
+    assert counted([1, 1, 1, 1], gamma=3, most=4).tolist() == [0, 0, 0, 1]
+    assert counted([1, 1, 1, 1, 1], gamma=3, most=5).tolist() == [1, 0, 0, 1]  # no room to draft for the last token
+    assert counted([1, 1, 1, 1, 1], gamma=3, most=9).tolist() == [0, 1, 0, 1]  # it drafts the end, and stops
+    assert counted([0.5, 0.5], gamma=1, most=2).tolist() == pytest.approx([0.5, 1.0])
+    assert counted([0, 0, 0], gamma=2, most=9).sum() == 3
+    assert counted([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).tolist() == [0, 0, 0, 2]  # it drafts on behind the end
+    assert counted([0, 0], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 0.5, 0.375, 1.125])
+    assert counted([1, 0, 1], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 1, 0.25, 0.75])
+    assert counted([0, 1, 1], gamma=2, most=9, silent=[True, False, False]).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_counted_passes_are_those_of_decoding_at_temperature_zero(gamma: int, seed: int) -> None:
+    target = ToyModel(random_table(seed))
+    draft = ModelDraft(ToyModel(0.5 * random_table(seed) + 0.5 * random_table(seed + 10)), VOCABULARY)
+    greedy, generator = Sampling(0.0), torch.Generator().manual_seed(0)
+    for most in (4, 9, 30):
+        trace = speculative(
+            target, draft, PROMPT, gamma=gamma, sampling=greedy, max_new_tokens=most, generator=generator
+        )
+        (agreement,) = agreements(target, [draft], PROMPT, trace.tokens, greedy)
+        counted = passes(agreement.ratio, gamma, most)
+        assert counted.sum() == len(trace.passes)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("gamma", [2, 5])
+def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
+    """Tokens per pass from the target's text alone, and by decoding: within 4 standard errors of each other. The same
+    count with beta in the place of ratio, as if accepted text were the target's, is off by more than that."""
+    sampling, most = Sampling(1.0), 12
+    target = ToyModel(random_table(11))
+    draft = ModelDraft(ToyModel(random_table(12)), VOCABULARY)
+    generator = torch.Generator().manual_seed(1)
+    shared = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
+    written = [autoregressive(target, PROMPT, **shared).tokens for _ in range(1500)]  # type: ignore[arg-type]
+    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
+    traces = [speculative(target, draft, PROMPT, gamma=gamma, **shared) for _ in range(1500)]  # type: ignore[arg-type]
+    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    right, wrong = (
+        bootstrap([(len(getattr(a, way)), passes(getattr(a, way), gamma, most).sum()) for a in found], ratio, 400, 0)
+        for way in ("ratio", "beta")
+    )
+    error = (decoded.high - decoded.low + right.high - right.low) / 4 / 2**0.5
+    assert abs(right.value - decoded.value) < 4 * error
+    assert wrong.low > right.high
+
+
+def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
+    assert passes([2.0, 0.5, 1.0], gamma=2, most=4, whole=True).sum(0).tolist() == [0, 0, 1]
+    assert passes([2.0, 0.5, 1.0], gamma=2, most=4).sum(0).tolist() == pytest.approx([0.0, 0.5, 1.0])
+    assert passes([0.5, 2.0, 1.0], gamma=2, most=4, whole=True).sum(0).tolist() == pytest.approx([0.0, 0.0, 1.5])
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("gamma", [2, 5])
+def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
+    """Tokens per pass from the target's text alone, and by decoding with accept=block, within 4 standard errors. As
+    Algorithm 1 would have them they are fewer by more than that."""
+    sampling, most = Sampling(1.0), 30
+    target = Endless(random_table(11))
+    draft = ModelDraft(Endless(random_table(12)), VOCABULARY)
+    generator = torch.Generator().manual_seed(1)
+    keys = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
+    written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(600)]  # type: ignore[arg-type]
+    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
+    traces = [
+        speculative(target, draft, PROMPT, gamma=gamma, accept=accept_block, **keys)  # type: ignore[arg-type]
+        for _ in range(600)
+    ]
+    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    block, alone = (
+        bootstrap([(most, passes(a.ratio, gamma, most, whole=whole).sum()) for a in found], ratio, 400, 0)
+        for whole in (True, False)
+    )
+    error = (decoded.high - decoded.low + block.high - block.low) / 4 / 2**0.5
+    assert abs(block.value - decoded.value) < 4 * error
+    assert alone.high < block.low
+
+
+class Endless(ToyModel):
+    eos_ids: frozenset[int] = frozenset()
