@@ -80,13 +80,13 @@ def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stoppin
     lengths, several = set(), 0
     for penalty, early in STOPS:
         rule = Rule(width, LONGEST, target.eos_ids, penalty, early)
-        for prompt in prompts(kind):
+        for number, prompt in enumerate(prompts(kind)):
             theirs = generate(target.network, prompt, rule, SIZE)
             lengths |= {len(one.text) - len(prompt.prefix) for one in theirs}
             alone = plain(target, prompt, rule)
             assert same(alone.found, theirs), (penalty, early)
             steps = len(alone.passes)
-            for other, u, gamma in ways:
+            for other, u, gamma in ways[number::3]:  # over the three prompts all of them
                 trace = drafted(target, other, prompt, rule, u, gamma)
                 assert same(trace.found, theirs), (u, gamma, penalty, early)
                 assert sum(one.steps for one in trace.passes) == steps
@@ -109,7 +109,7 @@ def test_other_architectures_too(kind: str) -> None:
 def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
     target = model(kind, ends=ends(kind))
     for gamma in (1, 2, 3, 5):
-        for penalty, early in STOPS:
+        for penalty, early in STOPS[1:3]:
             rule = Rule(3, LONGEST, target.eos_ids, penalty, early)
             for prompt in prompts(kind)[:2]:
                 steps = len(plain(target, prompt, rule).passes)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from networks import network
 
-from specbench.beam.search import Rule, begin, continuations, step
 from specbench.models import Branches, Prompt, Text
 from specbench.models.eager import EagerModel
 
@@ -58,26 +57,3 @@ def test_a_run_reads_only_what_is_new() -> None:
     branches.read([(*prefix, 4), (*prefix, 5), (*prefix, 5, 6)])
     branches.read([(*prefix, 5, 6, 7)])
     assert fed == [(1, 3), (1, 1), (2, 2), (1, 1)]
-
-
-def test_scores_that_are_not_finite_are_refused() -> None:
-    for bad in (torch.nan, torch.inf):
-        with pytest.raises(FloatingPointError, match="not finite"):
-            continuations([(0,)], torch.zeros(1), {(0,): torch.tensor([0.0, bad, -1.0])}, 2)
-
-
-def test_what_cannot_be_said_is_no_continuation() -> None:
-    rows = {(0,): torch.tensor([-1.0, -torch.inf, -2.0])}
-    texts, scores = continuations([(0,)], torch.tensor([-1.0]), rows, 9, never={2})
-    assert texts == [(0, 0)] and scores.tolist() == [-2.0]
-
-
-def test_only_the_first_w_candidates_may_end_a_text() -> None:
-    rule = Rule(2, 9, frozenset({3}))
-    beams = step(begin((0,), rule), {(0,): torch.tensor([0.4, 0.3, 0.2, 0.1]).log()}, rule)
-    assert beams.running == [(0, 0), (0, 1)] and not beams.ended  # the end comes fourth
-    sure, late = torch.tensor([0.1, 0.1, 0.1, 0.7]).log(), torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    beams = step(beams, {(0, 0): sure, (0, 1): late}, rule)
-    assert [one.text for one in beams.ended] == [(0, 0, 3)]
-    assert beams.ended[0].score == pytest.approx(float(torch.tensor(0.4 * 0.7).log()) / 2)
-    assert beams.running == [(0, 1, 0), (0, 1, 1)] and not beams.over
