@@ -4,6 +4,7 @@ Both return a `Trace`: the tokens and where the time went. Neither knows tasks, 
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ def autoregressive(
     for _ in range(max_new_tokens):
         logits_LV = session.extend(tokens[session.length :])
         if sampling.temperature == 0:
-            (token,) = most_likely(logits_LV[-1:], target.vocabulary_size)
+            (token,) = most_likely(logits_LV, target.vocabulary_size)
         else:
             token = draw(standardise(logits_LV[-1:], sampling, target.vocabulary_size)[0], generator)
         tokens.append(token)
@@ -93,7 +94,7 @@ def speculative(
     choice = (Constant(gamma) if isinstance(gamma, int) else gamma).start()
     tokens = list(prompt.prefix)
     end = len(tokens) + max_new_tokens
-    passes: list[Pass] = []
+    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the clock has stopped
     started = before = target.now()
     while len(tokens) < end:
         proposal = drafting.propose(tokens, min(choice.next(), end - len(tokens) - 1), generator)
@@ -102,7 +103,7 @@ def speculative(
         count = len(proposal.tokens)
         logits_LV = session.extend(tokens[session.length :] + proposal.tokens)
         if certain:
-            best_G = most_likely(logits_LV[-(count + 1) :], target.vocabulary_size)
+            best_G = most_likely(logits_LV, target.vocabulary_size, count + 1)
         else:
             p_GV = standardise(logits_LV[-(count + 1) :], compared or sampling, target.vocabulary_size)
         verified_at = target.now()
@@ -120,7 +121,7 @@ def speculative(
         now = target.now()
         times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
         # What was drafted behind an end of sequence was never part of the text.
-        passes.append(Pass(count, min(accepted, len(emitted)), len(emitted), *times, tokens=proposal.tokens))
+        passes.append((count, min(accepted, len(emitted)), len(emitted), *times, proposal.tokens))
         before = now
         if tokens[-1] in target.eos_ids:
             break
@@ -128,6 +129,6 @@ def speculative(
         tokens[len(prompt.prefix) :],
         start_s=started - began,
         decode_s=before - started,
-        passes=passes,
+        passes=[Pass(*one) for one in passes],
         draft_start_s=started - target_started,
     )

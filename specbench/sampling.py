@@ -10,10 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 NOT_FINITE = "the model's logits are not finite"
+BF16_INFINITY, BF16_MINUS_INFINITY = 0x7F80, 0xFF80  # as bits
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,41 @@ def _nucleus(probabilities_LV: Tensor, top_p: float) -> Tensor:
     return kept_LV / kept_LV.sum(-1, keepdim=True)
 
 
-def most_likely(logits_LV: Tensor, vocabulary_size: int) -> list[int]:
-    """The token of each row that `standardise` gives all mass to at T = 0, the only one that `draw` could draw there:
-    the same in two operations, and without a row of probabilities.
+def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[int]:
+    """The token of each of the last `rows` rows that `standardise` gives all mass to at T = 0, the only one that `draw`
+    could draw there: the same without a row of probabilities.
 
     Raises FloatingPointError where a row has no finite maximum.
     """
-    highest_L, index_L = logits_LV[..., :vocabulary_size].float().max(-1)  # in bf16 the search is four times as slow
-    if not all(map(math.isfinite, highest_L.tolist())):
+    # A draft asks this for every token, beside a step of some hundred us. torch's search takes 15 us for a row of 8,000
+    # in bf16, and each slice 2; numpy's, which also gives the first of equals and finds NaN, a quarter of that.
+    tokens: list[int] | None
+    if logits_LV.device.type != "cpu":  # no logits leave the device
+        highest_L, index_L = logits_LV[-rows:, :vocabulary_size].float().max(-1)
+        tokens, highest = index_L.tolist(), highest_L.tolist()
+    else:
+        if logits_LV.dtype == torch.bfloat16:
+            tokens = _most_likely_as_words(logits_LV.view(torch.int16).numpy()[-rows:, :vocabulary_size])
+            if tokens is not None:
+                return tokens
+        wide_LV = logits_LV[-rows:, :vocabulary_size].float().numpy()
+        tokens = wide_LV.argmax(-1).tolist()
+        highest = [wide_LV.item(row, token) for row, token in enumerate(tokens)]
+    if not all(map(math.isfinite, highest)):
         raise FloatingPointError(NOT_FINITE)
-    tokens: list[int] = index_L.tolist()
+    return tokens
+
+
+def _most_likely_as_words(words_LV: NDArray[np.int16]) -> list[int] | None:
+    """`most_likely` of the bits of bf16 numbers, which compare as whole numbers do wherever one is above 0. None where
+    a row has none that is finite and above 0, or where there is a NaN."""
+    bits_LV = words_LV.view(np.uint16)  # of these the highest is a NaN with a minus, where there is one
+    if bits_LV.item(int(bits_LV.argmax())) > BF16_MINUS_INFINITY:
+        return None
+    tokens: list[int] = words_LV.argmax(-1).tolist()
+    for row, token in enumerate(tokens):
+        if not 0 < words_LV.item(row, token) < BF16_INFINITY:
+            return None
     return tokens
 
 

@@ -11,7 +11,7 @@ from toy import EOS, VOCABULARY, ToyModel
 from specbench.bench import Bench, bench
 from specbench.bench.bench import Row
 from specbench.bench.clock import Timing, in_turn, times_faster
-from specbench.bench.inside import PassParts, take_apart
+from specbench.bench.inside import take_apart
 from specbench.bench.report import table, write
 from specbench.bench.rivals import at_fixed_gamma, generate
 from specbench.drafts import ModelDraft, UniformDraft
@@ -80,11 +80,6 @@ def test_time_is_per_token() -> None:
     assert times_faster([Timing(2.0, [1] * 10)], [Timing(1.0, [1] * 5)]).value == 1.0
 
 
-def test_overhead_is_what_the_models_do_not_explain() -> None:
-    parts = PassParts(whole=2.0, drafting=0.6, choosing=0.1, verifying=1.1, judging=0.1, accepting=0.1)
-    assert parts.overhead == pytest.approx(0.3)
-
-
 def test_the_parts_of_a_pass_are_timed_where_they_happen_and_add_up() -> None:
     clock = iter(range(10_000))
     goes_round = torch.eye(VOCABULARY).roll(1, 0)[:, None].expand(-1, VOCABULARY, -1).clone()
@@ -98,6 +93,7 @@ def test_the_parts_of_a_pass_are_timed_where_they_happen_and_add_up() -> None:
     assert step == 1.0
     assert (parts.drafting, parts.verifying) == (2.0, 1.0)
     assert parts.whole == parts.overhead + 3.0 == parts.choosing + parts.judging + parts.accepting + 3.0
+    assert parts.overhead > 0  # what the models' runs do not explain
 
 
 def test_report(tmp_path: Path) -> None:

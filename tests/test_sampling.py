@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Sampling, draw, most_likely, standardise
 
 
 def test_padding_logits_are_cut_off() -> None:
@@ -44,6 +44,41 @@ def test_it_is_what_transformers_samples_from(
 
 def test_bf16_logits_give_fp32_probabilities() -> None:
     assert standardise(torch.zeros(1, 4, dtype=torch.bfloat16), Sampling(1.0), 4).dtype == torch.float32
+
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(DTYPES), st.integers(1, 4), st.booleans())
+def test_the_most_likely_token_is_the_one_that_argmax_has(
+    data: st.DataObject, dtype: torch.dtype, rows: int, all_below_zero: bool
+) -> None:
+    # Few values, so that the highest often stands twice; 0 and -0 are equals, too; the last two columns are padding.
+    values = [-torch.inf, -3.0, -1.0] if all_below_zero else [-torch.inf, -3.0, -0.0, 0.0, 1.0, 1.5, 40.0]
+    entries = st.lists(st.sampled_from(values), min_size=5, max_size=5).map(lambda row: [*row, -2.0, 99.0, 99.0])
+    logits = torch.tensor(data.draw(st.lists(entries, min_size=rows, max_size=4)), dtype=dtype)
+    expected = [standardise(row, Sampling(), 6).argmax().item() for row in logits]
+    assert most_likely(logits, 6, rows) == expected[-rows:]
+    assert most_likely(logits, 6) == expected[-1:]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_a_row_without_a_finite_maximum_has_no_most_likely_token(dtype: torch.dtype, wrong: float) -> None:
+    logits = torch.tensor([[1.0, wrong, 3.0], [1.0, 0.0, 3.0], [-torch.inf] * 3]).to(dtype)
+    assert most_likely(logits[:2], 3) == [2]
+    for bad in (logits[:1], logits[2:]):
+        with pytest.raises(FloatingPointError, match="not finite"):
+            most_likely(bad, 3)
+
+
+def test_a_nan_with_a_minus_is_seen_in_bf16() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.bfloat16)
+    logits.view(torch.int16)[0, 1] = -64  # what x86 makes of inf - inf: as a whole number below every logit above 0
+    assert logits[0, 1].isnan()
+    with pytest.raises(FloatingPointError, match="not finite"):
+        most_likely(logits, 3)
 
 
 def test_draws_follow_the_distribution_and_never_take_a_zero() -> None:

@@ -57,11 +57,7 @@ class PassParts:
     verifying: float  # M_p over gamma + 1 tokens, the model alone
     judging: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
     accepting: float  # the rule, the next token, and both caches rolled back
-
-    @property
-    def overhead(self) -> float:
-        """What is left of a pass beside the models' steps."""
-        return self.whole - self.drafting - self.verifying
+    overhead: float  # what is left beside the models' steps: the three of choosing, judging and accepting
 
 
 def take_apart(
@@ -95,9 +91,9 @@ def _by_pass(passes: Sequence[Pass], checking: "Watched", proposing: "Watched") 
     for a_pass, (before, after), (_, verifying) in zip(passes, pairwise(ends), checking.runs, strict=True):
         drafting = sum(seconds for ended, seconds in proposing.runs if before < ended <= after)
         whole = a_pass.draft_s + a_pass.verify_s + a_pass.accept_s
-        parts = PassParts(
-            whole, drafting, a_pass.draft_s - drafting, verifying, a_pass.verify_s - verifying, a_pass.accept_s
-        )
+        choosing, judging = a_pass.draft_s - drafting, a_pass.verify_s - verifying
+        overhead = whole - drafting - verifying
+        parts = PassParts(whole, drafting, choosing, verifying, judging, a_pass.accept_s, overhead)
         found.append((parts, a_pass.drafted))
     return found
 
@@ -112,25 +108,17 @@ class Watched:
         self.now = model.now
         self.runs: list[tuple[float, float]] = []
 
-    def start(self, prompt: Prompt) -> "WatchedSession":
-        return WatchedSession(self, self.model.start(prompt))
+    def start(self, prompt: Prompt) -> Session:
+        """The model's own session, whose `extend` is wrapped, so that looking costs a pass as little as can be."""
+        session = self.model.start(prompt)
+        extend, now, note = session.extend, self.now, self.runs.append
 
+        def watched(tokens: Sequence[int]) -> Tensor:
+            began = now()
+            logits_LV = extend(tokens)
+            ended = now()
+            note((ended, ended - began))
+            return logits_LV
 
-class WatchedSession:
-    """A session of a `Watched` model."""
-
-    def __init__(self, watch: Watched, session: Session) -> None:
-        self.watch = watch
-        self.session = session
-        self.rollback = session.rollback
-
-    @property
-    def length(self) -> int:
-        return self.session.length
-
-    def extend(self, tokens: Sequence[int]) -> Tensor:
-        began = self.watch.now()
-        logits_LV = self.session.extend(tokens)
-        ended = self.watch.now()
-        self.watch.runs.append((ended, ended - began))
-        return logits_LV
+        session.extend = watched  # type: ignore[method-assign]
+        return session

@@ -58,11 +58,11 @@ class CascadeSession(ModelDraftSession):
         while len(sequence) < end:
             inner = self.drafting.propose(sequence, min(self.draft.inner_gamma, end - len(sequence) - 1), generator)
             count = len(inner.tokens)
-            logits_LV = self.session.extend(sequence[self.session.length :] + inner.tokens)[-(count + 1) :]
+            logits_LV = self.session.extend(sequence[self.session.length :] + inner.tokens)
             if self.sampling.temperature == 0:
-                verdict = accept_certain(most_likely(logits_LV, self.vocabulary_size), inner.tokens)
+                verdict = accept_certain(most_likely(logits_LV, self.vocabulary_size, count + 1), inner.tokens)
             else:
-                q_GV = standardise(logits_LV, self.sampling, self.vocabulary_size)
+                q_GV = standardise(logits_LV[-(count + 1) :], self.sampling, self.vocabulary_size)
                 verdict = accept_exact(q_GV, inner.q(q_GV), inner.tokens, generator)
                 rows += q_GV[: verdict.accepted + 1].split(1)
             emitted = up_to_end([*inner.tokens[: verdict.accepted], verdict.token], self.model.eos_ids)

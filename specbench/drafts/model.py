@@ -52,17 +52,16 @@ class ModelDraftSession:
         size, greedy = self.vocabulary_size, self.sampling.temperature == 0
         rows: list[Tensor] = []
         for _ in range(gamma):
-            row_1V = self.session.extend(sequence[self.session.length :])[-1:]
+            logits_LV = self.session.extend(sequence[self.session.length :])
             if greedy:
-                (token,) = most_likely(row_1V, size)
+                (token,) = most_likely(logits_LV, size)
             else:
-                row_1V = standardise(row_1V, self.sampling, size)
-                token = draw(row_1V[0], generator)
-                rows.append(row_1V)
+                rows.append(standardise(logits_LV[-1:], self.sampling, size))
+                token = draw(rows[-1][0], generator)
             sequence.append(token)
             if token in self.model.eos_ids:
                 break  # nothing can follow
-            if self.confidence is not None and self._q(row_1V, token) < self.confidence:
+            if self.confidence is not None and self._q(logits_LV[-1:] if greedy else rows[-1], token) < self.confidence:
                 break
         return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None)
 
