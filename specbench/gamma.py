@@ -11,9 +11,12 @@ sooner, by what it has drawn: `drafts.model`.) Knows no models and no clocks.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from specbench.theory import expected_tokens
+
+THOUSAND = 1000
 
 
 class GammaState(Protocol):
@@ -68,8 +71,17 @@ class Adaptive:
         return AdaptiveState(self)
 
     def best(self, alpha: float) -> int:
-        """The smallest gamma of the best expected tokens per price."""
-        return max(sorted(self.prices), key=lambda gamma: expected_tokens(alpha, gamma) / self.prices[gamma])
+        """The smallest gamma of the best expected tokens per price, to a thousandth of alpha."""
+        return self._table[round(alpha * THOUSAND)]
+
+    @cached_property
+    def _table(self) -> list[int]:
+        """The best at each thousandth: a choice must cost nothing beside a pass."""
+        gammas = sorted(self.prices)
+        return [
+            max(gammas, key=lambda gamma: expected_tokens(thousandth / THOUSAND, gamma) / self.prices[gamma])
+            for thousandth in range(THOUSAND + 1)
+        ]
 
 
 @dataclass(frozen=True)

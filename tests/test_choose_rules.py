@@ -85,7 +85,7 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
     out = capfd.readouterr().out
     record = json.loads((tmp_path / "misses.json").read_text())
     assert (tmp_path / "misses.md").read_text() in out
-    assert len(record["rows"]) == 3 * 2 and record["rounds"] == 4 and record["same_texts"] == 1.0
+    assert len(record["rows"]) == 3 * 2 and len(record["rounds"]) == 4 and record["same_texts"] == 1.0
     decoded = {(one["way"], one["gamma"]): one for one in record["decoded"]}
     baseline = decoded["", 0]
     assert sum(baseline["tokens"]) == 2 * record["tokens"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.recommend import predictions, time_passes
+from specbench.choose.recommend import plain, predictions, time_passes
 from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
 from specbench.decoding import Trace, autoregressive, speculative
@@ -86,7 +86,7 @@ def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, d
         "prompts": len(scored.sample.texts),
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
-        "rounds": len(rounds),
+        "rounds": [plain(one) for one in rounds],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": _rows(scored, decoded, rounds),
         "policies": [row for entry in entries for row in _against_best(entry, decoded)],

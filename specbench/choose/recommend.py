@@ -83,7 +83,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
-        "rounds": [_raw(one) for one in rounds],
+        "rounds": [plain(one) for one in rounds],
         "configs": [asdict(entry.config) for entry in scored.entries],
         "environment": surroundings,
     }
@@ -144,7 +144,7 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
     }
 
 
-def _raw(one: Round) -> dict[str, Any]:
+def plain(one: Round) -> dict[str, Any]:
     """A round as plain values."""
     return {
         "steps_s": one.steps_s,

@@ -1,9 +1,9 @@
 """What a pass costs with each way of decoding and gamma, in steps of the target: c, v(gamma) and overhead.
 
 Made from timed passes (`measure.probe`). Each round is divided by its own target step, so that a machine that slows
-down between rounds cancels. A walltime is a sum, so what is added up are means and not medians: passes that do more (a draft
-that reads two tokens behind a full acceptance, a look-up for the first time) belong to it. Passes and steps that took
-more than `ODD` medians are left out, on both sides alike: there something else had the machine.
+down between rounds cancels. A walltime is a sum, so what is added up are means and not medians: passes that do more
+(where the draft reads two tokens behind a full acceptance, or looks up for the first time) belong to it. Passes and
+steps that took more than `ODD` medians are left out, on both sides alike: there something else had the machine.
 
 The first pass of a text costs more than others (what belongs to the source is made ready), and so does one that checks
 fewer tokens than those before it; the first step of the baseline too. On texts of ten tokens that decides.
@@ -28,7 +28,7 @@ Times = NDArray[np.float64]  # [N, 3]: drafting, checking, accepting; [N, 1]: st
 @dataclass(frozen=True)
 class Cost:
     """In target steps: drafting one token (c), checking gamma + 1 positions (v), and accepting (overhead), in passes
-    that draft all gamma tokens and do not begin a text. `first` is what one that does costs, in all."""
+    that draft all gamma tokens and do not begin a text. `first` is what one that begins it costs, in all."""
 
     c: float
     verify_cost: float
@@ -84,13 +84,14 @@ class Costs:
         costs: dict[Key, Cost] = {}
         for key in self.keys:
             full = _mean(one.passes[key]["full"] for one in picked)
-            if full is not None:
-                first = _mean(one.passes[key]["first"] for one in picked)
-                drafting, checking, accepting = (full / step).tolist()
+            first = _mean(one.passes[key]["first"] for one in picked)
+            usual = first if full is None else full  # short texts have no room for two
+            if usual is not None:
+                drafting, checking, accepting = (usual / step).tolist()
                 costs[key] = Cost(
                     drafting / key[1], checking, accepting,
-                    passes=sum(len(one.passes[key]["full"]) for one in picked),
-                    first=float(((full if first is None else first) / step).sum()),
+                    passes=sum(len(one.passes[key][kind]) for one in picked for kind in ("full", "first")),
+                    first=float(((usual if first is None else first) / step).sum()),
                 )  # fmt: skip
         ways = list(dict.fromkeys(way for way, _ in costs))
         first_step = 1.0 if begun is None else float(begun[0] / step[0])

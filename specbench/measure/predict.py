@@ -110,8 +110,8 @@ class Predictions:
         return _interval(self._speedup(one) / self._speedup(other), resampled_S)
 
     def miss(self, key: Key, times_P4: ArrayLike) -> Interval:
-        """The calibrated speedup over the measured one, less 1, on the same drawn prompts. `times_P4` holds of each text
-        the seconds and tokens of the baseline, then of speculative decoding."""
+        """The calibrated speedup over the measured one, less 1, on the same drawn prompts. `times_P4` holds of each
+        text the seconds and tokens of the baseline, then of speculative decoding."""
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
         return _interval(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)

@@ -2,8 +2,9 @@
 
 A probe is a handful of passes, begun inside texts that the target wrote, at places spread over their length, so that
 caches are as long as in a run and the engine is the one that a run uses. The first pass of a text is timed from its
-own beginning, for there an engine makes ready what belongs to the source. Every round visits each way of decoding in
-turn, the baseline first and then every gamma.
+own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and each way
+of decoding at every gamma in turn, in an order of its own: which buffers and caches a neighbour left behind is worth a
+few percent, and would else go to the same ones every time.
 """
 
 import math
@@ -13,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from specbench.acceptance import AcceptanceRule, accept_exact
@@ -124,18 +126,21 @@ def _round(
         written = [0, *accumulate(one.emitted for one in trace.passes)]
         return [(min(gamma, most - before - 1), one) for before, one in zip(written, trace.passes, strict=False)]
 
-    found = Round([], {}, [])
-    for name, way in ways.items():
-        begins, later = heard(steps, STEPS, 1)
-        found.first_steps_s.extend(begins)
-        found.steps_s.extend(later)
-        for gamma in gammas:
-            first, others = heard(partial(passes, way, gamma), PASSES * (gamma + 1), gamma + 1)
-            found.passes[name, gamma] = [
-                Timed(asked, one.drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
-                for seen, begins_text in ((first, True), (others, False))
-                for asked, one in seen
-            ]
+    found = Round([], {(name, gamma): [] for name in ways for gamma in gammas}, [])
+    jobs: list[Key | None] = [job for name in ways for job in (None, *((name, gamma) for gamma in gammas))]
+    for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
+        if (key := jobs[job]) is None:
+            begins, later = heard(steps, STEPS, 1)
+            found.first_steps_s.extend(begins)
+            found.steps_s.extend(later)
+            continue
+        name, gamma = key
+        first, others = heard(partial(passes, ways[name], gamma), PASSES * (gamma + 1), gamma + 1)
+        found.passes[key].extend(
+            Timed(asked, one.drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
+            for seen, begins_text in ((first, True), (others, False))
+            for asked, one in seen
+        )
     return found
 
 

@@ -41,7 +41,7 @@ class StaticModel(EagerModel):
         self.layouts = layouts or Layouts()
         self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.layouts)
         self.buffers = Buffers(self.program, self.device)
-        self.positions = Remembered()
+        self.positions, self.sources = Remembered(), Remembered()
         self._prepare()
         self.warmup_s = time.perf_counter() - began
 
@@ -70,7 +70,8 @@ class CompiledModel(StaticModel):
 
 
 class Remembered:
-    """What depends on lengths alone, by (step, length, tokens, capacity); emptied when it grows large."""
+    """What depends on lengths alone, by (step, length of the text or of the source, tokens, capacity); emptied when it
+    grows large."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int, int, int], tuple[Tensor, ...]] = {}
@@ -126,7 +127,6 @@ class StaticSession:
         weakref.finalize(self, model.buffers.give_back, self._held)
         self._sources = len(prompt.source)
         self._source_length = torch.tensor(len(prompt.source), device=model.device)
-        self._of_source: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         with torch.inference_mode():
             if model.program.encode is not None:
                 self._read_source(prompt.source)
@@ -167,7 +167,7 @@ class StaticSession:
             part = self._parts[layers] = copy.copy(self)
             model = self.model.shallow(layers)
             assert isinstance(model, StaticModel)
-            part.model, part._parts, part._of_source = model, {}, {}
+            part.model, part._parts = model, {}
             used = {kind: len(shapes) for kind, shapes in model.program.shapes.items()}
             part._buffers = [*self._held["self"][: used["self"]], *self._held["cross"][: used["cross"]]]
         return self._parts[layers]
@@ -190,7 +190,6 @@ class StaticSession:
         self.model.buffers.give_back({"self": old})
         self._capacity = capacity
         self._buffers = [*new, *self._held["cross"]]
-        self._of_source.clear()  # it depends on sizes too
         self._parts.clear()
 
     def _make_room(self, needed: int) -> None:
@@ -215,9 +214,10 @@ class StaticSession:
         count = len(tokens)
         # The step proper reads no lengths: what depends on them is looked up, and computed the first time only.
         inputs = [self.model.ids(tokens), self._source_length, self._source_length, *self._buffers]
-        of_source = self._of_source.get((id(step), count))
+        key = (id(step), self._sources, count, self._capacity)
+        of_source = self.model.sources.get(key)
         if of_source is None:
-            of_source = self._of_source[id(step), count] = step.of_source(*inputs)
+            of_source = self.model.sources.keep(key, step.of_source(*inputs))
         return step.run(*inputs, *of_source, *self._of_length(step, count, inputs, of_source))
 
     def _of_length(

@@ -11,9 +11,9 @@ def markdown(record: Record) -> str:
     same = record["same_texts"]
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
-        f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, each "
-        f"decoded {record['repeats']} times in every way, in turn, with {record['rounds']} rounds of timed passes; 95% "
-        "intervals resample prompts, and those of calibrated and of the miss rounds, too.",
+        f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
+        f"each decoded {record['repeats']} times in each way, in turn, with {len(record['rounds'])} rounds of "
+        "timed passes. 95% intervals resample prompts, and those of calibrated and of the miss rounds, too.",
     ]
     if same is not None:
         said.append(f"{100 * same:.1f}% of the texts of lossless ways are the target's own, token for token.")

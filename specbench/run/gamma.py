@@ -26,8 +26,9 @@ from specbench.run.pair import generator_for, sampling_of
 from specbench.run.ranks import agree
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-PROMPTS = 8
-ROUNDS = 5
+TOKENS = 400  # of the target's own text to count passes on, from at least the first and at most the second of these
+PROMPTS = (8, 64)
+ROUNDS = 8
 RESAMPLES = 200
 Plain = dict[str, Any]
 
@@ -76,17 +77,19 @@ def _price(one: Prediction) -> float:
 
 def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
     sampling = sampling_of(config)
-    prompts = parts.prompts[:PROMPTS]
-    texts = [
-        autoregressive(
+    prompts, texts = parts.prompts[: PROMPTS[1]], list[list[int]]()
+    for index, prompt in enumerate(prompts):
+        if len(texts) >= PROMPTS[0] and sum(map(len, texts)) >= TOKENS:
+            break
+        trace = autoregressive(
             parts.target,
             prompt,
             sampling=sampling,
             max_new_tokens=config.max_new_tokens,
             generator=generator_for(config.seed, index, "baseline", parts.device),
-        ).tokens
-        for index, prompt in enumerate(prompts)
-    ]
+        )
+        texts.append(trace.tokens)
+    prompts = prompts[: len(texts)]
     name = draft_name(config)
     picked, alpha = pick(config, sampling), config.simulate.alpha
     rules = {} if picked.lossy is None else {"rule": picked.lossy}
