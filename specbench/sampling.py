@@ -69,7 +69,7 @@ def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[
     # A draft asks this for every token, beside a step of some hundred us. torch's search takes 15 us for a row of 8,000
     # in bf16, and each slice 2; numpy's, which also gives the first of equals and finds NaN, a quarter of that.
     tokens: list[int] | None
-    if logits_LV.device.type != "cpu":  # no logits leave the device
+    if not logits_LV.is_cpu:  # no logits leave the device
         highest_L, index_L = logits_LV[-rows:, :vocabulary_size].float().max(-1)
         tokens, highest = index_L.tolist(), highest_L.tolist()
     else:

@@ -17,7 +17,7 @@ from specbench.errors import UserError
 from specbench.models import Prompt
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
-from specbench.models.engines import with_engine
+from specbench.models.engines import ROUNDING, with_engine
 from specbench.models.static import StaticModel, StaticSession
 from specbench.sampling import Sampling
 
@@ -153,12 +153,24 @@ def test_auto_takes_a_captured_step_and_says_why_not() -> None:
         with_engine("cudagraph", odd, 40, ENDS)
 
 
-def test_a_capture_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float32, 1.01), (torch.bfloat16, 1.2)])
+def test_a_capture_that_disagrees_is_not_used(
+    dtype: torch.dtype, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = StaticSession._step
-    monkeypatch.setattr(StaticSession, "_step", lambda *inputs: right(*inputs) * 1.01)
-    fallen = with_engine("auto", network("gpt2", seed=5), 40, ENDS)
+    monkeypatch.setattr(StaticSession, "_step", lambda *inputs: right(*inputs) * factor)
+    fallen = with_engine("auto", network("gpt2", seed=5).to(dtype), 40, ENDS)
     assert fallen.engine == "eager" and fallen.fell_back is not None
     assert "differs from the model's own" in fallen.fell_back
+    assert ("from fp32 by" in fallen.fell_back) == (dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_where_rounding_is_large_the_captured_step_need_not_be_nearer_to_fp32_than_the_model(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUNDING, torch.bfloat16, 0.0)  # as if a network amplified what there is
+    assert with_engine("static", network(kind, seed=5).to(torch.bfloat16), 40, ENDS).engine == "static"
 
 
 @pytest.mark.slow

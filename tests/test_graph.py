@@ -5,7 +5,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specbench.models.graph import Layouts, capture, for_last_row, for_one_token, hoist, lower, simplify
+from specbench.models.graph import (
+    Layouts,
+    capture,
+    for_last_row,
+    for_one_token,
+    for_outputs,
+    hoist,
+    lower,
+    markers,
+    simplify,
+)
 from specbench.models.graph.capture import example_sizes
 from specbench.models.graph.nodes import aten, calls
 
@@ -90,6 +100,21 @@ def test_for_one_token_and_for_the_last_row() -> None:
     ids = torch.tensor([[3, 4, 5]])
     assert torch.allclose(for_last_row(graph)(ids), function(ids)[-1:], atol=1e-6)
     assert torch.allclose(graph(ids), function(ids), atol=1e-6)
+
+
+def test_some_outputs_alone_need_no_more_than_their_inputs_and_write_nowhere_else() -> None:
+    def function(x: Tensor, buffer: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        markers.write(buffer, torch.arange(x.shape[2]), x)
+        return buffer * 2, y + 1, y * 3
+
+    graph = simplify(capture(function, [torch.ones(1, 2, 7, 4), torch.zeros(1, 2, 9, 4), torch.ones(1, 11)]))
+    step, others = for_outputs(graph, 0, [0, 1]), for_outputs(graph, slice(1, None), [2])
+    assert len(calls(step, torch.ops.specbench.write.default)) == 1
+    assert not calls(others, torch.ops.specbench.write.default)
+    buffer = torch.zeros(1, 2, 5, 4)
+    assert step(torch.ones(1, 2, 3, 4), buffer).sum() == 2 * 2 * 3 * 4 and buffer.sum() == 2 * 3 * 4
+    plus, times = others(torch.ones(1, 3))
+    assert plus.tolist() == [[2.0] * 3] and times.tolist() == [[3.0] * 3]
 
 
 def test_example_sizes_are_no_others() -> None:

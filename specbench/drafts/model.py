@@ -48,18 +48,18 @@ class ModelDraftSession:
         self.confidence = confidence
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        sequence = list(tokens)
+        sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         size, greedy = self.vocabulary_size, self.sampling.temperature == 0
         rows: list[Tensor] = []
         for _ in range(gamma):
-            logits_LV = self.session.extend(sequence[self.session.length :])
+            logits_LV = session.extend(sequence[session.length :])
             if greedy:
                 (token,) = most_likely(logits_LV, size)
             else:
                 rows.append(standardise(logits_LV[-1:], self.sampling, size))
                 token = draw(rows[-1][0], generator)
             sequence.append(token)
-            if token in self.model.eos_ids:
+            if token in ends:
                 break  # nothing can follow
             if self.confidence is not None and self._q(logits_LV[-1:] if greedy else rows[-1], token) < self.confidence:
                 break

@@ -5,7 +5,7 @@ belongs to the source and stays.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class EagerModel:
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
         self._shallow: dict[int, EagerModel] = {}
+        # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
+        self.now: Callable[[], float] = self._now_on_cuda if self.device.type == "cuda" else time.perf_counter
 
     def shallow(self, layers: int) -> "EagerModel":
         """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
@@ -57,9 +59,8 @@ class EagerModel:
             return EncoderDecoderSession(self, prompt.source)
         return DecoderOnlySession(self, prompt.prefix[:-1])
 
-    def now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _now_on_cuda(self) -> float:
+        torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
     def ids(self, tokens: Sequence[int]) -> Tensor:

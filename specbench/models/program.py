@@ -5,12 +5,15 @@ Knows the two families and how each is called; knows no sessions. The caches are
 Shapes: L new tokens, C positions of the self-attention buffers, S of the cross-attention ones, V logits.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from transformers import EncoderDecoderCache
 
 from specbench.models.graph import (
@@ -19,6 +22,7 @@ from specbench.models.graph import (
     capture,
     for_last_row,
     for_one_token,
+    for_outputs,
     hoist,
     lower,
     markers,
@@ -30,6 +34,18 @@ SIZES_KEPT = 128  # sources of so many lengths have their position biases kept
 
 # The inputs of a step, in order; the buffers follow.
 IDS, LENGTH, SOURCE_LENGTH = range(3)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Capturing makes so many objects that Python would look through all that torch holds for what could be freed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -62,11 +78,13 @@ class Program:
     encode: Callable[[Tensor], list[Tensor]] | None
 
     @staticmethod
+    @_without_collecting()
     def of(
         network: Any, cache_dtype: torch.dtype, lowering: Lowering = lower, layouts: Layouts | None = None
     ) -> "Program":
         """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
         `layouts` are those of a program that shares weights with this one."""
+        layouts = layouts or Layouts()
         with markers.marked(network), torch.no_grad():
             self_states, cross_states = _what_it_caches(network)
             shapes = {
@@ -74,25 +92,27 @@ class Program:
                 "cross": [(t.shape[1], t.shape[3]) for t in cross_states],
             }
             taken = {size for tensor in (*network.parameters(), *self_states, *cross_states) for size in tensor.shape}
-            tokens, capacity, source = example_sizes(taken, 3)
-            layouts = layouts or Layouts()
+            tokens, capacity, positions, source = example_sizes(taken, 4)
             buffers = [
-                torch.zeros(1, heads, positions, channels, dtype=cache_dtype, device=network.device)
-                for kind, positions in (("self", capacity), ("cross", source))
+                torch.zeros(1, heads, places, channels, dtype=cache_dtype, device=network.device)
+                for kind, places in (("self", capacity), ("cross", positions))
                 for heads, channels in shapes[kind]
             ]
             ids = torch.zeros(1, tokens, dtype=torch.long, device=network.device)
             length = torch.tensor(3, device=network.device)
             inputs = [ids, length, length.clone(), *buffers]
-            graph = simplify(capture(_step(network, len(self_states)), inputs))
-            encode = _encode(network, layouts, source) if cross_states else None
+            if cross_states:
+                inputs.append(ids.new_zeros(1, source))
+            captured = simplify(capture(_decoding(network, len(self_states)), inputs))
+            graph = for_outputs(captured, 0, range(3 + len(buffers)))
+            encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
         return Program(
             shapes,
             cache_dtype,
             one=_cut(for_one_token(graph), lambda module: lowering(module, layouts, True)),
             several=_cut(graph, lambda module: lowering(module, layouts, False)),
             last=_cut(for_last_row(graph), lambda module: lower(module, layouts, False)),  # run once a prompt
-            encode=encode,
+            encode=None if encode is None else _encode(encode, layouts),
         )
 
 
@@ -108,38 +128,33 @@ def _what_it_caches(network: Any) -> tuple[list[Tensor], list[Tensor]]:
     return markers.recorded(cache), markers.recorded(both.cross_attention_cache)
 
 
-def _step(network: Any, of_self: int) -> Callable[..., Tensor]:
-    """The step as a function of tensors alone."""
+def _decoding(network: Any, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
+    """The step, and in the same run of the decoder what its cross-attention caches of a source, as a function of
+    tensors alone: (logits, keys and values layer by layer)."""
 
-    def decoder_only(ids: Tensor, length: Tensor, _: Tensor, *buffers: Tensor) -> Tensor:
+    def decoder_only(ids: Tensor, length: Tensor, _: Tensor, *buffers: Tensor) -> tuple[Tensor, ...]:
         cache = markers.over(buffers, length)
-        logits: Tensor = network(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
-        return logits
+        return (network(input_ids=ids, past_key_values=cache, use_cache=True).logits[0],)
 
-    def encoder_decoder(ids: Tensor, length: Tensor, source_length: Tensor, *buffers: Tensor) -> Tensor:
-        cross = buffers[of_self:]
-        cache = EncoderDecoderCache(markers.over(buffers[:of_self], length), markers.over(cross, 1))
-        cache.is_updated = dict.fromkeys(range(len(cross) // 2), True)  # the cross-attention cache is filled
-        positions = cross[0].shape[2]
-        mask = (torch.arange(positions, device=ids.device) < source_length).view(1, 1, 1, -1)
-        encoded = cross[0].new_zeros((1, positions, 1))  # only its presence matters now
-        read = {"encoder_outputs": (encoded,), "attention_mask": mask, "past_key_values": cache}
+    def encoder_decoder(
+        ids: Tensor, length: Tensor, source_length: Tensor, *buffers_and_source: Tensor
+    ) -> tuple[Tensor, ...]:
+        *buffers, source = buffers_and_source
+        cross = markers.replaced(buffers[of_self:])  # the step reads buffers, whatever the source
+        positions = buffers[of_self].shape[2]
+        read = {
+            "encoder_outputs": network.get_encoder()(input_ids=source),
+            "attention_mask": (torch.arange(positions, device=ids.device) < source_length).view(1, 1, 1, -1),
+            "past_key_values": EncoderDecoderCache(markers.over(buffers[:of_self], length), cross),
+        }
         logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **read).logits[0]
-        return logits
+        return logits, *markers.recorded(cross)
 
     return encoder_decoder if network.config.is_encoder_decoder else decoder_only
 
 
-def _encode(network: Any, layouts: Layouts, size: int) -> Callable[[Tensor], list[Tensor]]:
-    """Source ids to cross-attention keys and values. The decoder is run to see them, and then left out of the graph."""
-
-    def encode(source: Tensor) -> list[Tensor]:
-        cache = EncoderDecoderCache(markers.recording(), markers.recording())
-        start = torch.zeros(1, 1, dtype=torch.long, device=source.device)
-        network(input_ids=source, decoder_input_ids=start, past_key_values=cache, use_cache=True)
-        return markers.recorded(cache.cross_attention_cache)
-
-    graph = simplify(capture(encode, [torch.zeros(1, size, dtype=torch.long, device=network.device)]))
+def _encode(graph: GraphModule, layouts: Layouts) -> Callable[[Tensor], list[Tensor]]:
+    """`graph`, from source ids to cross-attention keys and values, made ready."""
     parts = hoist(graph, [], with_constants=True)
     run = lower(parts.rest, layouts, one_token=False)
     of_size: dict[int, tuple[Tensor, ...]] = {}  # relative position biases

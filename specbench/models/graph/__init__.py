@@ -9,7 +9,7 @@ from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
 from specbench.models.graph.lower import Layouts, Lowering, compiled, lower
 from specbench.models.graph.rewrite import simplify
-from specbench.models.graph.specialise import for_last_row, for_one_token
+from specbench.models.graph.specialise import for_last_row, for_one_token, for_outputs
 
 __all__ = [
     "Hoisted",
@@ -19,6 +19,7 @@ __all__ = [
     "compiled",
     "for_last_row",
     "for_one_token",
+    "for_outputs",
     "hoist",
     "lower",
     "simplify",

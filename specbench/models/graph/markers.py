@@ -109,6 +109,18 @@ class RecordingLayer(_Layer):
         return 0
 
 
+class ReplacingLayer(RecordingLayer):
+    """Shows what a model would have cached, and gives it buffers in its place."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.buffers = keys, values
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        super().update(key_states, value_states)
+        return self.buffers
+
+
 class BufferLayer(_Layer):
     """Given buffers [1, K, C, D], of which the first `length` positions count. `length` is a tensor, so that a graph
     captured once holds for every length."""
@@ -141,5 +153,13 @@ def recorded(cache: Any) -> list[Tensor]:
 
 def over(buffers: Sequence[Tensor], length: Tensor | int) -> Cache:
     """A cache over given buffers: keys and values of each layer in turn."""
-    pairs = zip(buffers[::2], buffers[1::2], strict=True)
-    return Cache(layers=[BufferLayer(keys, values, length) for keys, values in pairs])
+    return Cache(layers=[BufferLayer(keys, values, length) for keys, values in _pairs(buffers)])
+
+
+def replaced(buffers: Sequence[Tensor]) -> Cache:
+    """A cache that is given new states, for `recorded`, and gives out buffers."""
+    return Cache(layers=[ReplacingLayer(keys, values) for keys, values in _pairs(buffers)])
+
+
+def _pairs(buffers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(buffers[::2], buffers[1::2], strict=True)

@@ -1,13 +1,28 @@
-"""Copies of a simplified graph for special cases: one new token, or only the last token's logits."""
+"""Copies of a simplified graph for special cases: some of what it gives, one new token, the last token alone."""
 
 import copy
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from specbench.models.graph.nodes import aten, finished, replace, replace_by_value, value
+from specbench.models.graph.nodes import aten, finished, has_effect, replace, replace_by_value, value
 from specbench.models.graph.rewrite import VIEWS
+
+
+def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]) -> GraphModule:
+    """A copy that gives one output, or some, and takes the inputs numbered `inputs`. What writes into an input that it
+    does not take is left out."""
+    module = GraphModule(module, copy.deepcopy(module.graph))
+    output = next(node for node in module.graph.nodes if node.op == "output")
+    output.args = (output.args[0][which],)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    dropped = {node for index, node in enumerate(placeholders) if index not in inputs}
+    for node in reversed(module.graph.nodes):
+        if not node.users and (node in dropped or not has_effect(node) or dropped & set(node.all_input_nodes)):
+            module.graph.erase_node(node)
+    return finished(module)
 
 
 def for_one_token(module: GraphModule) -> GraphModule:
