@@ -78,8 +78,10 @@ def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture
 
 
 def test_misses_are_calibrated_over_measured_on_the_same_prompts(
-    argv: list[str], tmp_path: Path, capfd: Capture
+    argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1, 2))
+    monkeypatch.setattr("specbench.run.gamma.ROUNDS", 2)
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["misses", *argv, *keys]) == 0
     out = capfd.readouterr().out

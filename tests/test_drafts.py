@@ -36,6 +36,15 @@ def test_smoothed_rows_are_distributions_without_zeros(texts: list[list[int]], o
             assert (row > 0).all()
 
 
+@settings(max_examples=50, deadline=None)
+@given(sequences, st.sampled_from([1, 2, 3]), st.sampled_from([0.1, 0.75]))
+def test_at_temperature_zero_the_token_is_the_likeliest(texts: list[list[int]], order: int, discount: float) -> None:
+    draft = NgramDraft(counts(texts), order, discount, CPU)
+    for before in range(V):  # also those that were never seen
+        row = draft.probabilities([START, before])
+        assert row[draft.best([START, before])].item() == pytest.approx(row.max().item(), rel=1e-12)
+
+
 def test_absolute_discounting_by_hand() -> None:
     fitted = counts([[3, 4], [3, 5], [3, 4]])
     draft = NgramDraft(fitted, 2, 0.5, CPU)

@@ -5,17 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
+from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.choose.words import reasons, winning_alpha, winning_c
 from specbench.decoding import autoregressive, speculative
-from specbench.drafts import ModelDraft, UniformDraft
+from specbench.drafts import ModelDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import Costs
 from specbench.measure.predict import Predictions
-from specbench.measure.probe import Round, Timed, Way, probe
-from specbench.models import Prompt
+from specbench.measure.probe import Round, Timed
 from specbench.sampling import Sampling
 
 STEP = 0.01
@@ -59,20 +58,6 @@ def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
     stopped = [Timed(5, 1, 0, False, 1, 1, 1)]
     short = Round(one.steps_s, {key: stopped if key[1] == 5 else p for key, p in one.passes.items()}, [])
     assert set(Costs([short, short]).table()) == {("a", 2)}
-
-
-def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
-    target = ToyModel(random_table(3))
-    drafts = {
-        "near": Way(ModelDraft(ToyModel(random_table(4)), VOCABULARY)),
-        "any": Way(UniformDraft(4, torch.device("cpu"))),
-    }
-    text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
-    rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, Sampling(1.0), max_new_tokens=40, rounds=6)
-    assert len(rounds) == 6
-    table = Costs(rounds).table()
-    assert set(table) == {(name, gamma) for name in drafts for gamma in (1, 3)}
-    assert all(cost.c > 0 and cost.verify_cost > 0 and cost.overhead > 0 for cost in table.values())
 
 
 def predictions(
@@ -166,97 +151,3 @@ def test_a_draft_that_cannot_help_is_told() -> None:
     said = reasons(predictions({"bad": 0.1}, {"bad": 0.5}))
     assert said[0].startswith("no draft helps here: the best, bad with γ=1")
     assert "not above c=0.50 (Cor 3.9)" in said[0]
-
-
-class Clock:
-    seconds = 0.0
-
-
-class Clocked(ToyModel):
-    """A toy model on a clock that only its own work moves: a + b n for n tokens. No noise, so that what is left between
-    a prediction and a measurement is the prediction's own error."""
-
-    eos_ids: frozenset[int] = frozenset()
-
-    def __init__(self, table: torch.Tensor, clock: Clock, step: float, more: float) -> None:
-        super().__init__(table)
-        self.clock, self.step, self.more = clock, step, more
-
-    def start(self, prompt):  # type: ignore[no-untyped-def]
-        session = super().start(prompt)
-        extend = session.extend
-
-        def timed(tokens: Sequence[int]) -> torch.Tensor:
-            self.clock.seconds += self.step + self.more * (len(tokens) - 1)
-            return extend(tokens)
-
-        session.extend = timed  # type: ignore[method-assign]
-        return session
-
-    def now(self) -> float:
-        return self.clock.seconds
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: float) -> None:
-    """Sample, score, probe, predict; then decode other texts with every gamma: within 5% for each, on a clock without
-    noise (at T=1 both sides are samples, of 1,500 tokens and more). Theorem 3.8 is off by more."""
-    clock, sampling = Clock(), Sampling(temperature)
-    table = random_table(21) ** 2
-    table /= table.sum(-1, keepdim=True)
-    target = Clocked(table, clock, 1.0, 0.06)
-    draft = ModelDraft(Clocked(0.6 * table + 0.4 * random_table(22), clock, 0.1, 0.01), VOCABULARY)
-    prompts = [Prompt((), (START, a, b)) for a in (0, 1, 2) for b in (0, 1, 2)] * 4
-    generator = torch.Generator().manual_seed(4)
-    keys = {"sampling": sampling, "max_new_tokens": 45, "generator": generator}
-    written = [autoregressive(target, prompt, **keys).tokens for prompt in prompts]  # type: ignore[arg-type]
-    found = [agreements(target, [draft], p, t, sampling)[0] for p, t in zip(prompts, written, strict=True)]
-    gammas = [1, 2, 3, 5, 7]
-    rounds = probe(
-        target,
-        {"a": Way(draft)},
-        gammas,
-        list(zip(prompts, written, strict=True)),
-        sampling,
-        max_new_tokens=45,
-        rounds=8,
-    )
-    ranked = Predictions({"a": found}, rounds, 45, 100, 0).ranked
-    missed = []
-    for one in ranked:
-        traces = [speculative(target, draft, prompt, gamma=one.gamma, **keys) for prompt in prompts]  # type: ignore[arg-type]
-        measured = sum(len(t.tokens) for t in traces) / sum(t.decode_s for t in traces)
-        assert one.calibrated.value == pytest.approx(measured, rel=0.05), one.gamma
-        missed.append(one.predicted / measured - 1)
-    assert max(missed) > 0.08
-
-
-@pytest.mark.statistical
-def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
-    """On the toy model ends are frequent. Tokens drafted a pass: as decoding has them, within 6% (both are samples)."""
-    sampling, target = Sampling(1.0), ToyModel(random_table(31))
-    draft = ModelDraft(ToyModel(0.4 * random_table(31) + 0.6 * random_table(32)), VOCABULARY)
-    generator = torch.Generator().manual_seed(4)
-    keys = {"sampling": sampling, "max_new_tokens": 40, "generator": generator}
-    written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(400)]  # type: ignore[arg-type]
-    found = {"a": [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]}
-    rounds = probe(
-        target, {"a": Way(draft)}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
-    )
-    assert 0.05 < Costs(rounds).stops("a") < 0.5
-    for one in Predictions(found, rounds, 40, 2, 0).ranked:
-        traces = [speculative(target, draft, PROMPT, gamma=one.gamma, **keys) for _ in range(400)]  # type: ignore[arg-type]
-        passes = [a_pass for trace in traces for a_pass in trace.passes]
-        drafted = sum(a_pass.drafted for a_pass in passes) / len(passes)
-        assert one.drafted_per_pass == pytest.approx(drafted, rel=0.06)
-        assert drafted < 0.8 * one.gamma
-
-
-def test_a_draft_that_never_ends_a_proposal_early() -> None:
-    target = ToyModel(random_table(3))
-    rounds = probe(
-        target, {"a": Way(UniformDraft(4, torch.device("cpu")))}, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
-        max_new_tokens=24, rounds=4,
-    )  # fmt: skip
-    assert Costs(rounds).stops("a") is None

@@ -10,9 +10,11 @@ is the same draft alone and inside a trigram.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.drafts.base import Proposal
@@ -70,6 +72,8 @@ class NgramDraft:
 
     def best(self, before: Sequence[int]) -> int:
         """The token with all the mass at T = 0; kept."""
+        if self.order == 2 and before:
+            return int(self._best_behind_V[before[-1]])
         key = self._context(before)
         token = self._best.get(key)
         if token is None:
@@ -77,6 +81,27 @@ class NgramDraft:
                 self._best.clear()
             token = self._best[key] = int(self.probabilities(before).argmax())
         return token
+
+    @cached_property
+    def _best_behind_V(self) -> NDArray[np.int64]:
+        """The argmax of `probabilities` behind each token, for all of them at once: a row of q made between two target
+        runs takes the place of the target's weights in the machine's caches, and slows more than itself. It is the best
+        of the tokens seen behind it, or the most common one: all others rank as in the unigram."""
+        level, size = self.counts.levels[0], len(self.unigram_V)
+        seen_V = np.diff(level.offsets_A1)
+        before_P = np.repeat(np.arange(size), seen_V)
+        total_V = np.bincount(before_P, weights=level.times_P, minlength=size).clip(min=1)
+        rest_V = self.discount * seen_V / total_V
+        q_P = self.unigram_V[level.tokens_P] * rest_V[before_P] + (level.times_P - self.discount) / total_V[before_P]
+        common = int(self.unigram_V.argmax())
+        best_V = np.full(size, common)
+        rows = np.flatnonzero(seen_V)
+        if len(rows):
+            top = np.maximum.reduceat(q_P, level.offsets_A1[rows])
+            highest = np.flatnonzero(q_P == np.repeat(top, seen_V[rows]))
+            first = highest[np.diff(before_P[highest], prepend=-1) > 0]
+            best_V[rows] = np.where(rest_V[rows] * self.unigram_V[common] > top, common, level.tokens_P[first])
+        return best_V
 
     def _context(self, before: Sequence[int]) -> tuple[int, ...]:
         return tuple(before[max(0, len(before) - self.order + 1) :])
