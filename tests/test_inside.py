@@ -79,13 +79,15 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
 
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:
     code, said = run("blockwise")
+    assert code == 2 and "the heads in t5-mini-blockwise were trained on t5-mini" in said
+    code, said = run("blockwise", "draft.shipped=null")
     assert code == 2 and "draft.path is not set: give the folder that `specbench train recipe=blockwise` wrote" in said
     code, said = run("blockwise", f"draft.path={folders['t5']}")
     assert code == 2 and "no heads are in this folder" in said
     code, said = run("blockwise", f"draft.path={heads}", verb="bench")
     assert code == 2 and "which generate cannot read; use run" in said
     code, said = run("blockwise", f"draft.path={heads}", kind="gpt2")
-    assert code == 2 and "these heads were trained on t5, and the target's weights are others" in said
+    assert code == 2 and "were trained on t5, and this target's weights are others" in said
 
 
 def test_alpha_of_both_at_once(run: Run, tmp_path: Path, heads: Path) -> None:

@@ -14,7 +14,7 @@ the speedup; write a record to results/runs/ and show it as a table.
                     or target.path=FOLDER, or target=hub target.hub=ID target.revision=COMMIT
   draft=NAME        the same names, draft.path=FOLDER, or unigram | bigram | ngram draft.order=N | random | lookup |
                     retrieval (no weights); cascade draft@draft.via=NAME draft@draft.inner=NAME (docs/beyond.md);
-                    inside the target: early-exit draft.layers=K, blockwise draft.path=FOLDER
+                    inside the target: early-exit draft.layers=K, blockwise (draft.path=FOLDER)
   task=NAME         {tasks}
                     task.path=FILE.jsonl[.gz] reads your own rows, task.train_path= the text n-grams are fitted on
   gamma=N           tokens drafted in a pass (default 7); gamma=auto takes the best by a short probe, gamma=adaptive

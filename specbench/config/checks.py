@@ -125,7 +125,7 @@ def _check_draft(draft: DraftConfig, key: str = "draft") -> None:
         f"{key}.corpus", draft.corpus, "a file or folder; there is none of that name",
     )  # fmt: skip
     require(draft.layers >= 1, f"{key}.layers", draft.layers, "at least 1")
-    if draft.kind == "blockwise" and draft.path is None:
+    if draft.kind == "blockwise" and draft.path is None and draft.shipped is None:
         raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe=blockwise` wrote")
     if DRAFT_KINDS[draft.kind].weights:
         _check_model(key, draft)

@@ -75,8 +75,8 @@ def load_heads(folder: Path, network: Any, key: str) -> Heads:
     facts = read_facts(folder, key)
     if not _same(fingerprint(network), facts["fingerprint"]):
         raise UserError(
-            f"{key}.path={folder}: these heads were trained on {facts['target']}, and the target's weights are others; "
-            "train them again: specbench train recipe=blockwise distill.target=TARGET"
+            f"{key}: the heads in {folder.name} were trained on {facts['target']}, and this target's weights are "
+            f"others; train some: specbench train recipe=blockwise distill.target=TARGET, and give {key}.path=FOLDER"
         )
     heads = Heads(facts["heads"], facts["width"], facts["hidden"])
     heads.load_state_dict(load_file(folder / WEIGHTS))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from specbench.config.paths import shipped
 from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
@@ -27,7 +28,8 @@ class BlockwiseMaker(Maker):
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__(wanted)
-        self.folder = Path(wanted.draft.path or "")
+        draft = wanted.draft
+        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
         self.most = read_facts(self.folder, wanted.key)["heads"] - 1
 
     def load(self, target: EagerModel, say: Say) -> Draft:

@@ -71,9 +71,8 @@ def _filling() -> list[str]:
     plan = experiment("beyond")
     commands = "; ".join(f"`{command}`" for command in plan["own"])
     return [
-        f"no record: the command in the row fills it, `make beyond` all but blockwise; `{fill('beyond')}` does the "
-        f"like for T5-XXL; models of your own: {commands}",
-        f"before that: {plan['prepare']}",
+        f"no record: the command in the row fills it, `make beyond` all of them; `{fill('beyond')}` does the "
+        f"like for T5-XXL; models of your own: {commands}"
     ]
 
 
