@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from specbench import store
+from specbench.choose.misses import Decoded
 from specbench.cli import main
+from specbench.decoding import Pass, Trace
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -75,6 +77,14 @@ def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture
     assert "accept.lenience: only accept=lenient has one; name that rule too" in capfd.readouterr().err
     assert main(["recommend", *argv, "accept=[exact,exact]"]) == 2
     assert "two of the drafts are called t5-draft" in capfd.readouterr().err
+
+
+def test_what_was_drafted_behind_the_end_of_a_text_was_not_judged() -> None:
+    """One kept and one rejected; all three kept; the end kept, with two drafted behind it."""
+    times, did = (0.0, 0.0, 0.0), Decoded.of(1)
+    passes = [Pass(3, 1, 2, *times), Pass(3, 3, 4, *times), Pass(3, 1, 1, *times)]
+    did.add(0, Trace([5, 6, 7, 8, 9, 10, 1], 0.0, 1.0, passes=passes), first=True)
+    assert (did.accepted, did.judged) == ([5], [6])
 
 
 def test_misses_are_calibrated_over_measured_on_the_same_prompts(

@@ -22,7 +22,6 @@ from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.environment import environment, hardware
-from specbench.errors import MachineError
 from specbench.files import write_atomically
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.intervals import Interval, bootstrap, ratio
@@ -32,6 +31,7 @@ from specbench.run.accept import said
 from specbench.run.build import build_each, resolve
 from specbench.run.identity import draft_name, identify
 from specbench.run.pair import sampling_of
+from specbench.run.told import told_by_key
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
@@ -82,18 +82,15 @@ def score(entries: Sequence[Entry], leniences: Sequence[float], progress: Progre
     rules = {entry.rule: entry.lossy for entry in entries if entry.lossy is not None}
     rules |= {f"{one:g}": lenient(one, sampling) for one in leniences}
     found: dict[str, list[Agreement]] = {draft: [] for draft in drafts}
-    try:
-        progress.say(f"the target writes its sample (T={sampling.temperature:g})")
-        sample = target_sample(config, parts, budget(config), progress)
-        progress.say(f"scoring {', '.join(drafts)}")
-        began = parts.target.now()
-        for index, text in enumerate(sample.texts):
-            scores = agreements(parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules)
-            for draft, agreement in zip(drafts, scores, strict=True):
-                found[draft].append(agreement)
-            progress.advance(index + 1, len(sample.texts))
-    except FloatingPointError as error:
-        raise MachineError(f"dtype={config.dtype}: {error}; use dtype=float32, and check the weights") from error
+    progress.say(f"the target writes its sample (T={sampling.temperature:g})")
+    sample = target_sample(config, parts, budget(config), progress)
+    progress.say(f"scoring {', '.join(drafts)}")
+    began = parts.target.now()
+    for index, text in enumerate(sample.texts):
+        scores = agreements(parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules)
+        for draft, agreement in zip(drafts, scores, strict=True):
+            found[draft].append(agreement)
+        progress.advance(index + 1, len(sample.texts))
     return Scored(list(entries), sample, found, parts.target.now() - began)
 
 
@@ -107,15 +104,15 @@ def budget(config: ChooseConfig) -> int:
 def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
     """Score every draft of `configs`, which differ in draft, rule and temperature alone; write the record, and return
     it."""
-    entries = sorted(prepare(configs, progress), key=lambda entry: _setting(entry.config))
-    settings = [list(group) for _, group in groupby(entries, key=lambda entry: _setting(entry.config))]
     rows, raw = [], []
     surroundings = environment()
-    for group in settings:
-        began = time.perf_counter()
-        scored = score(group, configs[0].leniences, progress)
-        rows += alpha_rows(scored, hardware(surroundings, group[0].config.device))
-        raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
+    with told_by_key(resolve(configs[0])):
+        entries = sorted(prepare(configs, progress), key=lambda entry: _setting(entry.config))
+        for _, group in groupby(entries, key=lambda entry: _setting(entry.config)):
+            began = time.perf_counter()
+            scored = score(list(group), configs[0].leniences, progress)
+            rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
+            raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
     ids = [identify(as_run(entry.config)) for entry in entries]
     first = entries[0].config
     digest = hashlib.sha256(json.dumps([ids, first.tokens, first.leniences]).encode()).hexdigest()[:8]

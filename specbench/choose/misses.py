@@ -29,6 +29,7 @@ from specbench.run.build import resolve
 from specbench.run.claim import claimed
 from specbench.run.gamma import policy, settle
 from specbench.run.pair import generator_for, sampling_of
+from specbench.run.told import told_by_key
 
 SCHEMA = 1
 POLICIES = ("auto", "adaptive")
@@ -61,14 +62,16 @@ class Decoded:
         if first:
             self.texts.append(trace.tokens)
             self.accepted[index] += sum(p.accepted for p in trace.passes)
-            self.judged[index] += sum(p.accepted + (p.accepted < p.drafted) for p in trace.passes)
+            # Not what was drafted behind the end of the text: nothing was rejected before it.
+            self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
 
 def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
     """Time and decode; write `misses.json` into the results folder, and return it. The table is `report.misses`."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a table of misses is for one temperature; give one")
-    with claimed(resolve(configs[0]).device, progress.say) as device:
+    resolved = resolve(configs[0])
+    with claimed(resolved.device, progress.say) as device, told_by_key(resolved):
         entries = prepare([replace(config, device=str(device)) for config in configs], progress)
         scored = score(entries, (), progress)
         gammas = {entry.name: _policies(entry, progress) for entry in entries}

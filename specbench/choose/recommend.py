@@ -28,6 +28,7 @@ from specbench.run.build import resolve
 from specbench.run.claim import claimed
 from specbench.run.identity import identify
 from specbench.run.pair import sampling_of
+from specbench.run.told import told_by_key
 
 SCHEMA = 1
 
@@ -44,8 +45,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     """Rank every (draft, gamma) of `configs`, which differ in draft and rule alone; run the `verify` best for real."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
-    resolved = [resolve(config) for config in configs]
-    with claimed(resolved[0].device, progress.say) as device:
+    resolved = resolve(configs[0])
+    with claimed(resolved.device, progress.say) as device, told_by_key(resolved):
         placed = [replace(config, device=str(device)) for config in configs]
         scored = score(prepare(placed, progress), (), progress)
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}")

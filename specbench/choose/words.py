@@ -95,7 +95,9 @@ def _would_win(best: Prediction, other: Prediction) -> str:
 
 
 def winning_c(best: Prediction, other: Prediction) -> float | None:
-    """The c at which `other` ties; None where not even 0 would do."""
+    """The c at which `other` ties; None where not even 0 would do, or where it drafted nothing in these texts."""
+    if not other.drafted_per_pass:
+        return None
     # All that its passes cost more than those of a tie must come off the tokens that they draft.
     surplus = other.steps_per_pass * (1 - other.calibrated.value / best.calibrated.value)
     c = other.cost.c - surplus / other.drafted_per_pass

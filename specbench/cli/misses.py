@@ -15,6 +15,7 @@ to learn by scoring and by decoding. Writes results/misses.json and results/miss
   'draft=[A,B]' 'accept=[exact,block]' 'gammas=[1,3,5]'   as in `specbench recommend --help`
   rounds=N          of timed passes (default 6; 24 for intervals of use)
   repeats=N         times that each way decodes each prompt (default 2)
+  sampling.temperature=T   one temperature (default 0)
   target= task= limit= tokens= max_new_tokens= seed= dtype= device= engine= threads= results=   as in `specbench run`
 """
 

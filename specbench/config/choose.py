@@ -41,7 +41,10 @@ def require_distinct(names: list[tuple[str, str]]) -> None:
     """Drafts with their rules are told apart by name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"draft: two of the drafts are called {twice[0]}; name one of them otherwise")
+        raise UserError(
+            f"draft: two of the drafts are called {twice[0]} and go with accept={twice[1]}; name one of them "
+            "otherwise, or give each rule once"
+        )
 
 
 def as_run(config: ChooseConfig, gamma: int | None = None) -> RunConfig:

@@ -1,7 +1,7 @@
 """Which engine runs a network: eager, a captured step over static caches, or that as CUDA graphs; what 'auto' is.
 
-Every engine gives the same tokens in fp32. `auto` proves that of the engine it takes on a few tokens, and falls back
-to eager, with the reason, where a network cannot be captured or its capture disagrees.
+Every engine gives the same tokens in fp32. A captured step proves that on a few tokens. Where a network cannot be
+captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was named is refused.
 
 In a short dtype two right ways of computing may lie far apart, where a network amplifies rounding: then both are
 compared with the network in fp32, and the captured step must not be much farther from that than the network itself.

@@ -31,7 +31,9 @@ def _misses(record: Record) -> str:
             f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} | {row['predicted']:.2f} | "
             f"{span(row['calibrated'])} | {span(row['measured'])} | {percent(row['miss'])} |"
         )
-    worst = max((abs(row["miss"]["value"]) for row in record["rows"]), default=0.0)
+    if not record["rows"]:
+        return "## Misses\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
+    worst = max(abs(row["miss"]["value"]) for row in record["rows"])
     lines += ["", f"The largest miss is {100 * worst:.1f}%."]
     return "\n".join(["## Misses", "", *lines])
 

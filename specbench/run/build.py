@@ -76,8 +76,8 @@ def build(config: RunConfig, say: Say) -> Parts:
 
 
 def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
-    """The parts of each of several resolved configs that differ in draft, task and sampling alone. The target and every
-    draft are loaded once and stay in memory together; every pair is checked before any weight is loaded."""
+    """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
+    every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded."""
     first = configs[0]
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
