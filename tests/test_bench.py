@@ -1,6 +1,7 @@
 """The benchmark: every part gives its rows, the arithmetic is right, and our ways are not slower than transformers'."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,11 @@ def test_a_draft_without_a_network_has_no_rival(setup: Bench) -> None:
     )
     rows = [row for row in bench(alone, lambda _: None) if row.part in "be"]
     assert [row.note for row in rows] == ["not measured: the draft has no network"]
+
+
+def test_texts_too_short_for_a_second_pass_are_told(setup: Bench) -> None:
+    (row,) = bench(replace(setup, max_new_tokens=4, parts="e"), lambda _: None)
+    assert row.ours is None and row.note == "not measured: no text is long enough for a second pass"
 
 
 def test_rivals_write_what_we_write(setup: Bench) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from specbench.bench import growth
 from specbench.bench.clock import Timing, Way, in_turn, times_faster
-from specbench.bench.inside import bytes_per_second, take_apart, weight_bytes
+from specbench.bench.inside import TooShort, bytes_per_second, take_apart, weight_bytes
 from specbench.bench.rivals import at_fixed_gamma, generate
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft
@@ -145,7 +145,12 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
         return []
     rows = []
     for gamma in setup.gammas:
-        parts, step = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
+        try:
+            parts, step = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
+        except TooShort:
+            note = "not measured: no text is long enough for a second pass"
+            rows.append(Row("e", f"a pass, γ={gamma}", unit="", note=note))
+            continue
         c, v = parts.drafting / gamma / step, parts.verifying / step
         note = f"{parts.whole / step:.2f} target steps; models alone: c = {c:.3f}, v = {v:.3f}"
         more = {"c": c, "verify_cost": v, "overhead_share": parts.overhead / parts.whole}

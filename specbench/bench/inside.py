@@ -60,10 +60,17 @@ class PassParts:
     overhead: float  # what is left beside the models' steps: the three of choosing, judging and accepting
 
 
+class TooShort(Exception):
+    """No text has a second pass that drafts all of gamma."""
+
+
 def take_apart(
     target: Model, draft: ModelDraft, prompts: list[Prompt], gamma: int, tokens: int
 ) -> tuple[PassParts, float]:
-    """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part."""
+    """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part.
+
+    Raises TooShort.
+    """
     generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
     settings: dict[str, Any] = {"sampling": Sampling(), "max_new_tokens": tokens, "generator": generator}
     checking, proposing = Watched(target), Watched(draft.model)
@@ -80,7 +87,7 @@ def take_apart(
         # Not the first pass, which sets up what later ones reuse.
         found += [parts for parts, count in _by_pass(trace.passes, checking, proposing)[1:] if count == gamma]
     if not found:
-        raise ValueError(f"no text is long enough for a second pass at gamma={gamma}")
+        raise TooShort
     return PassParts(*(median(getattr(one, field.name) for one in found) for field in fields(PassParts))), median(steps)
 
 

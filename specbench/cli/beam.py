@@ -53,7 +53,8 @@ def job(composed: DictConfig) -> None:
     run = resolve(beam_run(config))
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    parts = build(run, say)
+    with told_by_key(run):
+        parts = build(run, say)
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model
     assert isinstance(draft, EagerModel)

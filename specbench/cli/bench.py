@@ -38,6 +38,7 @@ def job(composed: DictConfig) -> None:
     from specbench.bench.report import table, write
     from specbench.environment import environment, hardware
     from specbench.run.build import build, resolve
+    from specbench.run.told import told_by_key
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
@@ -45,7 +46,8 @@ def job(composed: DictConfig) -> None:
     run = resolve(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    parts = build(run, say)
+    with told_by_key(run):
+        parts = build(run, say)
     setup = Bench(
         target=parts.target,
         draft=parts.draft,
@@ -58,7 +60,8 @@ def job(composed: DictConfig) -> None:
         warmup_s=parts.warmup_s,
         parts=config.parts,
     )
-    rows = bench(setup, say)
+    with told_by_key(run):
+        rows = bench(setup, say)
     surroundings = environment()
     machine = hardware(surroundings, run.device)
     head: dict[str, Any] = {

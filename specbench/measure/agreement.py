@@ -8,6 +8,7 @@ lossy rules).
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ from specbench.acceptance import TokenRule
 from specbench.drafts import Draft, start_beside
 from specbench.measure.lossy import accepted, before_argmax, strayed
 from specbench.models import Model, Prompt
-from specbench.sampling import Sampling, standardise
+from specbench.sampling import NOT_FINITE, Sampling, standardise
 
 CHUNK = 256
 
@@ -62,7 +63,7 @@ def agreements(
     rules: Mapping[str, TokenRule] | None = None,
 ) -> list[Agreement]:
     """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`. `rules` are
-    lossy ones to judge by as well, by name."""
+    lossy ones to judge by as well, by name. Raises FloatingPointError where a distribution is not finite."""
     rules = rules or {}
     tokens = [*prompt.prefix, *generated]
     first, end = len(prompt.prefix), len(prompt.prefix) + len(generated)
@@ -79,7 +80,10 @@ def agreements(
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement in zip(drafting, found, strict=True):
             q_LV = one.score(tokens[:stop], start)
-            agreement.beta.extend(p_LV.minimum(q_LV).sum(-1).tolist())
+            betas = p_LV.minimum(q_LV).sum(-1).tolist()
+            if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would refuse it
+                raise FloatingPointError(NOT_FINITE)
+            agreement.beta.extend(betas)
             agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
             agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
             for name, rule in rules.items():

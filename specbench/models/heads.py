@@ -78,8 +78,12 @@ def load_heads(folder: Path, network: Any, key: str) -> Heads:
             f"{key}: the heads in {folder.name} were trained on {facts['target']}, and this target's weights are "
             f"others; train some: specbench train recipe=blockwise distill.target=TARGET, and give {key}.path=FOLDER"
         )
-    heads = Heads(facts["heads"], facts["width"], facts["hidden"])
-    heads.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        heads = Heads(facts["heads"], facts["width"], facts["hidden"])
+        heads.load_state_dict(load_file(folder / WEIGHTS))
+    except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{key}: the heads in {folder} cannot be loaded: {reason}") from error
     weight = network.get_output_embeddings().weight
     return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
 
