@@ -12,7 +12,7 @@ from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.ways import Entry
-from specbench.choose.words import of_lossy, reasons
+from specbench.choose.words import of_heads, of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.environment import environment, hardware
@@ -65,6 +65,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     surroundings = environment()
     ids = [identify(as_run(entry.config, config.gammas[0])) for entry in scored.entries]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
+    heads = [entry.name for entry in scored.entries if entry.config.draft.kind == "blockwise"]
     strayed = {e.name: row["strayed"] for e, row in zip(scored.entries, alphas, strict=True) if row["lossy"]}
     digest = hashlib.sha256(json.dumps([ids, config.tokens, config.gammas, config.rounds]).encode()).hexdigest()[:8]
     record = {
@@ -77,7 +78,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "hardware": hardware(surroundings, config.device),
         "engine": scored.entries[0].parts.engine,
         "rows": [one.row() | _rule(entries[one.draft]) for one in table.ranked],
-        "reasons": reasons(table) + of_lossy(table, strayed),
+        "reasons": [*of_heads(heads), *reasons(table), *of_lossy(table, strayed)],
         "verified": verified,
         "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),

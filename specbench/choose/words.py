@@ -1,6 +1,6 @@
 """A ranking in words: why the best is the best, what would let the next one win, and where the paper's formula errs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
@@ -133,6 +133,15 @@ def of_lossy(table: Predictions, strayed: Mapping[str, float]) -> list[str]:
             f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].calibrated.value:.2f}× faster"
         )
     return said
+
+
+def of_heads(ways: Iterable[str]) -> list[str]:
+    """What must be said of blockwise drafts: they are scored by the head that drafts first (`drafts.blockwise`)."""
+    return [
+        f"{way}: its α is of the first token that it drafts; those behind it agree less, so above γ=1 its tokens a "
+        "pass and its calibrated speedup are upper bounds"
+        for way in ways
+    ]
 
 
 def _paper(table: Predictions) -> list[str]:
