@@ -2,9 +2,9 @@
 
 Eq. 1 takes one alpha for all positions, independently. Real texts have easy stretches and hard ones, and they end: the
 last pass emits less. Here a text is walked from its first token with the ratios of its own tokens
-(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text, wherever its proposal began
-(blockwise heads do not, nor quite a copy that goes on). At T = 0 the count is the very one that decoding gives; at
-T > 0 it is the expectation over the acceptance draws, given the text.
+(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text, wherever its proposal
+began (blockwise heads do not, nor quite a copy that goes on). At T = 0 the count is the very one that decoding gives;
+at T > 0 it is the expectation over the acceptance draws, given the text.
 
 Given the text, a pass that began at s keeps its tokens up to i with the chance
 - prod_{s <= j <= i} min(1, q_j / p_j) where each token is judged alone (Algorithm 1, and a `TokenRule` by its own
