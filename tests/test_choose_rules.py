@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from specbench import store
-from specbench.choose.misses import Decoded
+from specbench.choose.decoded import Decoded
 from specbench.cli import main
 from specbench.decoding import Pass, Trace
+from specbench.measure.lossless import Difference
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -91,12 +92,13 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1, 2))
-    monkeypatch.setattr("specbench.run.gamma.ROUNDS", 2)
+    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["misses", *argv, *keys]) == 0
     out = capfd.readouterr().out
-    record = json.loads((tmp_path / "misses.json").read_text())
-    assert (tmp_path / "misses.md").read_text() in out
+    (file,) = tmp_path.glob("misses-*.json")
+    record = json.loads(file.read_text())
+    assert file.with_suffix(".md").read_text() in out
     assert len(record["rows"]) == 3 * 2 and len(record["rounds"]) == 4 and record["same_texts"] == 1.0
     decoded = {(one["way"], one["gamma"]): one for one in record["decoded"]}
     baseline = decoded["", 0]
@@ -115,3 +117,16 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
         assert ours[best]["against_best"]["value"] == 1.0
         assert all(ours[gamma]["against_best"]["value"] <= 1.0 for gamma in (1, 3))
     assert record["learning"]["drafts"] == 3 and record["learning"]["decode_s"] > 0
+
+
+def test_a_way_that_left_the_targets_text_has_no_speed(
+    argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (1, 1))
+    monkeypatch.setattr("specbench.choose.decoded.first_difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
+    assert main(["misses", *argv, "draft=[bigram]", "gammas=[1]", "rounds=1", "repeats=1"]) == 0
+    out = capfd.readouterr().out
+    assert "No way was lossless." in out and out.count("| not lossless |") >= 3
+    (file,) = tmp_path.glob("misses-*.json")
+    assert not any(row["lossless"] for row in json.loads(file.read_text())["rows"])

@@ -74,8 +74,14 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
     assert code == 0, said
     assert "4 heads draft 3 tokens a pass at most, not gamma=7" in said
     summary = newest(tmp_path / "results")["summary"]
-    assert summary["draft"] == "heads"
+    assert summary["draft"] == "blockwise-heads"
     assert summary["identical"] == (1.0 if temperature == 0 else None)
+
+
+@pytest.mark.parametrize("gamma", ["auto", "adaptive"])
+def test_heads_take_no_gamma_from_a_probe(run: Run, heads: Path, gamma: str) -> None:
+    code, said = run("blockwise", f"draft.path={heads}", f"gamma={gamma}")
+    assert code == 2 and f"gamma={gamma}: its probe hears the first of the heads alone" in said
 
 
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:
@@ -104,5 +110,5 @@ def test_alpha_of_both_at_once(run: Run, tmp_path: Path, heads: Path) -> None:
     assert code == 0, said
     (file,) = alpha_folder(tmp_path / "results").glob("*.json")
     alphas = {row["draft"]: row["alpha"] for row in json.loads(file.read_text())["rows"]}
-    assert set(alphas) == {"early-exit-2", "heads"} and alphas["early-exit-2"] == pytest.approx(1.0)
-    assert 0 <= alphas["heads"] < 1  # heads that start as head 1, which predicts the token before theirs
+    assert set(alphas) == {"early-exit-2", "blockwise-heads"} and alphas["early-exit-2"] == pytest.approx(1.0)
+    assert 0 <= alphas["blockwise-heads"] < 1  # heads that start as head 1, which predicts the token before theirs

@@ -97,6 +97,8 @@ def _theirs(setup: Bench, **keywords: Any) -> Way:
 def _row(part: str, what: str, setup: Bench, ways: dict[str, Way]) -> Row:
     try:
         found = in_turn(ways, len(setup.prompts), setup.repeats)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, IndexError, AttributeError) as error:  # it refuses some models that we run
         return Row(part, what, unit="", note=f"transformers fails: {str(error).splitlines()[0][:100]}")
     ours, theirs = found["ours"], found["theirs"]

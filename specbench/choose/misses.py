@@ -6,17 +6,17 @@ down slows the prediction and the proof alike. Beside the fixed gammas decode th
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.recommend import plain, predictions, time_passes
+from specbench.choose.decoded import BASELINE, Decoded, Name, all_ways, in_turn, not_lossless, prove, same_texts
+from specbench.choose.recommend import plain, predictions
 from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
-from specbench.decoding import Trace, autoregressive, speculative
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
@@ -28,46 +28,15 @@ from specbench.run import Progress
 from specbench.run.build import resolve
 from specbench.run.claim import claimed
 from specbench.run.gamma import policy, settle
-from specbench.run.pair import generator_for, sampling_of
 from specbench.run.told import told_by_key
 
 SCHEMA = 1
 POLICIES = ("auto", "adaptive")
-WARMUP = 2  # prompts that every way decodes before the clock starts
-Name = tuple[str, int | str]  # the way, and gamma or the policy; the baseline is BASELINE
-BASELINE: Name = ("", 0)
-Decode = Callable[[int], Trace]
-
-
-@dataclass
-class Decoded:
-    """What one way did with each prompt, over all repeats: seconds, tokens, and of the first repeat how many drafted
-    tokens were accepted of how many that were judged."""
-
-    decode_s: list[float]
-    start_s: list[float]
-    tokens: list[int]
-    accepted: list[int]
-    judged: list[int]
-    texts: list[list[int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, prompts: int) -> "Decoded":
-        return cls([0.0] * prompts, [0.0] * prompts, [0] * prompts, [0] * prompts, [0] * prompts)
-
-    def add(self, index: int, trace: Trace, first: bool) -> None:
-        self.decode_s[index] += trace.decode_s
-        self.start_s[index] += trace.start_s
-        self.tokens[index] += len(trace.tokens)
-        if first:
-            self.texts.append(trace.tokens)
-            self.accepted[index] += sum(p.accepted for p in trace.passes)
-            # Not what was drafted behind the end of the text: nothing was rejected before it.
-            self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
 
 def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """Time and decode; write `misses.json` into the results folder, and return it. The table is `report.misses`."""
+    """Time and decode; write `misses-TARGET-TASK-T.json` into the results folder, and return it. The table
+    is `report.misses`."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a table of misses is for one temperature; give one")
     resolved = resolve(configs[0])
@@ -75,7 +44,9 @@ def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, d
         entries = prepare([replace(config, device=str(device)) for config in configs], progress)
         scored = score(entries, (), progress)
         gammas = {entry.name: _policies(entry, progress) for entry in entries}
-        decoded, rounds = in_turn(scored, _ways(scored, gammas), progress)
+        prove(scored)
+        decoded, rounds = in_turn(scored, all_ways(scored, gammas), progress)
+        wrong = not_lossless(scored, decoded)
     config, surroundings = scored.config, environment()
     where = hardware(surroundings, config.device)
     record = {
@@ -91,16 +62,19 @@ def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, d
         "repeats": config.repeats,
         "rounds": [plain(one) for one in rounds],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rows": _rows(scored, decoded, rounds),
-        "policies": [row for entry in entries for row in _against_best(entry, decoded)],
+        "rows": [row | {"lossless": _lossless(row, wrong)} for row in _rows(scored, decoded, rounds)],
+        "policies": [
+            row | {"lossless": _lossless(row, wrong)} for entry in entries for row in _against_best(entry, decoded)
+        ],
         "learning": _learning(scored, decoded),
         "alpha_rows": alpha_rows(scored, where),
-        "same_texts": _same_texts(scored, decoded),
-        "decoded": [{"way": way, "gamma": gamma, **_plain(one)} for (way, gamma), one in decoded.items()],
+        "same_texts": same_texts(scored, decoded),
+        "decoded": [{"way": way, "gamma": gamma, **one.plain()} for (way, gamma), one in decoded.items()],
         "configs": [asdict(entry.config) for entry in entries],
         "environment": surroundings,
     }
-    file = Path(config.results) / "misses.json"
+    name = f"misses-{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
+    file = Path(config.results) / name
     write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
     return file, record
 
@@ -113,55 +87,9 @@ def _policies(entry: Entry, progress: Progress) -> dict[str, Gamma]:
     return dict(zip(POLICIES, (Constant(best), policy(settled)), strict=True))
 
 
-def _ways(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
-    """The baseline, every way at every gamma, and its policies: prompt number to trace."""
-    config, sampling = scored.config, sampling_of(scored.config)
-
-    def baseline(index: int) -> Trace:
-        parts = scored.entries[0].parts
-        return autoregressive(
-            parts.target, parts.prompts[index], sampling=sampling, max_new_tokens=config.max_new_tokens,
-            generator=generator_for(config.seed, index, "baseline", parts.device),
-        )  # fmt: skip
-
-    def decoding(entry: Entry, gamma: Gamma) -> Decode:
-        def decode(index: int) -> Trace:
-            parts, picked = entry.parts, entry.picked
-            return speculative(
-                parts.target, parts.draft, parts.prompts[index],
-                gamma=gamma, sampling=sampling, max_new_tokens=config.max_new_tokens,
-                generator=generator_for(config.seed, index, "speculative", parts.device),
-                accept=picked.accept, compared=picked.compared,
-            )  # fmt: skip
-
-        return decode
-
-    found: dict[Name, Decode] = {BASELINE: baseline}
-    for entry in scored.entries:
-        fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(config.gammas))}
-        for gamma, chosen in (fixed | dict(policies[entry.name])).items():
-            found[entry.name, gamma] = decoding(entry, chosen)
-    return found
-
-
-def in_turn(scored: Scored, ways: dict[Name, Decode], progress: Progress) -> tuple[dict[Name, Decoded], list[Round]]:
-    """Every way on every prompt, `repeats` times, who goes first moving on; rounds of timed passes spread between."""
-    config, prompts = scored.config, len(scored.sample.texts)
-    names = list(ways)
-    rounds: list[Round] = []
-    for index in range(min(WARMUP, prompts)):
-        for decode in ways.values():
-            decode(index)
-    decoded = {name: Decoded.of(prompts) for name in names}
-    for number in range(total := config.repeats * prompts):
-        index = number % prompts
-        while len(rounds) < -(-(number + 1) * config.rounds // total):
-            rounds += time_passes(scored, len(rounds), 1)
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            decoded[name].add(index, ways[name](index), first=number < prompts)
-        progress.advance(number + 1, total)
-    return decoded, rounds
+def _lossless(row: dict[str, Any], wrong: set[Name]) -> bool:
+    """False where there must be no speed; lossy ways are named so, and their texts are not compared."""
+    return (row["way"], row["gamma"]) not in wrong
 
 
 def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int]]:
@@ -210,19 +138,3 @@ def _learning(scored: Scored, decoded: dict[Name, Decoded]) -> dict[str, float]:
         "score_s": scored.seconds,
         "decode_s": sum(sum(one.decode_s) + sum(one.start_s) for one in fixed) / scored.config.repeats,
     }
-
-
-def _same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
-    """The share of texts of lossless ways that are the target's own; at T > 0 there is nothing to compare."""
-    if scored.config.sampling.temperature > 0:
-        return None
-    lossless = {entry.name for entry in scored.entries if entry.lossy is None}
-    own = decoded[BASELINE].texts
-    same = [a == b for (way, _), one in decoded.items() if way in lossless for a, b in zip(own, one.texts, strict=True)]
-    return sum(same) / len(same) if same else None
-
-
-def _plain(one: Decoded) -> dict[str, Any]:
-    values = asdict(one)
-    del values["texts"]
-    return values

@@ -31,11 +31,12 @@ def _headline(best: Prediction) -> str:
         why = (
             f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
             if best.alpha.value <= best.cost.c
-            else f"{best.tokens_per_pass:.2f} tokens a pass cost {best.cost.of_pass(best.gamma):.2f} target steps"
+            else f"{best.tokens_per_pass:.2f} tokens a pass cost {best.steps_per_pass:.2f} target steps"
         )
         return f"no draft helps here: the best, {_label(best)}, would run at {value:.2f}× the target's own speed; {why}"
     return (
-        f"{_label(best)}: {best.tokens_per_pass:.2f} tokens a pass for {_price(best)} target steps, {value:.2f}× faster"
+        f"{_label(best)}: {best.tokens_per_pass:.2f} tokens a pass for {best.steps_per_pass:.2f} target steps, "
+        f"{value:.2f}× faster; a pass of all γ costs {_price(best)}"
     )
 
 
@@ -70,7 +71,7 @@ def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     if other.alpha.value > best.alpha.value:
         return verdict + (
             f"{other.draft} agrees more (α {other.alpha.value:.2f} against {best.alpha.value:.2f}), but its c is "
-            f"{other.cost.c:.2f} against {best.cost.c:.2f}, so a pass costs {_price(other)} target steps"
+            f"{other.cost.c:.2f} against {best.cost.c:.2f}, so a pass of all γ costs {_price(other)} target steps"
         )
     if other.gamma * other.cost.c < best.gamma * best.cost.c - SAME_STEPS:
         return verdict + (

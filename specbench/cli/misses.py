@@ -10,7 +10,7 @@ HELP = """usage: specbench misses target=NAME 'draft=[NAME,NAME,...]' [key=value
 Hold `specbench recommend` to account: every draft and gamma is timed in short passes, as a recommendation does, and
 decodes all prompts, in turn in one process. Says by how much the calibrated speedup misses the measured one, with 95%
 intervals; how gamma=auto and gamma=adaptive fare against the best fixed gamma on the same prompts; and what alpha costs
-to learn by scoring and by decoding. Writes results/misses.json and results/misses.md. Run it on a quiet machine.
+to learn by scoring and by decoding. Writes results/misses-TARGET-TASK-T.json and .md. Run it on a quiet machine.
 
   'draft=[A,B]' 'accept=[exact,block]' 'gammas=[1,3,5]'   as in `specbench recommend --help`
   rounds=N          of timed passes (default 6; 24 for intervals of use)

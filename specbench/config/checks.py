@@ -61,6 +61,7 @@ def check(config: RunConfig) -> None:
             "leave target.device_map and target.tp_plan null"
         )
     _check_confidence(config)
+    _check_heads(config)
     if alpha is None and "random" in (config.target.weights, *(one.weights for one in levels(config.draft))):
         raise UserError(
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
@@ -92,6 +93,14 @@ def _check_confidence(config: RunConfig) -> None:
     require(config.draft.kind == "model", "draft.confidence", confidence, f"null for draft.kind={config.draft.kind}")
     if config.gamma in ("auto", "adaptive"):
         raise UserError(f"gamma={config.gamma}: where draft.confidence ends proposals, give a number or heuristic")
+
+
+def _check_heads(config: RunConfig) -> None:
+    if config.draft.kind == "blockwise" and config.gamma in ("auto", "adaptive"):
+        raise UserError(
+            f"gamma={config.gamma}: its probe hears the first of the heads alone, and those behind it agree less; "
+            "with draft=blockwise give a number or heuristic"
+        )
 
 
 def _check_model(key: str, model: ModelConfig) -> None:

@@ -14,20 +14,27 @@ class Kind:
     weights: bool = False
     text: bool = False
     inside: bool = False
+    paper: bool = True  # the paper measures such drafts
 
 
 DRAFT_KINDS = {
     "model": Kind(weights=True),
     "unigram": Kind(text=True),
     "bigram": Kind(text=True),
-    "ngram": Kind(text=True),
+    "ngram": Kind(text=True, paper=False),
     "random": Kind(),
-    "lookup": Kind(),
-    "retrieval": Kind(text=True),
-    "cascade": Kind(),
-    "early-exit": Kind(inside=True),
-    "blockwise": Kind(weights=True, inside=True),
+    "lookup": Kind(paper=False),
+    "retrieval": Kind(text=True, paper=False),
+    "cascade": Kind(paper=False),
+    "early-exit": Kind(inside=True, paper=False),
+    "blockwise": Kind(weights=True, inside=True, paper=False),
 }
+
+
+def beyond_the_paper(name: str) -> bool:
+    """Whether a draft that tables call `name` (`run.identity`) is of a kind that the paper does not measure."""
+    kinds = [kind for kind, facts in DRAFT_KINDS.items() if not facts.paper]
+    return name.endswith("-gram") or any(name == kind or name.startswith(f"{kind}-") for kind in kinds)
 
 
 def levels(draft: DraftConfig) -> Iterator[DraftConfig]:

@@ -126,6 +126,8 @@ def _round(
         written = [0, *accumulate(one.emitted for one in trace.passes)]
         return [(min(gamma, most - before - 1), one) for before, one in zip(written, trace.passes, strict=False)]
 
+    for way in ways.values():  # what an engine keeps for a source's length is made at first sight: let no one time it
+        passes(way, max(gammas), prompt, max(gammas) + 1)
     found = Round([], {(name, gamma): [] for name in ways for gamma in gammas}, [])
     jobs: list[Key | None] = [job for name in ways for job in (None, *((name, gamma) for gamma in gammas))]
     for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):

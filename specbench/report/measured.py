@@ -16,7 +16,7 @@ WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not kind.weight
 
 def neural(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of drafts that are models."""
-    return frame[~frame["draft"].isin(WITHOUT_WEIGHTS) & ~frame["draft"].astype(str).str.endswith("-gram")]
+    return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
 
 
 def passes_of(record: Record) -> list[Record]:

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import store
+from specbench.config.kinds import beyond_the_paper
 from specbench.errors import UserError
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
@@ -30,15 +31,17 @@ EXPECTED = [
 
 class Records:
     """`frame` has one row a record (its summary), without those that a newer one of the same config replaces.
-    It is Algorithm 1 at fixed gammas, as in the paper; `beyond` has the others: those whose gamma changes from pass to
-    pass, and those of another acceptance rule. Both are empty where there is no record."""
+    It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, as in the paper; `beyond` has the others: those
+    whose gamma changes from pass to pass, those of another acceptance rule, those of other drafts. Both are empty where
+    there is no record."""
 
     def __init__(self, results: str | Path) -> None:
         self.results = Path(results)
         self._files: dict[str, Path] = {}
         self._whole: dict[str, dict[str, Any]] = {}
         best = _best(pd.DataFrame(self._rows()))
-        as_paper = best["gamma"].notna() & (best["accept"] == "exact")
+        own_draft = best["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
+        as_paper = best["gamma"].notna() & (best["accept"] == "exact") & ~own_draft
         self.frame = best[as_paper].reset_index(drop=True)
         self.beyond = best[~as_paper].reset_index(drop=True)
 

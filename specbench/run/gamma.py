@@ -9,6 +9,7 @@ interrupted goes on with the same gamma, and a reader sees why.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 from specbench.acceptance import accept_block
@@ -18,7 +19,7 @@ from specbench.decoding import autoregressive
 from specbench.gamma import Adaptive, Constant, Gamma, Heuristic
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.predict import Prediction, Predictions
-from specbench.measure.probe import Way, probe
+from specbench.measure.probe import Round, Way, probe
 from specbench.run.accept import pick
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
@@ -28,7 +29,8 @@ from specbench.run.ranks import agree
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 TOKENS = 400  # of the target's own text to count passes on, from at least the first and at most the second of these
 PROMPTS = (8, 64)
-ROUNDS = 8
+ROUNDS = (8, 16)  # at least so many, and up to the second of these while they take less than PROBE_S seconds
+PROBE_S = 10.0
 RESAMPLES = 200
 Plain = dict[str, Any]
 
@@ -101,15 +103,19 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         found = [one.at("rule") for one in found] if rules else found
     else:
         found = [Agreement([alpha] * len(text), [alpha] * len(text)) for text in texts]
-    rounds = probe(
-        parts.target,
-        {name: Way(parts.draft, picked.accept, picked.compared)},
-        CANDIDATES,
-        list(zip(prompts, texts, strict=True)),
-        sampling,
-        max_new_tokens=config.max_new_tokens,
-        rounds=ROUNDS,
-        seed=config.seed,
-    )
+    rounds: list[Round] = []
+    began = monotonic()
+    while len(rounds) < ROUNDS[0] or (len(rounds) < ROUNDS[1] and monotonic() - began < PROBE_S):
+        rounds += probe(
+            parts.target,
+            {name: Way(parts.draft, picked.accept, picked.compared)},
+            CANDIDATES,
+            list(zip(prompts, texts, strict=True)),
+            sampling,
+            max_new_tokens=config.max_new_tokens,
+            rounds=ROUNDS[0] // 2,
+            seed=config.seed,
+            first=len(rounds),
+        )
     whole = {name} if picked.accept is accept_block else set()
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

@@ -31,6 +31,8 @@ def draft_name(config: RunConfig) -> str:
 
 
 def _name(draft: DraftConfig) -> str:
+    if draft.kind == "blockwise" and draft.path is not None:
+        return f"{draft.kind}-{name_of(draft)}"
     if DRAFT_KINDS[draft.kind].weights:
         return name_of(draft)
     if draft.via is not None and draft.inner is not None:

@@ -32,10 +32,10 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
         both_ways(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
     lossy = pick(config, sampling_of(config)).lossy is not None
     if config.sampling.temperature > 0 and config.simulate.alpha is None and not lossy:
-        _prove_greedy_identity(config, parts)
+        prove_greedily(config, parts)
 
 
-def _prove_greedy_identity(config: RunConfig, parts: Parts) -> None:
+def prove_greedily(config: RunConfig, parts: Parts) -> None:
     """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first."""
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         baseline, ours = both_ways(config, parts, index, GREEDY)

@@ -67,7 +67,7 @@ def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     latex = render(table, "latex")
     assert latex.isascii() and r"$\varepsilon$=0.09" in latex
     under = "\n".join(table.notes)
-    assert "make beyond" in under and "target.path=FOLDER" in under and "recipe=blockwise" in under
+    assert "make beyond" in under and "target.path=FOLDER" in under
 
 
 def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:
@@ -110,3 +110,13 @@ def test_machines_are_told_apart(tmp_path: Path) -> None:
     titles = {axes.get_title(loc="left") for axes in figure.figure.axes}
     assert titles == {"t5-mini on ende-mini, T=0 (CPU, float32)", "t5-mini on ende-mini, T=0 (H200, bfloat16)"}
     assert len(TABLES["beyond"](Records(tmp_path)).values["run_id"].dropna()) == 2
+
+
+@pytest.mark.parametrize(
+    "draft", ["3-gram", "lookup", "retrieval", "cascade-bigram-t5-nano", "early-exit-2", "blockwise", "blockwise-mine"]
+)
+def test_no_other_draft_gets_into_the_papers_figures(draft: str, tmp_path: Path) -> None:
+    make(tmp_path, draft="bigram", gamma=3)
+    make(tmp_path, draft=draft, gamma=3)
+    records = Records(tmp_path)
+    assert records.frame["draft"].tolist() == ["bigram"] and records.beyond["draft"].tolist() == [draft]

@@ -8,18 +8,17 @@ from typing import Any
 
 import hydra
 import yaml
-from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
 
 from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, check, conf_dir
+from specbench.config.paths import shipped
 from specbench.report.paper import experiment
 from specbench.report.rivals import planned
 from specbench.run.accept import said, settle
 from specbench.run.gamma import settle as settle_gamma
 from specbench.run.identity import draft_name
-from specbench.train.schema import Recipe
 
 
 def jobs(sweep: str) -> list[RunConfig]:
@@ -56,25 +55,22 @@ def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:
         runs += [json.dumps(asdict(config), sort_keys=True) for config in configs]
     promised: dict[str, set[tuple[Any, ...]]] = {}
     for p in planned():
-        if p["draft"] != "blockwise":  # needs heads first
-            key = (p["target"], p["draft"], p["task"], p["temperature"], p["accept"], p["gamma_said"])
-            promised.setdefault(p["command"], set()).add(key)
+        key = (p["target"], p["draft"], p["task"], p["temperature"], p["accept"], p["gamma_said"])
+        promised.setdefault(p["command"], set()).add(key)
     assert made == promised
     assert len(set(runs)) == len(runs) == sum(map(len, made.values()))
 
 
-def test_the_commands_for_heads_and_for_models_of_ones_own_compose() -> None:
-    plan = experiment("beyond")
-    heads = {p["command"] for p in planned() if p["draft"] == "blockwise"}
-    for command in (*heads, *plan["own"]):
+def test_the_commands_for_models_of_ones_own_compose() -> None:
+    for command in experiment("beyond")["own"]:
         verb, *overrides = shlex.split(command)[1:]
         keys = dict(word.split("=", 1) for word in overrides)
         assert verb == "sweep"
         choices = [f"{key}={value.split(',')[0]}" for key, value in keys.items() if key != "experiment"]
         config, _ = compose(keys["experiment"], *choices)
         assert (config.target.path or config.draft.path) is not None
-    _, train, _ = plan["prepare"].split("`")
-    ConfigStore.instance().store(name="train_schema", node=Recipe)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        recipe = to_schema(hydra.compose("train", overrides=shlex.split(train)[2:]), Recipe)
-    assert (recipe.blockwise.heads, recipe.output) == (6, "models/blockwise")
+
+
+def test_the_heads_that_ship_draft_as_many_as_the_plan_asks_for() -> None:
+    facts = json.loads((shipped("models", "t5-mini-blockwise") / "config.json").read_text())
+    assert facts["heads"] - 1 == max(int(p["gamma_said"]) for p in planned() if p["draft"] == "blockwise")
