@@ -19,9 +19,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.cli.hydra_app import launch, one_line, to_schema
+from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.config.checks import RULE_OF
-from specbench.errors import MachineError, UserError
+from specbench.errors import UserError
 
 T = TypeVar("T")
 Overrides = list[str]
@@ -49,16 +49,12 @@ def launch_each(
             given.remove(override)
         try:
             rest = [hydra.compose(config_name, overrides=[*given, *these]) for these in combinations[1:]]
-            task([to_schema(one, schema) for one in (composed, *rest)])
+            configs = [to_schema(one, schema) for one in (composed, *rest)]
         except (HydraException, OmegaConfBaseException) as error:
-            failed.append(UserError(one_line(error, schema)))
-        except (UserError, MachineError) as error:
-            failed.append(error)
+            raise UserError(one_line(error, schema)) from error
+        task(configs)
 
-    failed: list[UserError | MachineError] = []  # Hydra adds lines of its own to errors that reach it
-    launch(job, config_name, schema, [*common, *combinations[0]], verb)
-    if failed:
-        raise failed[0]
+    launch_one(job, config_name, schema, [*common, *combinations[0]], verb)
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:

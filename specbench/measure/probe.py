@@ -123,8 +123,8 @@ def _round(
             gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
             accept=way.accept, compared=way.compared,
         )  # fmt: skip
-        written = [0, *accumulate(one.emitted for one in trace.passes)]
-        return [(min(gamma, most - before - 1), one) for before, one in zip(written, trace.passes, strict=False)]
+        ends = [0, *accumulate(one.emitted for one in trace.passes)]
+        return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
 
     for way in ways.values():  # what an engine keeps for a source's length is made at first sight: let no one time it
         passes(way, max(gammas), prompt, max(gammas) + 1)
