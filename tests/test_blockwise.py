@@ -152,7 +152,7 @@ def test_heads_are_kept_with_their_target_and_refused_for_another(tmp_path: Path
     heads.save(tmp_path, "mine", fingerprint(own))
     again = load_heads(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
     assert torch.equal(again.out_KHD, heads.out_KHD.to(torch.bfloat16))
-    with pytest.raises(UserError, match="these heads were trained on mine, and the target's weights are others"):
+    with pytest.raises(UserError, match="were trained on mine, and this target's weights are others"):
         load_heads(tmp_path, network("t5", 5), "draft")
     with pytest.raises(UserError, match="draft.path=.*missing: no heads are in this folder"):
         load_heads(tmp_path / "missing", own, "draft")
