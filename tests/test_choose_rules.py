@@ -123,7 +123,7 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (1, 1))
+    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
     monkeypatch.setattr("specbench.choose.decoded.first_difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
     assert main(["misses", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
     out = capfd.readouterr().out
