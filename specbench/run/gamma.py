@@ -105,7 +105,8 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         found = [Agreement([alpha] * len(text), [alpha] * len(text)) for text in texts]
     rounds: list[Round] = []
     began = monotonic()
-    while len(rounds) < ROUNDS[0] or (len(rounds) < ROUNDS[1] and monotonic() - began < PROBE_S):
+    # Ranks of one target must make the same passes, whatever their own clocks say.
+    while agree(len(rounds) < ROUNDS[0] or (len(rounds) < ROUNDS[1] and monotonic() - began < PROBE_S)):
         rounds += probe(
             parts.target,
             {name: Way(parts.draft, picked.accept, picked.compared)},
