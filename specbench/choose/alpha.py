@@ -69,8 +69,6 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
         require_distinct([(draft_name(config), said(config.accept)) for config in group])
-    if resolved[0].threads is not None:
-        torch.set_num_threads(resolved[0].threads)
     return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say), strict=True)]
 
 

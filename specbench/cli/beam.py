@@ -35,9 +35,7 @@ def main(argv: list[str]) -> int:
 def job(composed: DictConfig) -> None:
     config = to_schema(composed, BeamConfig)
     check_beam(config)
-    import torch  # only from here on
-
-    from specbench.beam import Rule
+    from specbench.beam import Rule  # torch is imported only from here on
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.report import write
     from specbench.drafts import ModelDraft
@@ -51,8 +49,6 @@ def job(composed: DictConfig) -> None:
         print(text, file=sys.stderr)
 
     run = resolve(beam_run(config))
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     with told_by_key(run):
         parts = build(run, say)
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)

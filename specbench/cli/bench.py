@@ -44,8 +44,6 @@ def job(composed: DictConfig) -> None:
         print(text, file=sys.stderr)
 
     run = resolve(config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     with told_by_key(run):
         parts = build(run, say)
     setup = Bench(

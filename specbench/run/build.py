@@ -77,8 +77,11 @@ def build(config: RunConfig, say: Say) -> Parts:
 
 def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
-    every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded."""
+    every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded. From
+    here on torch has the first one's threads."""
     first = configs[0]
+    if first.threads is not None:
+        torch.set_num_threads(first.threads)
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))

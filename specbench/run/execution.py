@@ -51,8 +51,6 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     file = store.record_file(config.results, run_id)
     if agree(not config.force and _finished(file, progress) is not None):
         return Result(file, store.read(file), reused=True)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
         progress.say(f"run {run_id}")
         try:
@@ -83,8 +81,6 @@ def follow(config: RunConfig, progress: Progress) -> None:
     join(config)
     if agree(False):
         return
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     parts, _ = with_gamma(config, build(replace(config, device=str(own_device(config))), progress.say), None)
     if missing := agree(list[int]()):
         warm_up(config, parts)
