@@ -16,7 +16,7 @@ class MachineError(RuntimeError):
     exit_code = 1
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """One line on `error`: its message, and before it the kind of one that we did not raise ourselves."""
     message = " ".join(str(error).split())
     return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import tokenizer
 
-import specbench.run.execution as execution
+import specbench.run.runner as runner
 from specbench import store
 from specbench.cli import main
 from specbench.config import RunConfig
@@ -93,7 +93,7 @@ def test_out_of_memory_while_loading(
     def no_memory(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(execution, "build", no_memory)
+    monkeypatch.setattr(runner, "build", no_memory)
     assert main(argv()) == 1
     assert "device=cpu: out of memory; lower gamma, max_new_tokens" in capfd.readouterr().err
 

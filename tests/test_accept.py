@@ -10,7 +10,7 @@ from specbench.cli import main
 from specbench.config import AcceptConfig
 from specbench.report.records import Records
 from specbench.report.tables import TABLES
-from specbench.run.accept import said, settle, slug
+from specbench.run.accept import canonicalise, rule_label, slug
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -48,7 +48,7 @@ def test_block_verification_writes_the_targets_own_text(run, kind: str) -> None:
 
 def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     proofs = []
-    monkeypatch.setattr("specbench.run.pair.prove_greedily", lambda *_: proofs.append(1))
+    monkeypatch.setattr("specbench.run.measure_prompt.prove_greedily", lambda *_: proofs.append(1))
     assert run("accept=block", SAMPLED)[0] == 0 and proofs == [1]
     for accept in (["accept=lenient", "accept.lenience=0.3"], ["accept=typical"]):
         code, out, _, record = run(*accept, SAMPLED)
@@ -152,8 +152,8 @@ def test_where_a_rule_has_no_meaning_it_is_refused(line: str, message: str, capf
 
 def test_names() -> None:
     lenient, typical = AcceptConfig("lenient", lenience=0.3), AcceptConfig("typical", epsilon=0.09, delta=0.3)
-    assert [said(one) for one in (AcceptConfig(), AcceptConfig("block"), lenient, typical)] == [
+    assert [rule_label(one) for one in (AcceptConfig(), AcceptConfig("block"), lenient, typical)] == [
         "exact", "block", "lenient l=0.3", "typical ε=0.09 δ=0.3",
     ]  # fmt: skip
     assert [slug(one) for one in (AcceptConfig(), lenient, typical)] == ["", "-lenient-0.3", "-typical-0.09-0.3"]
-    assert settle(AcceptConfig("lenient", lenience=1.0)) == AcceptConfig() and settle(lenient) == lenient
+    assert canonicalise(AcceptConfig("lenient", lenience=1.0)) == AcceptConfig() and canonicalise(lenient) == lenient

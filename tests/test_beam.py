@@ -10,8 +10,8 @@ from networks import network
 from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
 from specbench.beam.search import NOWHERE, begin, step
 from specbench.beam.speculative import draft_beams
-from specbench.bench.rivals import beam_search as generate
-from specbench.models import Branches, Prompt
+from specbench.bench.hf_baseline import beam_search as generate
+from specbench.models import PrefixBatch, Prompt
 from specbench.models.eager import EagerModel
 
 KINDS = ["t5", "gpt2"]
@@ -56,12 +56,12 @@ def ends(kind: str) -> tuple[int, ...]:
 
 
 def plain(target: EagerModel, prompt: Prompt, rule: Rule) -> BeamTrace:
-    return beam_search(Branches(target, prompt), prompt.prefix, rule)
+    return beam_search(PrefixBatch(target, prompt), prompt.prefix, rule)
 
 
 def drafted(target: EagerModel, other: EagerModel, prompt: Prompt, rule: Rule, u: int, gamma: int) -> BeamTrace:
-    ahead = Ahead(Branches(other, prompt), u, gamma)
-    return beam_search(Branches(target, prompt), prompt.prefix, rule, ahead)
+    ahead = Ahead(PrefixBatch(other, prompt), u, gamma)
+    return beam_search(PrefixBatch(target, prompt), prompt.prefix, rule, ahead)
 
 
 def same(found: list[Hypothesis], theirs: list[Hypothesis]) -> bool:
@@ -130,7 +130,7 @@ def test_the_length_limit_is_kept_and_nothing_is_drafted_past_it(tokens: int) ->
 
 def only_the_best_is_checked(target: EagerModel, other: EagerModel, prompt: Prompt, rule: Rule) -> list[Hypothesis]:
     """Wrong: a step is taken when the best beam was drafted, and the others are dropped where they were not."""
-    ours, ahead = Branches(target, prompt), Ahead(Branches(other, prompt), rule.width, 3)
+    ours, ahead = PrefixBatch(target, prompt), Ahead(PrefixBatch(other, prompt), rule.width, 3)
     beams = begin(prompt.prefix, rule)
     while not beams.over:
         gamma = min(3, rule.max_new_tokens - beams.written - 1)

@@ -11,10 +11,10 @@ from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.bench import Bench, bench
 from specbench.bench.bench import Row
-from specbench.bench.clock import Timing, in_turn, times_faster
-from specbench.bench.inside import take_apart
-from specbench.bench.report import table, write
-from specbench.bench.rivals import at_fixed_gamma, generate
+from specbench.bench.breakdown import take_apart
+from specbench.bench.hf_baseline import at_fixed_gamma, generate
+from specbench.bench.output import table, write
+from specbench.bench.timing import Timing, in_turn, times_faster
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.models import Prompt
 from specbench.models.engines import with_engine

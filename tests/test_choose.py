@@ -7,7 +7,7 @@ import pytest
 
 from specbench import store
 from specbench.cli import main
-from specbench.cli.lists import split
+from specbench.cli.grid import split
 from specbench.errors import UserError
 
 Folders = dict[str, Path]
@@ -192,24 +192,24 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
 def test_a_resumed_run_keeps_the_gamma_that_was_found(
     argv: list[str], folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench.run import execution, gamma
+    from specbench.run import gamma, runner
 
     keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
-    whole = execution.measure
+    whole = runner.measure
 
     def cut(config, parts, place):  # type: ignore[no-untyped-def]
         if place == 1:
             raise KeyboardInterrupt
         return whole(config, parts, place)
 
-    monkeypatch.setattr(execution, "measure", cut)
+    monkeypatch.setattr(runner, "measure_prompt", cut)
     assert main(keys) == 130
-    monkeypatch.setattr(execution, "measure", whole)
+    monkeypatch.setattr(runner, "measure_prompt", whole)
 
     def never(*_: object) -> None:
         raise AssertionError("it was probed again")
 
-    monkeypatch.setattr(gamma, "settle", never)
+    monkeypatch.setattr(gamma, "choose_gamma", never)
     assert main(keys) == 0
     (row,) = store.summaries(tmp_path)
     assert row["processes"] == 2 and row["gamma_requested"] == "auto"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench import store
-from specbench.choose.decoded import Decoded
+from specbench.choose.interleaved import Decoded
 from specbench.cli import main
 from specbench.decoding import Pass, Trace
 from specbench.measure.lossless import Difference
@@ -94,9 +94,9 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
     monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1, 2))
     monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
-    assert main(["misses", *argv, *keys]) == 0
+    assert main(["validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
-    (file,) = tmp_path.glob("misses-*.json")
+    (file,) = tmp_path.glob("validate-*.json")
     record = json.loads(file.read_text())
     assert file.with_suffix(".md").read_text() in out
     assert len(record["rows"]) == 3 * 2 and len(record["rounds"]) == 4 and record["same_texts"] == 1.0
@@ -124,9 +124,11 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
 ) -> None:
     monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1,))
     monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
-    monkeypatch.setattr("specbench.choose.decoded.first_difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
-    assert main(["misses", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
+    monkeypatch.setattr(
+        "specbench.choose.interleaved.first_difference", lambda *_: Difference(3, margin=5.0, noise=0.1)
+    )
+    assert main(["validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
     out = capfd.readouterr().out
     assert "No way was lossless." in out and out.count("| not lossless |") >= 3
-    (file,) = tmp_path.glob("misses-*.json")
+    (file,) = tmp_path.glob("validate-*.json")
     assert not any(row["lossless"] for row in json.loads(file.read_text())["rows"])

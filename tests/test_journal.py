@@ -85,9 +85,9 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(folders, tmp_path / "whole")) == 0
-    import specbench.run.execution as execution
+    import specbench.run.runner as runner
 
-    real, measured = execution.measure, []
+    real, measured = runner.measure, []
 
     def interrupted(*given: object) -> object:
         if len(measured) == 2:
@@ -95,10 +95,10 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
         measured.append(1)
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(execution, "measure", interrupted)
+    monkeypatch.setattr(runner, "measure_prompt", interrupted)
     assert main(arguments(folders, tmp_path / "cut")) == 130
     assert not store.runs_folder(tmp_path / "cut").exists()
-    monkeypatch.setattr(execution, "measure", real)
+    monkeypatch.setattr(runner, "measure_prompt", real)
     capfd.readouterr()
     assert main(arguments(folders, tmp_path / "cut")) == 0
     assert "going on behind 2 prompts" in capfd.readouterr().err

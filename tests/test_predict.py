@@ -8,7 +8,7 @@ import torch
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.choose.words import of_heads, reasons, winning_alpha, winning_c
+from specbench.choose.explain import of_heads, reasons, winning_alpha, winning_c
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import Agreement, agreements

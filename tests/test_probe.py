@@ -11,7 +11,7 @@ from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements
 from specbench.measure.costs import Costs
 from specbench.measure.predict import Predictions
-from specbench.measure.probe import Way, probe
+from specbench.measure.probe import Candidate, probe
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
@@ -21,8 +21,8 @@ GAMMAS = [1, 2, 3, 5, 7]
 def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
     target = ToyModel(random_table(3))
     drafts = {
-        "near": Way(ModelDraft(ToyModel(random_table(4)), VOCABULARY)),
-        "any": Way(UniformDraft(4, torch.device("cpu"))),
+        "near": Candidate(ModelDraft(ToyModel(random_table(4)), VOCABULARY)),
+        "any": Candidate(UniformDraft(4, torch.device("cpu"))),
     }
     text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
     rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, Sampling(1.0), max_new_tokens=40, rounds=6)
@@ -78,7 +78,7 @@ def chained(
     found = [agreements(target, [draft], p, t, sampling)[0] for p, t in zip(prompts, written, strict=True)]
     spent = [clock.seconds - began]
     begun = list(zip(prompts, written, strict=True))
-    rounds = probe(target, {"a": Way(draft)}, GAMMAS, begun, sampling, max_new_tokens=most, rounds=8)
+    rounds = probe(target, {"a": Candidate(draft)}, GAMMAS, begun, sampling, max_new_tokens=most, rounds=8)
     began = clock.seconds
     traces = {
         gamma: [speculative(target, draft, prompt, gamma=gamma, **keys) for prompt in prompts]  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
     written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(400)]  # type: ignore[arg-type]
     found = {"a": [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]}
     rounds = probe(
-        target, {"a": Way(draft)}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
+        target, {"a": Candidate(draft)}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
     )
     assert 0.05 < Costs(rounds).stops("a") < 0.5
     for one in Predictions(found, rounds, 40, 2, 0).ranked:
@@ -149,8 +149,9 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
 
 def test_a_draft_that_never_ends_a_proposal_early() -> None:
     target = ToyModel(random_table(3))
+    candidates = {"a": Candidate(UniformDraft(4, torch.device("cpu")))}
     rounds = probe(
-        target, {"a": Way(UniformDraft(4, torch.device("cpu")))}, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
+        target, candidates, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
         max_new_tokens=24, rounds=4,
     )  # fmt: skip
     assert Costs(rounds).stops("a") is None

@@ -126,7 +126,7 @@ def test_every_level_of_a_cascade_must_share_the_vocabulary(run: Run, folders: F
 
 
 def test_retrieval_without_its_library_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.run.drafts.find_spec", lambda name: None)
+    monkeypatch.setattr("specbench.run.draft_builders.find_spec", lambda name: None)
     code, err, _ = run("retrieval")
     assert code == 2 and "draft.kind=retrieval: pydivsufsort" in err
     assert "pip install 'specbench-toolkit[retrieval]'" in err

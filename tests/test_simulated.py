@@ -10,7 +10,7 @@ from specbench import store
 from specbench.acceptance import accept_by_chance
 from specbench.cli import main
 from specbench.errors import UserError
-from specbench.models.shapes import config_of, random_network
+from specbench.models.random_weights import config_of, random_network
 from specbench.theory import expected_tokens
 
 SMALL = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import specbench.run.execution as execution
+import specbench.run.runner as runner
 from specbench import store
 from specbench.cli import main, sweep
 from specbench.cli.hydra_app import one_line
@@ -30,14 +30,14 @@ def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -> None:
     """Make runs of these gammas fail while they decode."""
-    real = execution.measure
+    real = runner.measure
 
     def measure(config: RunConfig, *rest: object) -> object:
         if config.gamma in errors:
             raise errors[config.gamma]  # type: ignore[index]
         return real(config, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(execution, "measure", measure)
+    monkeypatch.setattr(runner, "measure_prompt", measure)
 
 
 def failed(results: Path, gamma: int) -> dict[str, object]:
@@ -77,7 +77,7 @@ def test_every_kind_of_failure_is_the_jobs_own(
 def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    real, decoded = execution.measure, []
+    real, decoded = runner.measure, []
 
     def second_fails(*given: object) -> object:
         if decoded:
@@ -85,7 +85,7 @@ def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
         decoded.append(1)
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(execution, "measure", second_fails)
+    monkeypatch.setattr(runner, "measure_prompt", second_fails)
     assert main(argv("run", "limit=3")) == 1
     err = capfd.readouterr().err
     assert "in second_fails" in err and "KeyError: 'passes'" in err

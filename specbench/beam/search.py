@@ -13,16 +13,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specbench.models import Text
+from specbench.models import TokenSequence
 from specbench.sampling import NOT_FINITE
 
 NOWHERE = -1e9  # the score of a beam that is not there yet
 
 
 class Reader(Protocol):
-    """A model that has begun on a prompt; `models.Branches` is one."""
+    """A model that has begun on a prompt; `models.PrefixBatch` is one."""
 
-    def read(self, texts: Iterable[Text]) -> Mapping[Text, Tensor]:
+    def read(self, texts: Iterable[TokenSequence]) -> Mapping[TokenSequence, Tensor]:
         """Log-probabilities [V] of what follows each of `texts`, prefix included, from one run."""
         ...
 
@@ -47,7 +47,7 @@ class Rule:
 class Hypothesis:
     """A text that has ended, prefix included, and its log-probability over its length to the power of the penalty."""
 
-    text: Text
+    text: TokenSequence
     score: float
 
 
@@ -55,21 +55,25 @@ class Hypothesis:
 class Beams:
     """A beam search between two steps. Texts include the prefix; the best come first."""
 
-    running: list[Text]
+    running: list[TokenSequence]
     scores_W: Tensor  # log-probabilities of `running`, fp32
     ended: list[Hypothesis]  # at most W
     written: int = 0  # tokens behind the prefix
     over: bool = False
 
 
-def begin(prefix: Text, rule: Rule) -> Beams:
+def begin(prefix: TokenSequence, rule: Rule) -> Beams:
     """The search before its first step: one beam, and as many as are missing with no chance."""
     return Beams([prefix] * rule.width, torch.tensor([0.0] + [NOWHERE] * (rule.width - 1)), [])
 
 
 def continuations(
-    texts: Sequence[Text], scores_W: Tensor, rows: Mapping[Text, Tensor], count: int, never: Iterable[int] = ()
-) -> tuple[list[Text], Tensor]:
+    texts: Sequence[TokenSequence],
+    scores_W: Tensor,
+    rows: Mapping[TokenSequence, Tensor],
+    count: int,
+    never: Iterable[int] = (),
+) -> tuple[list[TokenSequence], Tensor]:
     """The `count` most likely texts that are one of `texts` and a token, none of `never`, and their log-probabilities;
     fewer where there are no more that are possible.
 
@@ -86,7 +90,7 @@ def continuations(
     return [(*texts[index // size], index % size) for index in index_K[: len(best_K)].tolist()], best_K
 
 
-def step(beams: Beams, rows: Mapping[Text, Tensor], rule: Rule) -> Beams:
+def step(beams: Beams, rows: Mapping[TokenSequence, Tensor], rule: Rule) -> Beams:
     """One more token: `rows` holds what follows each running text. Raises as `continuations` does."""
     texts, best_K = continuations(beams.running, beams.scores_W, rows, rule.candidates)
     written = beams.written + 1

@@ -8,7 +8,7 @@ the target's rows alone, so the result is its own whatever is drafted.
 from dataclasses import dataclass
 
 from specbench.beam.search import Beams, Hypothesis, Reader, Rule, begin, continuations, step
-from specbench.models import Text
+from specbench.models import TokenSequence
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BeamTrace:
     passes: list[Pass]
 
 
-def beam_search(target: Reader, prefix: Text, rule: Rule, ahead: Ahead | None = None) -> BeamTrace:
+def beam_search(target: Reader, prefix: TokenSequence, rule: Rule, ahead: Ahead | None = None) -> BeamTrace:
     """The target's beam search behind `prefix`; with `ahead` from fewer runs of the target.
 
     At least one step comes of each run, for the running texts themselves are always scored. Nothing is drafted past
@@ -56,13 +56,13 @@ def beam_search(target: Reader, prefix: Text, rule: Rule, ahead: Ahead | None = 
     return BeamTrace(beams.ended, passes)
 
 
-def draft_beams(ahead: Ahead, beams: Beams, gamma: int, eos_ids: frozenset[int]) -> list[Text]:
+def draft_beams(ahead: Ahead, beams: Beams, gamma: int, eos_ids: frozenset[int]) -> list[TokenSequence]:
     """The draft's u best texts after each of `gamma` steps from the target's beams, whose scores it goes on from.
 
     A text that has ended has no next token to score, so it takes no place.
     """
     texts, scores_W = beams.running, beams.scores_W
-    drafted: list[Text] = []
+    drafted: list[TokenSequence] = []
     for _ in range(gamma):
         texts, scores_W = continuations(texts, scores_W, ahead.draft.read(texts), ahead.u, never=eos_ids)
         drafted += texts

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
-from specbench.bench.rivals import beam_search as theirs
-from specbench.models import Branches, Prompt
+from specbench.bench.hf_baseline import beam_search as theirs
+from specbench.models import PrefixBatch, Prompt
 from specbench.models.eager import EagerModel
 
 
@@ -76,8 +76,8 @@ def _ways(setup: BeamBench) -> Iterator[tuple[int, int]]:
 
 def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, right: list[Hypothesis]) -> _Searched:
     began = setup.target.now()
-    ahead = Ahead(Branches(setup.draft, prompt), u, gamma) if gamma else None
-    trace = beam_search(Branches(setup.target, prompt), prompt.prefix, setup.rule, ahead)
+    ahead = Ahead(PrefixBatch(setup.draft, prompt), u, gamma) if gamma else None
+    trace = beam_search(PrefixBatch(setup.target, prompt), prompt.prefix, setup.rule, ahead)
     seconds = setup.target.now() - began
     scores = {one.text: one.score for one in right}
     gap = max((abs(one.score - scores[one.text]) for one in trace.found if one.text in scores), default=0.0)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from specbench.bench import growth
-from specbench.bench.clock import Timing, Way, in_turn, times_faster
-from specbench.bench.inside import TooShort, bytes_per_second, take_apart, weight_bytes
-from specbench.bench.rivals import at_fixed_gamma, generate
+from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
+from specbench.bench.hf_baseline import at_fixed_gamma, generate
+from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft
 from specbench.models import Model, Prompt
@@ -67,7 +67,7 @@ def _network(model: Any) -> Any:
     return model.network
 
 
-def _ours(setup: Bench, gamma: int | None) -> Way:
+def _ours(setup: Bench, gamma: int | None) -> Decoder:
     """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
 
     def way(index: int) -> tuple[float, list[int]]:
@@ -85,7 +85,7 @@ def _ours(setup: Bench, gamma: int | None) -> Way:
     return way
 
 
-def _theirs(setup: Bench, **keywords: Any) -> Way:
+def _theirs(setup: Bench, **keywords: Any) -> Decoder:
     def way(index: int) -> tuple[float, list[int]]:
         began = setup.target.now()
         tokens = generate(_network(setup.target), setup.prompts[index], setup.max_new_tokens, **keywords)
@@ -94,7 +94,7 @@ def _theirs(setup: Bench, **keywords: Any) -> Way:
     return way
 
 
-def _row(part: str, what: str, setup: Bench, ways: dict[str, Way]) -> Row:
+def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder]) -> Row:
     try:
         found = in_turn(ways, len(setup.prompts), setup.repeats)
     except torch.OutOfMemoryError:

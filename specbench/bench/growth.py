@@ -3,8 +3,8 @@
 import torch
 
 from specbench.acceptance import accept_exact
-from specbench.bench.clock import medians
-from specbench.bench.inside import REPEATS, stepping
+from specbench.bench.breakdown import REPEATS, stepping
+from specbench.bench.timing import medians
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling, standardise
 

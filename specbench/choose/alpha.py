@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from specbench.acceptance import lenient
+from specbench.choose.candidates import Entry
 from specbench.choose.sample import Sample, target_sample
-from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.environment import environment, hardware
@@ -27,11 +27,11 @@ from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.models.load import name_of
 from specbench.run import Progress
-from specbench.run.accept import said
+from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
+from specbench.run.error_translation import translated_errors
 from specbench.run.identity import draft_name, identify
-from specbench.run.pair import sampling_of
-from specbench.run.told import told_by_key
+from specbench.run.measure_prompt import sampling_of
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
@@ -68,7 +68,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
         # Rows are not read beyond what the sample could need.
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
-        require_distinct([(draft_name(config), said(config.accept)) for config in group])
+        require_distinct([(draft_name(config), rule_label(config.accept)) for config in group])
     return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say), strict=True)]
 
 
@@ -104,7 +104,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     it."""
     rows, raw = [], []
     surroundings = environment()
-    with told_by_key(resolve(configs[0])):
+    with translated_errors(resolve(configs[0])):
         entries = sorted(prepare(configs, progress), key=lambda entry: _setting(entry.config))
         for _, group in groupby(entries, key=lambda entry: _setting(entry.config)):
             began = time.perf_counter()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.ways import Entry
-from specbench.choose.words import of_heads, of_lossy, reasons
+from specbench.choose.candidates import Entry
+from specbench.choose.explain import of_heads, of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.environment import environment, hardware
@@ -25,10 +25,10 @@ from specbench.models import Prompt
 from specbench.models.load import name_of
 from specbench.run import Progress, execute
 from specbench.run.build import resolve
-from specbench.run.claim import claimed
+from specbench.run.error_translation import translated_errors
+from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
-from specbench.run.pair import sampling_of
-from specbench.run.told import told_by_key
+from specbench.run.measure_prompt import sampling_of
 
 SCHEMA = 1
 
@@ -46,7 +46,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
     resolved = resolve(configs[0])
-    with claimed(resolved.device, progress.say) as device, told_by_key(resolved):
+    with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = [replace(config, device=str(device)) for config in configs]
         scored = score(prepare(placed, progress), (), progress)
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}")

@@ -23,7 +23,7 @@ from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import Parts
 from specbench.run.identity import files_of
-from specbench.run.pair import generator_for, sampling_of
+from specbench.run.measure_prompt import generator_for, sampling_of
 
 SAVED_EVERY_S = 60.0
 SCHEMA = 1

@@ -14,7 +14,7 @@ VERBS = {
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
     "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
     "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
-    "misses": ("specbench.cli.misses", "the recommendation held to account: calibrated against measured, in turn"),
+    "validate": ("specbench.cli.validate", "hold predictions to account: calibrated against measured, interleaved"),
     "results": ("specbench.cli.results", "all records as one table"),
     "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
@@ -22,11 +22,13 @@ VERBS = {
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
     "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
-    "check": ("specbench.cli.against", "fail where alpha or a speedup moved from a recorded baseline"),
+    "check": ("specbench.cli.check", "fail where alpha or a speedup moved from a recorded baseline"),
     "bench": ("specbench.cli.bench", "our decoding against transformers' own, and where our time goes"),
     "beam": ("specbench.cli.beam", "speculative beam search: the target's own beams from fewer runs of it"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
+
+ALIASES = {"misses": "validate"}  # the former name
 
 HELP = """specbench: measure speculative decoding on your models and your text
 
@@ -50,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         print(__version__)
         return 0
     verb, *rest = argv
+    verb = ALIASES.get(verb, verb)
     if verb not in VERBS:
         return fail(f"{verb}: no such verb; choose from {', '.join(VERBS)}", 2)
     from specbench.errors import MachineError, UserError

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.lists import launch_each
+from specbench.cli.grid import launch_each
 from specbench.config import ChooseConfig, check_choose
 
 HELP = """usage: specbench alpha target=NAME 'draft=[NAME,NAME,...]' [key=value ...]
@@ -36,7 +36,7 @@ def job(configs: list[ChooseConfig]) -> None:
     for config in configs:
         check_choose(config)
     from specbench.choose.alpha import measure_alpha  # torch is imported only from here on
-    from specbench.cli.screen import Screen
+    from specbench.cli.console import Screen
 
     with Screen(sys.stderr, "working", "{} of {}") as screen:
         file, record = measure_alpha(configs, screen)

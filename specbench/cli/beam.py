@@ -37,26 +37,26 @@ def job(composed: DictConfig) -> None:
     check_beam(config)
     from specbench.beam import Rule  # torch is imported only from here on
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
-    from specbench.bench.report import write
+    from specbench.bench.output import write
     from specbench.drafts import ModelDraft
     from specbench.environment import environment, hardware
     from specbench.models.eager import EagerModel
     from specbench.models.load import name_of
     from specbench.run.build import build, resolve
-    from specbench.run.told import told_by_key
+    from specbench.run.error_translation import translated_errors
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
     run = resolve(beam_run(config))
-    with told_by_key(run):
+    with translated_errors(run):
         parts = build(run, say)
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model
     assert isinstance(draft, EagerModel)
     rule = Rule(config.width, config.max_new_tokens, parts.target.eos_ids, config.length_penalty, config.early_stopping)
     us = config.u or [config.width, 2 * config.width]
-    with told_by_key(run):
+    with translated_errors(run):
         rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, rule, us, config.gamma), say)
     surroundings = environment()
     names = name_of(config.target), name_of(config.draft), config.task.name

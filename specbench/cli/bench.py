@@ -35,16 +35,16 @@ def job(composed: DictConfig) -> None:
     import torch  # only from here on
 
     from specbench.bench import Bench, bench
-    from specbench.bench.report import table, write
+    from specbench.bench.output import table, write
     from specbench.environment import environment, hardware
     from specbench.run.build import build, resolve
-    from specbench.run.told import told_by_key
+    from specbench.run.error_translation import translated_errors
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
     run = resolve(config)
-    with told_by_key(run):
+    with translated_errors(run):
         parts = build(run, say)
     setup = Bench(
         target=parts.target,
@@ -58,7 +58,7 @@ def job(composed: DictConfig) -> None:
         warmup_s=parts.warmup_s,
         parts=config.parts,
     )
-    with told_by_key(run):
+    with translated_errors(run):
         rows = bench(setup, say)
     surroundings = environment()
     machine = hardware(surroundings, run.device)

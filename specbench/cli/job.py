@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from specbench.cli import fail, outcomes, unexpected
+from specbench.cli import fail, sweep_log, unexpected
 from specbench.cli.hydra_app import task_overrides, to_schema
 from specbench.config import RunConfig, check
-from specbench.errors import MachineError, UserError, told
+from specbench.errors import MachineError, UserError, error_line
 
 if TYPE_CHECKING:
     from specbench.run import Result
@@ -27,25 +27,25 @@ def job(composed: DictConfig) -> None:
         check(config)
         result = decode(config)
     except (UserError, MachineError) as error:
-        outcomes.add(code=fail(str(error), error.exit_code), error=told(error), keys=keys)
+        sweep_log.add(code=fail(str(error), error.exit_code), error=error_line(error), keys=keys)
     except BrokenPipeError:  # nobody reads on: not an error of the job
         raise
     except Exception as error:
-        if outcomes.in_sweep():  # the last lines of the sweep name it, and its record says where it came from
-            fail(f"{told(error)} (not expected)", 1)
+        if sweep_log.in_sweep():  # the last lines of the sweep name it, and its record says where it came from
+            fail(f"{error_line(error)} (not expected)", 1)
         else:
             unexpected(error)
         trace = "".join(traceback.format_exception(error))
-        outcomes.add(code=1, error=f"{told(error)} (not expected)", traceback=trace, keys=keys)
+        sweep_log.add(code=1, error=f"{error_line(error)} (not expected)", traceback=trace, keys=keys)
     else:
         if result is not None:
             about = {"run_id": result.record["run_id"], "record": str(result.file.resolve()), "reused": result.reused}
-            outcomes.add(code=0, **about, keys=keys)
+            sweep_log.add(code=0, **about, keys=keys)
 
 
 def decode(config: RunConfig) -> "Result | None":
     """Run a checked config; the result, or None in a process that only lends its device."""
-    from specbench.cli.screen import Screen  # torch is imported only from here on
+    from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.run import execute, follow, rank
 
     if rank() > 0:
@@ -54,5 +54,5 @@ def decode(config: RunConfig) -> "Result | None":
         return None
     with Screen(sys.stderr) as screen:
         result = execute(config, screen)
-    (screen.line if outcomes.in_sweep() else screen.show)(result)
+    (screen.line if sweep_log.in_sweep() else screen.show)(result)
     return result

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.lists import launch_each
+from specbench.cli.grid import launch_each
 from specbench.config import ChooseConfig, check_choose
 from specbench.errors import UserError
 
@@ -58,7 +58,7 @@ def job(configs: list[ChooseConfig], pictures: list[Path]) -> None:
     for config in configs:
         check_choose(config)
     from specbench.choose.recommend import recommend  # torch is imported only from here on
-    from specbench.cli.screen import Screen
+    from specbench.cli.console import Screen
 
     with Screen(sys.stderr, "working", "{} of {}") as screen:
         found = recommend(configs, screen)

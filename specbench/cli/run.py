@@ -1,6 +1,6 @@
 """`specbench run`: one run; and what `run` and `sweep` have in common, their help."""
 
-from specbench.cli import outcomes
+from specbench.cli import sweep_log
 from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
 from specbench.config import RunConfig, conf_dir
@@ -49,6 +49,6 @@ def main(argv: list[str], verb: str = "run") -> int:
         from specbench.cli.sweep import sweep
 
         return sweep(argv, verb)
-    outcomes.begin()
+    sweep_log.begin()
     launch(job, "run", RunConfig, argv, verb)
-    return max((outcome["code"] for outcome in outcomes.all_of(None)), default=0)
+    return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)

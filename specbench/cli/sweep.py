@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench import store
-from specbench.cli import outcomes
+from specbench.cli import sweep_log
 from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
 from specbench.cli.results import table
 from specbench.config import RunConfig
-from specbench.errors import MachineError, UserError, told
+from specbench.errors import MachineError, UserError, error_line
 
 LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
 
@@ -18,23 +18,23 @@ LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a wo
 def sweep(argv: list[str], verb: str) -> int:
     """Launch all jobs and say what became of them, however it ends. Returns the exit code, the gravest of all jobs."""
     values = dict(word.partition("=")[::2] for word in argv)
-    file = outcomes.new_file(values.get("results", "results").strip("'\""))
-    outcomes.begin()
+    file = sweep_log.new_file(values.get("results", "results").strip("'\""))
+    sweep_log.begin()
     # Among the keys, which argparse wants side by side, and before them, so that a user's own are the last word.
     first = next((place for place, word in enumerate(argv) if "=" in word and word[0] != "-"), len(argv))
     try:
-        launch(job, "run", RunConfig, [*argv[:first], *outcomes.overrides(file), *argv[first:]], verb)
+        launch(job, "run", RunConfig, [*argv[:first], *sweep_log.overrides(file), *argv[first:]], verb)
     except UserError:
         raise  # refused as a whole, before the first job
     except BaseException as error:
-        _tell(outcomes.all_of(file), file, all_launched=False)
+        _tell(sweep_log.all_of(file), file, all_launched=False)
         if type(error).__module__.partition(".")[0] not in LAUNCHERS:
             raise
         raise MachineError(
-            f"hydra/launcher={values.get('hydra/launcher')}: {told(error)}; "
+            f"hydra/launcher={values.get('hydra/launcher')}: {error_line(error)}; "
             "what was finished is kept: run the same command again"
         ) from error
-    ended = outcomes.all_of(file)
+    ended = sweep_log.all_of(file)
     _tell(ended, file, all_launched=True)
     return max((outcome["code"] for outcome in ended), default=0)
 

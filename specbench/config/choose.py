@@ -1,4 +1,4 @@
-"""The keys of `specbench alpha`, `recommend` and `misses`: those of a run, and a few of their own."""
+"""The keys of `specbench alpha`, `recommend` and `validate`: those of a run, and a few of their own."""
 
 from dataclasses import dataclass, field, fields
 
@@ -13,10 +13,12 @@ class ChooseConfig(RunConfig):
 
     tokens: int | None = None  # of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU
     leniences: list[float] = field(default_factory=lambda: [1.0, 0.5, 0.3, 0.1])  # of alpha(l), A.5
-    gammas: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5, 7, 10])  # recommend, misses: what to choose from
-    rounds: int = 6  # recommend, misses: of timed passes
+    gammas: list[int] = field(
+        default_factory=lambda: [1, 2, 3, 4, 5, 7, 10]
+    )  # recommend, validate: what to choose from
+    rounds: int = 6  # recommend, validate: of timed passes
     verify: int = 0  # recommend: how many of the best to run for real
-    repeats: int = 2  # misses: times that each way decodes each prompt
+    repeats: int = 2  # validate: times that each way decodes each prompt
 
 
 def check_choose(config: ChooseConfig) -> None:

@@ -32,8 +32,8 @@ class Agreement:
     ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that the text goes on with x_i. Where a pass has got
         to i, the events along a text drawn from p are independent given the text, with these chances, so that products
         of them over neighbours are right where products of betas are not: after an accepted token the text is no
-        longer a draw from p alone. `measure.positions` counts passes with them. What lies above 1 is of use to block
-        verification alone.
+        longer a draw from p alone. `measure.expected_passes` counts passes with them. Values above 1 matter to
+        block verification only.
     silent: whether the draft has nothing to propose here (a look-up that finds no match).
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).

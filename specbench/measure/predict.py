@@ -3,8 +3,8 @@
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha.
 - calibrated_iid: E / (gamma c + v + overhead), with what a pass really costs, E still by Eq. 1.
-- calibrated: the baseline's steps over the cost of the passes that these very texts need (`measure.positions`), whose
-  neighbouring positions are not independent and which begin and end.
+- calibrated: the baseline's steps over the cost of the passes that these very texts need
+  (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
 machine that was busier at one time than at another.
 """
@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from specbench import theory
 from specbench.measure.agreement import Agreement
 from specbench.measure.costs import Cost, Costs, Prices
+from specbench.measure.expected_passes import passes
 from specbench.measure.intervals import Interval, bootstrap, ratio, ratio_of_ratios
-from specbench.measure.positions import passes
 from specbench.measure.probe import Key, Round
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn

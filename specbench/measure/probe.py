@@ -24,7 +24,7 @@ from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 
 T = TypeVar("T")
-Text = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
+WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # the name of a way, and gamma
 STEPS = 16  # baseline steps of a round
 PASSES = 5  # about so many passes of each (way, gamma) a round
@@ -32,7 +32,7 @@ GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 
 @dataclass(frozen=True)
-class Way:
+class Candidate:
     """A draft, and the rule that checks it; `compared` is how p is adjusted for the rule, where not as for sampling."""
 
     draft: Draft
@@ -64,9 +64,9 @@ class Round:
 
 def probe(
     target: Model,
-    ways: Mapping[str, Way],
+    ways: Mapping[str, Candidate],
     gammas: Sequence[int],
-    texts: Sequence[Text],
+    texts: Sequence[WrittenText],
     sampling: Sampling,
     *,
     max_new_tokens: int,
@@ -87,9 +87,9 @@ def probe(
 
 def _round(
     target: Model,
-    ways: Mapping[str, Way],
+    ways: Mapping[str, Candidate],
     gammas: Sequence[int],
-    texts: Sequence[Text],
+    texts: Sequence[WrittenText],
     sampling: Sampling,
     max_new_tokens: int,
     number: int,
@@ -117,7 +117,7 @@ def _round(
             target, begun, sampling=sampling, max_new_tokens=most, generator=generator()
         ).steps_s  # fmt: skip
 
-    def passes(way: Way, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
+    def passes(way: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
         trace = speculative(
             target, way.draft, begun,
             gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
@@ -152,7 +152,7 @@ def _start(length: int, tokens: int, number: int) -> int:
 
 
 def _visit_lengths(
-    target: Model, gammas: Sequence[int], texts: Sequence[Text], rounds: int, max_new_tokens: int
+    target: Model, gammas: Sequence[int], texts: Sequence[WrittenText], rounds: int, max_new_tokens: int
 ) -> None:
     """Check gamma + 1 positions once at every length that the rounds will pass. Engines keep what depends on lengths
     alone; a run has soon been everywhere, and a few probes would pay for it at every step."""

@@ -4,21 +4,21 @@ Caches, devices and `transformers` live in this room and nowhere else.
 """
 
 from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession, up_to_end
-from specbench.models.branches import Branches, Text
 from specbench.models.heads import Heads
 from specbench.models.load import load_model, load_tokenizer
+from specbench.models.prefix_batch import PrefixBatch, TokenSequence
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
-    "Branches",
     "Heads",
     "LayeredModel",
     "LayeredSession",
     "Model",
+    "PrefixBatch",
     "Prompt",
     "Session",
     "StatefulSession",
-    "Text",
+    "TokenSequence",
     "Vocabulary",
     "load_model",
     "load_tokenizer",

@@ -17,7 +17,7 @@ from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
 from specbench.models.hidden import hand_over
-from specbench.models.shapes import WordNumbers, config_of, random_network
+from specbench.models.random_weights import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
 
 OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"

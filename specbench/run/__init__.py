@@ -3,7 +3,7 @@
 `build` makes the task, target and draft; `execute` decodes every prompt both ways and writes the record.
 """
 
-from specbench.run.execution import Progress, Result, execute, follow
-from specbench.run.ranks import rank
+from specbench.run.distributed import rank
+from specbench.run.runner import Progress, Result, execute, follow
 
 __all__ = ["Progress", "Result", "execute", "follow", "rank"]

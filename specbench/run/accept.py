@@ -17,7 +17,7 @@ from specbench.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Picked:
+class BuiltRule:
     """A rule ready for one sampling setting."""
 
     accept: AcceptanceRule
@@ -25,30 +25,30 @@ class Picked:
     lossy: TokenRule | None = None  # the rule itself, where what comes out is not the target's own distribution
 
 
-def pick(config: RunConfig, sampling: Sampling) -> Picked:
+def build_rule(config: RunConfig, sampling: Sampling) -> BuiltRule:
     """The rule of a config that was checked. At T = 0 `typical` keeps the argmax alone, which is Algorithm 1."""
     accept = config.accept
     if config.simulate.alpha is not None:
-        return Picked(accept_by_chance(config.simulate.alpha), sampling)
+        return BuiltRule(accept_by_chance(config.simulate.alpha), sampling)
     if accept.rule == "block":
-        return Picked(accept_block, sampling)
+        return BuiltRule(accept_block, sampling)
     if accept.rule == "lenient":
         assert accept.lenience is not None
         rule = lenient(accept.lenience, sampling)
-        return Picked(rule, before_argmax(sampling), rule)
+        return BuiltRule(rule, before_argmax(sampling), rule)
     if accept.rule == "typical" and sampling.temperature > 0:
         assert accept.epsilon is not None and accept.delta is not None
         typical = Typical(accept.epsilon, accept.delta)
-        return Picked(typical, sampling, typical)
-    return Picked(accept_exact, sampling)
+        return BuiltRule(typical, sampling, typical)
+    return BuiltRule(accept_exact, sampling)
 
 
-def settle(accept: AcceptConfig) -> AcceptConfig:
+def canonicalise(accept: AcceptConfig) -> AcceptConfig:
     """Lenience 1 is Algorithm 1, so that its run is the very one of accept=exact."""
     return AcceptConfig() if accept.rule == "lenient" and accept.lenience == 1 else accept
 
 
-def said(accept: AcceptConfig) -> str:
+def rule_label(accept: AcceptConfig) -> str:
     """A rule as tables call it: 'exact', 'lenient l=0.3'."""
     if accept.rule == "lenient":
         return f"lenient l={accept.lenience:g}"

@@ -12,10 +12,10 @@ from specbench.errors import UserError
 from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer
 from specbench.models.load import name_of
-from specbench.run.accept import settle
-from specbench.run.drafts import maker
-from specbench.run.maker import Say, Wanted, say_fall_back
-from specbench.run.refuse import require_range, require_room
+from specbench.run.accept import canonicalise
+from specbench.run.compatibility import require_range, require_room
+from specbench.run.draft_builders import builder_for
+from specbench.run.draft_builders.base import DraftRequest, Say, report_fallback
 from specbench.tasks import Example, Task
 
 UNSETTLED = Constant(1)
@@ -44,7 +44,7 @@ def resolve(config: RunConfig) -> RunConfig:
         # From the empty prompt, argmax writes one and the same text every time.
         task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
     return replace(
-        config, device=str(device), dtype=_dtype(config.dtype, device), task=task, accept=settle(config.accept)
+        config, device=str(device), dtype=_dtype(config.dtype, device), task=task, accept=canonicalise(config.accept)
     )
 
 
@@ -85,7 +85,7 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
-    makers = {_key(one): maker(Wanted(one, one.draft, "draft", vocabulary, device)) for one in configs}
+    builders = {_key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device)) for one in configs}
     examples = [Task(config.task).examples(config.limit) for config in configs]
     prompts = [
         [_prompt(config, vocabulary, example) for example in given]
@@ -94,23 +94,23 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     for said in dict.fromkeys(_cut(config, told) for config, told in zip(configs, prompts, strict=True)):
         if said:
             say(said)
-    for making in makers.values():
+    for making in builders.values():
         making.fit(say)
     say(f"loading target {name_of(first.target)}")
     dtype: torch.dtype = getattr(torch, first.dtype)
-    states = any(making.needs_states for making in makers.values())
+    states = any(making.needs_states for making in builders.values())
     target = load_model(first.target, "target", vocabulary, dtype, device, first.engine, states)
-    say_fall_back(target, "target", say)
+    report_fallback(target, "target", say)
     for config, told in zip(configs, prompts, strict=True):
         require_room(config, target.longest, told)
-    drafts = {key: making.load(target, say) for key, making in makers.items()}
+    drafts = {key: making.load(target, say) for key, making in builders.items()}
     if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
-        for model in (target, *(model for making in makers.values() for model in making.models)):
+        for model in (target, *(model for making in builders.values() for model in making.models)):
             model.eos_ids = frozenset()
     found = []
     for config, given, told in zip(configs, examples, prompts, strict=True):
         engine, warmup_s = target.engine, target.warmup_s
-        for model in makers[_key(config)].models:
+        for model in builders[_key(config)].models:
             require_room(config, model.longest, told)
             engine += f"+{model.engine}" if model.engine != target.engine else ""
             warmup_s += model.warmup_s

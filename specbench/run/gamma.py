@@ -19,12 +19,12 @@ from specbench.decoding import autoregressive
 from specbench.gamma import Adaptive, Constant, Gamma, Heuristic
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.predict import Prediction, Predictions
-from specbench.measure.probe import Round, Way, probe
-from specbench.run.accept import pick
+from specbench.measure.probe import Candidate, Round, probe
+from specbench.run.accept import build_rule
 from specbench.run.build import Parts
+from specbench.run.distributed import agree
 from specbench.run.identity import draft_name
-from specbench.run.pair import generator_for, sampling_of
-from specbench.run.ranks import agree
+from specbench.run.measure_prompt import generator_for, sampling_of
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 TOKENS = 400  # of the target's own text to count passes on, from at least the first and at most the second of these
@@ -39,11 +39,11 @@ def with_gamma(config: RunConfig, parts: Parts, before: Plain | None) -> tuple[P
     """`parts` with the policy that the config comes to, and what it was settled as: `before`, or now. Ranks time their
     own passes but take the first one's word."""
     before = agree(before)
-    settled = agree(settle(config, parts)) if before is None else before
+    settled = agree(choose_gamma(config, parts)) if before is None else before
     return replace(parts, gamma=policy(settled)), settled
 
 
-def settle(config: RunConfig, parts: Parts) -> Plain:
+def choose_gamma(config: RunConfig, parts: Parts) -> Plain:
     """`requested`; `gamma`, the number it is frozen to (None: it changes from pass to pass); and where a probe was made
     what it found."""
     confidence = config.draft.confidence
@@ -93,7 +93,7 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         texts.append(trace.tokens)
     prompts = prompts[: len(texts)]
     name = draft_name(config)
-    picked, alpha = pick(config, sampling), config.simulate.alpha
+    picked, alpha = build_rule(config, sampling), config.simulate.alpha
     rules = {} if picked.lossy is None else {"rule": picked.lossy}
     if alpha is None:
         found = [
@@ -109,7 +109,7 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
     while agree(len(rounds) < ROUNDS[0] or (len(rounds) < ROUNDS[1] and monotonic() - began < PROBE_S)):
         rounds += probe(
             parts.target,
-            {name: Way(parts.draft, picked.accept, picked.compared)},
+            {name: Candidate(parts.draft, picked.accept, picked.compared)},
             CANDIDATES,
             list(zip(prompts, texts, strict=True)),
             sampling,

@@ -8,11 +8,11 @@ from typing import Any
 from specbench import store
 from specbench.config import RunConfig
 from specbench.environment import environment, hardware
-from specbench.errors import told
+from specbench.errors import error_line
 from specbench.measure.summary import summarise
 from specbench.models.load import name_of
 from specbench.quality import quality
-from specbench.run.accept import said
+from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
 
@@ -38,7 +38,7 @@ def make_record(
         **_names(config),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
-        "accept": said(config.accept),
+        "accept": rule_label(config.accept),
         "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,
         **(_quality(config, prompts) if config.simulate.alpha is None else NO_QUALITY),
@@ -69,7 +69,7 @@ def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str,
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "run_id": run_id,
-        "summary": {**_names(config), store.FAILED: told(error), "created": created},
+        "summary": {**_names(config), store.FAILED: error_line(error), "created": created},
         "failure": {
             "type": type(error).__name__,
             "message": str(error),

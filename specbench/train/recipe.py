@@ -27,7 +27,6 @@ from transformers.trainer_utils import get_last_checkpoint
 from specbench.train import blockwise, networks
 from specbench.train.blockwise import Learner
 from specbench.train.card import Facts, write_card
-from specbench.train.clock import Clock
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
 from specbench.train.held_out import measure
@@ -35,6 +34,7 @@ from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
 from specbench.train.trainers import DistillTrainer, SizedTrainer
+from specbench.train.training_time import Clock
 
 
 def train(recipe: Recipe) -> Path:

@@ -14,10 +14,10 @@ from test_experiments import PARTS, compose
 from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, check, conf_dir
 from specbench.config.paths import shipped
+from specbench.report.comparison import planned
 from specbench.report.paper import experiment
-from specbench.report.rivals import planned
-from specbench.run.accept import said, settle
-from specbench.run.gamma import settle as settle_gamma
+from specbench.run.accept import canonicalise, rule_label
+from specbench.run.gamma import choose_gamma
 from specbench.run.identity import draft_name
 
 
@@ -39,9 +39,9 @@ def jobs(sweep: str) -> list[RunConfig]:
 
 
 def row(config: RunConfig) -> tuple[Any, ...]:
-    gamma = config.gamma if config.gamma == "adaptive" else settle_gamma(config, None)["requested"]  # type: ignore[arg-type]
+    gamma = config.gamma if config.gamma == "adaptive" else choose_gamma(config, None)["requested"]  # type: ignore[arg-type]
     names = (config.target.name, draft_name(config), config.task.name, config.sampling.temperature)
-    return (*names, said(settle(config.accept)), str(gamma))
+    return (*names, rule_label(canonicalise(config.accept)), str(gamma))
 
 
 def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specbench.measure.intervals import bootstrap
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import captions, nothing_yet, pair_name
+from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
 from specbench.report.records import PAIR, Records, measured
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels

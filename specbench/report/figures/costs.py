@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import captions, legend, nothing_yet, pair_name
+from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
 from specbench.report.measured import passes_of
 from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, FAINT, GOLD, INK, PAPER, SLATE, VERMILLION, panels

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from specbench import theory
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import TICKS, captions, error_bars, pair_lines
+from specbench.report.figures.annotations import TICKS, captions, error_bars, pair_lines
 from specbench.report.measured import outside, points
 from specbench.report.paper import paper
 from specbench.report.records import Records

@@ -5,7 +5,7 @@ import pandas as pd
 
 from specbench import theory
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import TICKS, captions, pair_lines
+from specbench.report.figures.annotations import TICKS, captions, pair_lines
 from specbench.report.measured import neural
 from specbench.report.paper import paper
 from specbench.report.records import MACHINE, PAIR, Records, one_sample

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import captions, nothing_yet, sources
+from specbench.report.figures.annotations import captions, nothing_yet, sources
 from specbench.report.measured import neural
 from specbench.report.passes import Line, count, lines, pick
 from specbench.report.records import Records, measured

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specbench.report.figure import Drawn
-from specbench.report.figures.marks import captions, legend, nothing_yet
+from specbench.report.figures.annotations import captions, legend, nothing_yet
 from specbench.report.measured import neural
 from specbench.report.paper import paper
 from specbench.report.records import MACHINE, PAIR, Records, one_sample

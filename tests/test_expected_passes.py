@@ -9,8 +9,8 @@ from specbench.acceptance import accept_block
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
+from specbench.measure.expected_passes import passes
 from specbench.measure.intervals import bootstrap, ratio
-from specbench.measure.positions import passes
 from specbench.sampling import Sampling
 
 

@@ -1,4 +1,4 @@
-"""The record of `specbench misses` as tables in Markdown: what docs/choosing.md quotes. Knows plain values only."""
+"""The record of `specbench validate` as tables in Markdown: what docs/choosing.md quotes. Knows plain values only."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ def markdown(record: Record) -> str:
     ]
     if same is not None:
         said.append(f"{100 * same:.1f}% of the texts of lossless ways are the target's own, token for token.")
-    parts = [_misses(record), _policies(record), _learning(record)]
+    parts = [_errors(record), _policies(record), _learning(record)]
     return "\n\n".join(["# Calibrated against measured", *said, *parts]) + "\n"
 
 
-def _misses(record: Record) -> str:
+def _errors(record: Record) -> str:
     lines = [
         "| draft | γ | tokens per pass | Theorem 3.8 | calibrated | measured | miss |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.decoded import BASELINE, Decoded, Name, all_ways, in_turn, not_lossless, prove, same_texts
+from specbench.choose.candidates import Entry
+from specbench.choose.interleaved import BASELINE, Decoded, Name, all_ways, in_turn, not_lossless, prove, same_texts
 from specbench.choose.recommend import plain, predictions
-from specbench.choose.ways import Entry
 from specbench.config import ChooseConfig
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -26,21 +26,21 @@ from specbench.measure.probe import Round
 from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import resolve
-from specbench.run.claim import claimed
-from specbench.run.gamma import policy, settle
-from specbench.run.told import told_by_key
+from specbench.run.error_translation import translated_errors
+from specbench.run.gamma import choose_gamma, policy
+from specbench.run.gpu_lock import locked_device
 
 SCHEMA = 1
 POLICIES = ("auto", "adaptive")
 
 
-def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """Time and decode; write `misses-TARGET-TASK-T.json` into the results folder, and return it. The table
-    is `report.misses`."""
+def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """Time and decode; write `validate-TARGET-TASK-T.json` into the results folder, and return it. The table
+    is `report.prediction_error`."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a table of misses is for one temperature; give one")
     resolved = resolve(configs[0])
-    with claimed(resolved.device, progress.say) as device, told_by_key(resolved):
+    with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         entries = prepare([replace(config, device=str(device)) for config in configs], progress)
         scored = score(entries, (), progress)
         gammas = {entry.name: _policies(entry, progress) for entry in entries}
@@ -73,16 +73,16 @@ def misses(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, d
         "configs": [asdict(entry.config) for entry in entries],
         "environment": surroundings,
     }
-    name = f"misses-{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
+    name = f"validate-{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
     file = Path(config.results) / name
     write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
     return file, record
 
 
 def _policies(entry: Entry, progress: Progress) -> dict[str, Gamma]:
-    """auto and adaptive, as a run would settle them; from one probe for both."""
+    """auto and adaptive, as a run would choose_gamma them; from one probe for both."""
     progress.say(f"probing for {entry.name}")
-    settled = settle(replace(entry.config, gamma="adaptive"), entry.parts)
+    settled = choose_gamma(replace(entry.config, gamma="adaptive"), entry.parts)
     best = settled["probe"][0]["gamma"] if settled["probe"] else settled["gamma"]
     return dict(zip(POLICIES, (Constant(best), policy(settled)), strict=True))
 

@@ -1,7 +1,7 @@
-"""Each kind of draft in the making. What can be refused is refused when its maker is made; then text is read; then
-weights are loaded, when the target is there already.
+"""A builder for each kind of draft. Its constructor refuses what does not fit; `fit` reads text; `load` loads weights,
+once the target is loaded.
 
-A new kind is a `Maker` and its entry in MAKERS, a name in `config.kinds`, and a file in `conf/draft/`.
+A new kind is a `DraftBuilder` and its entry in BUILDERS, a name in `config.kinds`, and a file in `conf/draft/`.
 """
 
 import os
@@ -32,20 +32,20 @@ from specbench.errors import UserError
 from specbench.models import load_model, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
-from specbench.run.inside import BlockwiseMaker, EarlyExitMaker
-from specbench.run.maker import Maker, Say, Wanted, say_fall_back
-from specbench.run.refuse import require_a_pair, require_range
+from specbench.run.compatibility import require_a_pair, require_range
+from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, Say, report_fallback
+from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder
 from specbench.tasks import Task
 
 ROWS_BETWEEN_WORDS = 20_000
 
 
-def maker(wanted: Wanted) -> Maker:
-    return MAKERS[wanted.draft.kind](wanted)
+def builder_for(request: DraftRequest) -> DraftBuilder:
+    return BUILDERS[request.draft.kind](request)
 
 
-class _Model(Maker):
-    def __init__(self, wanted: Wanted) -> None:
+class _Model(DraftBuilder):
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         self.own_vocabulary = load_tokenizer(wanted.draft, wanted.key)
         require_a_pair(wanted.run, wanted.draft, wanted.key, wanted.vocabulary, self.own_vocabulary)
@@ -60,24 +60,24 @@ class _Model(Maker):
         say(f"loading {key} {name_of(draft)}")
         dtype: torch.dtype = getattr(torch, run.dtype)
         model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine, states)
-        say_fall_back(model, key, say)
+        report_fallback(model, key, say)
         return model
 
 
-class _Uniform(Maker):
+class _Uniform(DraftBuilder):
     def load(self, target: EagerModel, say: Say) -> Draft:
         return UniformDraft(self.wanted.vocabulary.size, self.wanted.device)
 
 
-class _Lookup(Maker):
+class _Lookup(DraftBuilder):
     def load(self, target: EagerModel, say: Say) -> Draft:
         return LookupDraft(self.wanted.vocabulary.size, self.wanted.device, self.wanted.draft.match)
 
 
-class _FromText(Maker):
+class _FromText(DraftBuilder):
     """What is fitted on the task's training text, or on `draft.corpus`, and kept by content."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         task = wanted.run.task
         self.task = Task(replace(task, train_path=wanted.draft.corpus) if wanted.draft.corpus else task)
@@ -101,7 +101,7 @@ class _FromText(Maker):
 class _Ngram(_FromText):
     counts: Counts
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         self.order = ngram_order(wanted.draft)
 
@@ -120,7 +120,7 @@ class _Ngram(_FromText):
 class _Retrieval(_FromText):
     index: SuffixIndex
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         if find_spec("pydivsufsort") is None:
             raise UserError(
@@ -141,8 +141,8 @@ class _Retrieval(_FromText):
         return RetrievalDraft(self.index, self.wanted.vocabulary.size, self.wanted.device, self.wanted.draft.match)
 
 
-class _Cascade(Maker):
-    def __init__(self, wanted: Wanted) -> None:
+class _Cascade(DraftBuilder):
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         draft = wanted.draft
         assert draft.via is not None and draft.inner is not None
@@ -151,7 +151,7 @@ class _Cascade(Maker):
         run = wanted.run
         if DRAFT_KINDS[inner.kind].inside:  # of the middle model, which is its target
             run = replace(run, target=draft.via, gamma=draft.inner_gamma)
-        self.inner = maker(replace(wanted, run=run, draft=inner, key=f"{wanted.key}.inner"))
+        self.inner = builder_for(replace(wanted, run=run, draft=inner, key=f"{wanted.key}.inner"))
 
     def fit(self, say: Say) -> None:
         self.inner.fit(say)
@@ -171,7 +171,7 @@ def cache_folder(draft: DraftConfig) -> Path:
     return Path(base) / "specbench"
 
 
-MAKERS: dict[str, Callable[[Wanted], Maker]] = {
+BUILDERS: dict[str, Callable[[DraftRequest], DraftBuilder]] = {
     "model": _Model,
     "unigram": _Ngram,
     "bigram": _Ngram,
@@ -180,6 +180,6 @@ MAKERS: dict[str, Callable[[Wanted], Maker]] = {
     "lookup": _Lookup,
     "retrieval": _Retrieval,
     "cascade": _Cascade,
-    "early-exit": EarlyExitMaker,
-    "blockwise": BlockwiseMaker,
+    "early-exit": EarlyExitBuilder,
+    "blockwise": BlockwiseBuilder,
 }

@@ -17,11 +17,11 @@ from transformers import DynamicCache, EncoderDecoderCache
 from specbench.models.base import Prompt
 from specbench.models.eager import EagerModel
 
-Text = tuple[int, ...]
+TokenSequence = tuple[int, ...]
 PADDING = -1
 
 
-class Branches:
+class PrefixBatch:
     """A model's memory of the texts that it read last behind a prompt. Texts are whole: they begin with its prefix."""
 
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
@@ -36,7 +36,7 @@ class Branches:
                 self._run(_padded([prompt.prefix[:-1]]), 0, logits_to_keep=1)
 
     @torch.inference_mode()
-    def read(self, texts: Iterable[Text]) -> dict[Text, Tensor]:
+    def read(self, texts: Iterable[TokenSequence]) -> dict[TokenSequence, Tensor]:
         """fp32 log-probabilities [V] of what follows each of `texts`, from one run of the model.
 
         A text that another one begins with costs nothing more. Normalised over the whole head, as `transformers` does;
@@ -97,6 +97,6 @@ class Branches:
         return logits_NLV
 
 
-def _padded(texts: list[Text]) -> Tensor:
+def _padded(texts: list[TokenSequence]) -> Tensor:
     """Token ids [N, T], the shorter texts filled up with PADDING."""
     return pad_sequence([torch.tensor(text) for text in texts], batch_first=True, padding_value=PADDING)

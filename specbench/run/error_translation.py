@@ -13,7 +13,7 @@ NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATU
 
 
 @contextlib.contextmanager
-def told_by_key(config: RunConfig) -> Iterator[None]:
+def translated_errors(config: RunConfig) -> Iterator[None]:
     """Raises MachineError in the place of what the block raises, where that is known."""
     try:
         yield

@@ -4,13 +4,13 @@ import pytest
 import torch
 from networks import network
 
-from specbench.models import Branches, Prompt, Text
+from specbench.models import PrefixBatch, Prompt, TokenSequence
 from specbench.models.eager import EagerModel
 
 SIZE = 40
 
 
-def alone(model: EagerModel, prompt: Prompt, text: Text) -> torch.Tensor:
+def alone(model: EagerModel, prompt: Prompt, text: TokenSequence) -> torch.Tensor:
     """Log-probabilities behind `text` without a cache."""
     ids = torch.tensor([text])
     with torch.inference_mode():
@@ -26,8 +26,8 @@ def alone(model: EagerModel, prompt: Prompt, text: Text) -> torch.Tensor:
 def test_rows_are_those_of_reading_each_text_alone(kind: str) -> None:
     model = EagerModel(network(kind, 4), SIZE, frozenset({1}))
     prompt = Prompt((5, 9, 12, 1), (0,)) if kind.startswith("t5") else Prompt((), (7, 5, 9, 12, 30, 8, 11, 3, 4))
-    branches, p = Branches(model, prompt), prompt.prefix
-    asked: list[list[Text]] = [
+    branches, p = PrefixBatch(model, prompt), prompt.prefix
+    asked: list[list[TokenSequence]] = [
         [p],
         [p, (*p, 4), (*p, 6, 7, 8)],  # a text and its beginning; one that nobody asked about between two that are
         [(*p, 6, 7, 8, 9), (*p, 4, 5), (*p, 6)],  # back, and on from several rows
@@ -52,7 +52,7 @@ def test_a_run_reads_only_what_is_new() -> None:
         lambda _, __, keywords: fed.append(tuple(keywords["input_ids"].shape)), with_kwargs=True
     )
     prefix = (7, 5, 9, 12)
-    branches = Branches(model, Prompt((), prefix))
+    branches = PrefixBatch(model, Prompt((), prefix))
     branches.read([prefix])
     branches.read([(*prefix, 4), (*prefix, 5), (*prefix, 5, 6)])
     branches.read([(*prefix, 5, 6, 7)])

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    from specbench.measure.baseline import baseline_of, compare
+    from specbench.measure.regression import baseline_of, compare
 
     rows, file = store.summaries(arguments.results), Path(arguments.against)
     if not rows:

@@ -13,13 +13,13 @@ from specbench.config import RunConfig
 from specbench.errors import MachineError
 from specbench.journal import Journal
 from specbench.run.build import Parts, build, resolve
-from specbench.run.claim import claimed
+from specbench.run.distributed import agree, join, own_device
+from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import with_gamma
+from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
-from specbench.run.pair import measure, warm_up
-from specbench.run.ranks import agree, join, own_device
+from specbench.run.measure_prompt import measure_prompt, warm_up
 from specbench.run.record import failed_record, make_record
-from specbench.run.told import told_by_key
 
 
 class Progress(Protocol):
@@ -54,7 +54,7 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
         progress.say(f"run {run_id}")
         try:
-            with told_by_key(config):
+            with translated_errors(config):
                 parts = build(replace(config, device=str(device)), progress.say)
                 parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
                 _decode_missing(config, parts, journal, {"gamma": settled}, progress)
@@ -72,7 +72,7 @@ def _device(config: RunConfig, progress: Progress) -> contextlib.AbstractContext
     """One device for this run alone; a target that is spread takes them all."""
     if config.target.device_map or config.target.tp_plan:
         return contextlib.nullcontext(own_device(config))
-    return claimed(config.device, progress.say)
+    return locked_device(config.device, progress.say)
 
 
 def follow(config: RunConfig, progress: Progress) -> None:
@@ -85,7 +85,7 @@ def follow(config: RunConfig, progress: Progress) -> None:
     if missing := agree(list[int]()):
         warm_up(config, parts)
         for place in missing:
-            measure(config, parts, place)
+            measure_prompt(config, parts, place)
 
 
 def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
@@ -122,5 +122,5 @@ def _decode_missing(
     progress.say("warming up")
     warm_up(config, parts)
     for place in missing:
-        journal.add(measure(config, parts, place))
+        journal.add(measure_prompt(config, parts, place))
         progress.advance(len(journal.prompts), total)

@@ -20,10 +20,10 @@ class Timing:
         return self.seconds / len(self.tokens)
 
 
-Way = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
+Decoder = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, tokens
 
 
-def in_turn(ways: dict[str, Way], prompts: int, repeats: int) -> dict[str, list[Timing]]:
+def in_turn(ways: dict[str, Decoder], prompts: int, repeats: int) -> dict[str, list[Timing]]:
     """Each way on each prompt, `repeats` times, after one round that is not counted; who goes first rotates."""
     names = list(ways)
     for name in names:

@@ -3,7 +3,7 @@ and q.
 
 - Algorithm 1 (`exact`): the draft's own agreement.
 - `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
-  and is counted so (`measure.positions`).
+  and is counted so (`measure.expected_passes`).
 - `lenient` and `typical` (lossy): a `TokenRule`'s formulas on the same p and q. What they keep is computed along the
   target's own text, where text written under them would soon be another: an estimate.
 """
@@ -14,11 +14,11 @@ from functools import cached_property
 from specbench.acceptance import TokenRule, accept_block
 from specbench.config import ChooseConfig
 from specbench.measure.agreement import Agreement
-from specbench.measure.probe import Way
-from specbench.run.accept import Picked, pick, said
+from specbench.measure.probe import Candidate
+from specbench.run.accept import BuiltRule, build_rule, rule_label
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
-from specbench.run.pair import sampling_of
+from specbench.run.measure_prompt import sampling_of
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Entry:
     @property
     def rule(self) -> str:
         """As tables call it: 'exact', 'lenient l=0.3'."""
-        return said(self.config.accept)
+        return rule_label(self.config.accept)
 
     @cached_property
-    def picked(self) -> Picked:
-        return pick(self.config, sampling_of(self.config))
+    def picked(self) -> BuiltRule:
+        return build_rule(self.config, sampling_of(self.config))
 
     @property
     def lossy(self) -> TokenRule | None:
@@ -58,8 +58,8 @@ class Entry:
         return f"{self.draft}, {self.rule}" + (" (lossy)" if self.lossy is not None else "")
 
     @property
-    def way(self) -> Way:
-        return Way(self.parts.draft, self.picked.accept, self.picked.compared)
+    def way(self) -> Candidate:
+        return Candidate(self.parts.draft, self.picked.accept, self.picked.compared)
 
     def judged(self, agreement: Agreement) -> Agreement:
         """The draft's agreement as this rule has it."""

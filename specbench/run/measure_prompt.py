@@ -13,7 +13,7 @@ from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
-from specbench.run.accept import pick
+from specbench.run.accept import build_rule
 from specbench.run.build import Parts
 from specbench.sampling import Sampling
 
@@ -29,8 +29,8 @@ def sampling_of(config: RunConfig) -> Sampling:
 def warm_up(config: RunConfig, parts: Parts) -> None:
     """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
     for index in range(min(config.warmup, len(parts.prompts))):
-        both_ways(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
-    lossy = pick(config, sampling_of(config)).lossy is not None
+        decode_both(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
+    lossy = build_rule(config, sampling_of(config)).lossy is not None
     if config.sampling.temperature > 0 and config.simulate.alpha is None and not lossy:
         prove_greedily(config, parts)
 
@@ -38,7 +38,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
     """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first."""
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
-        baseline, ours = both_ways(config, parts, index, GREEDY)
+        baseline, ours = decode_both(config, parts, index, GREEDY)
         difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
         if difference is not None and not difference.is_rounding:
             raise MachineError(
@@ -48,12 +48,12 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
             )
 
 
-def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
+def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree.
 
     Under a lossy rule they need not, and how often its tokens stay is kept as well (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], sampling_of(config)
-    baseline, ours = both_ways(config, parts, index, sampling)
+    baseline, ours = decode_both(config, parts, index, sampling)
     raw = {
         "index": example.index,
         "prompt": example.prompt,
@@ -65,7 +65,7 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     }
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
         return raw | {"beta": [config.simulate.alpha] * len(baseline.tokens)}
-    difference, lossy = None, pick(config, sampling).lossy
+    difference, lossy = None, build_rule(config, sampling).lossy
     if sampling.temperature == 0 and lossy is None:
         found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
         difference = found and asdict(found) | {"is_rounding": found.is_rounding}
@@ -82,14 +82,14 @@ def measure(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def both_ways(
+def decode_both(
     config: RunConfig, parts: Parts, index: int, sampling: Sampling, tokens: int | None = None
 ) -> tuple[Trace, Trace]:
     """The baseline and the speculative decoding of one prompt. Which goes first alternates, so that a machine that
     slows down or speeds up favours neither."""
     prompt = parts.prompts[index]
     most = tokens or config.max_new_tokens
-    picked = pick(config, sampling)
+    picked = build_rule(config, sampling)
 
     def baseline() -> Trace:
         generator = generator_for(config.seed, index, "baseline", parts.device)

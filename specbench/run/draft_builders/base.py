@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DraftRequest:
     """A draft to be made for the target of `run`. `key` is what the config calls it, for messages."""
 
     run: RunConfig
@@ -24,12 +24,12 @@ class Wanted:
     device: torch.device
 
 
-class Maker:
+class DraftBuilder:
     """One draft in the making; `load` is called once, after `fit`."""
 
     needs_states = False  # whether the target must hand over what its head reads
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DraftRequest) -> None:
         """Refuse what does not go together (UserError)."""
         self.wanted = wanted
         self.models: list[EagerModel] = []  # what `load` loaded besides the target
@@ -42,7 +42,7 @@ class Maker:
         raise NotImplementedError
 
 
-def say_fall_back(model: EagerModel, key: str, say: Say) -> None:
+def report_fallback(model: EagerModel, key: str, say: Say) -> None:
     """Tell why `engine=auto` came to the slowest engine, if it did."""
     if model.fell_back is not None:
         say(f"{key}: engine=auto came to eager, {model.fell_back}")

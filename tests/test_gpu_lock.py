@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.run import claim
-from specbench.run.claim import claimed
+from specbench.run import gpu_lock
+from specbench.run.gpu_lock import locked_device
 
 
 @pytest.fixture(autouse=True)
 def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(claim, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(gpu_lock.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(gpu_lock, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -22,14 +22,14 @@ def two() -> int:
 
 
 def test_a_cpu_is_not_claimed() -> None:
-    with claimed("cpu", print) as first, claimed("cpu", print) as second:
+    with locked_device("cpu", print) as first, locked_device("cpu", print) as second:
         assert first == second == torch.device("cpu")
 
 
 def test_runs_side_by_side_take_a_gpu_each() -> None:
-    with claimed("cuda", print, two) as first, claimed("cuda", print, two) as second:
+    with locked_device("cuda", print, two) as first, locked_device("cuda", print, two) as second:
         assert {first.index, second.index} == {0, 1}
-    with claimed("cuda:1", print, two) as named, claimed("cuda", print, two) as other:
+    with locked_device("cuda:1", print, two) as named, locked_device("cuda", print, two) as other:
         assert (named.index, other.index) == (1, 0)
 
 
@@ -38,12 +38,12 @@ def test_a_run_waits_for_a_free_gpu_and_says_so_once() -> None:
     taken = []
 
     def third() -> None:
-        with claimed("cuda", said.append, two) as device:
+        with locked_device("cuda", said.append, two) as device:
             taken.append(device.index)
 
     thread = threading.Thread(target=third)
-    with claimed("cuda", print, two):
-        with claimed("cuda", print, two):
+    with locked_device("cuda", print, two):
+        with locked_device("cuda", print, two):
             thread.start()
             thread.join(0.2)
             assert not taken
@@ -53,7 +53,7 @@ def test_a_run_waits_for_a_free_gpu_and_says_so_once() -> None:
 
 
 def test_the_physical_gpu_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    with claimed("cuda", print, two):
+    with locked_device("cuda", print, two):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-        with claimed("cuda", print, two) as device:
+        with locked_device("cuda", print, two) as device:
             assert device.index == 0  # shown first, but it is the other one

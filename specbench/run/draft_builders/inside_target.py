@@ -8,11 +8,11 @@ from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.heads import load_heads, read_facts
 from specbench.models.load import layers_of, name_of
-from specbench.run.maker import Maker, Say, Wanted
+from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, Say
 
 
-class EarlyExitMaker(Maker):
-    def __init__(self, wanted: Wanted) -> None:
+class EarlyExitBuilder(DraftBuilder):
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         target, layers = wanted.run.target, wanted.draft.layers
         most = layers_of(target, "target")
@@ -23,10 +23,10 @@ class EarlyExitMaker(Maker):
         return EarlyExitDraft(target, self.wanted.draft.layers)
 
 
-class BlockwiseMaker(Maker):
+class BlockwiseBuilder(DraftBuilder):
     needs_states = True
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DraftRequest) -> None:
         super().__init__(wanted)
         draft = wanted.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")

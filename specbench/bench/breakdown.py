@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.bench.clock import medians
+from specbench.bench.timing import medians
 from specbench.decoding import Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.models import Model, Prompt, Session

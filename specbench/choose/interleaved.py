@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from specbench.choose.alpha import Scored
+from specbench.choose.candidates import Entry
 from specbench.choose.recommend import time_passes
-from specbench.choose.ways import Entry
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
 from specbench.measure.lossless import first_difference
 from specbench.measure.probe import Round
 from specbench.run import Progress
-from specbench.run.pair import generator_for, prove_greedily, sampling_of
+from specbench.run.measure_prompt import generator_for, prove_greedily, sampling_of
 
 WARMUP = 2  # prompts that every way decodes before the clock starts
 Name = tuple[str, int | str]  # the way, and gamma or the policy; the baseline is BASELINE

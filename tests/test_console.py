@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli.screen import Screen, remarks
+from specbench.cli.console import Screen, remarks
 from specbench.run import Result
 
 SUMMARY = {

@@ -18,7 +18,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @contextmanager
-def claimed(
+def locked_device(
     name: str, say: Callable[[str], None], count: Callable[[], int] = torch.cuda.device_count
 ) -> Iterator[torch.device]:
     """The device called `name` ('cuda' is any free GPU), held until the end of the block."""
