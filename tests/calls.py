@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
+from specbench.records import store
 
 Called = tuple[int, str, str, Any]
 

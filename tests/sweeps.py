@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench import store
+from specbench.records import store
 
 RUNS = int(os.environ.get("SPECBENCH_SWEEP_RUNS", "30"))
 DRAFTS, TEMPERATURES, GAMMAS = ("t5-nano", "unigram", "bigram"), (1, 0), (3, 1, 7, 2, 5)

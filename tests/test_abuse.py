@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from networks import tokenizer
 
 import specbench.run.runner as runner
-from specbench import store
 from specbench.cli import main
 from specbench.config import RunConfig
 from specbench.models import Vocabulary
+from specbench.records import store
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from calls import called
 
 from specbench.cli import main
 from specbench.config import AcceptConfig
-from specbench.report.records import Records
+from specbench.records.frame import Records
 from specbench.report.tables import TABLES
 from specbench.run.accept import canonicalise, rule_label, slug
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
 from specbench.cli.grid import split
 from specbench.errors import UserError
+from specbench.records import store
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

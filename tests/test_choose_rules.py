@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.choose.interleaved import Decoded
 from specbench.cli import main
 from specbench.decoding import Pass, Trace
 from specbench.measure.lossless import Difference
+from specbench.records import store
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
 from specbench.config import ModelConfig
 from specbench.models import load_tokenizer
+from specbench.records import store
 
 Folders = dict[str, Path]
 TEXT = "the old dog sees a tree"

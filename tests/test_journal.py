@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
 from specbench.errors import MachineError
-from specbench.journal import Journal
+from specbench.records import store
+from specbench.records.journal import Journal
 
 Folders = dict[str, Path]
 

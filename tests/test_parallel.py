@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
+from specbench.records import store
 
 Folders = dict[str, Path]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
+from specbench.records import store
 
 SUMMARY = {
     "target": "t", "draft": "d", "task": "ende", "temperature": 0.0, "gamma": 3, "device": "cpu", "dtype": "float32",

@@ -9,9 +9,9 @@ import pytest
 import torch
 from calls import called
 
-from specbench import store
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
+from specbench.records import store
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
+from specbench.records import store
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 7])

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench import store
 from specbench.acceptance import accept_by_chance
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.models.random_weights import config_of, random_network
+from specbench.records import store
 from specbench.theory import expected_tokens
 
 SMALL = {

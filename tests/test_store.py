@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench import store
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
 from specbench.errors import MachineError
+from specbench.records import store
 
 RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "größer"}, "prompts": [{"text": "x\ny"}]}
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import specbench.run.runner as runner
-from specbench import store
 from specbench.cli import main, sweep
 from specbench.cli.hydra_app import one_line
 from specbench.config import RunConfig
+from specbench.records import store
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -98,7 +98,7 @@ def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
 
 
 def test_a_fault_in_any_other_verb_is_told_in_the_same_way(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
-    monkeypatch.setattr("specbench.store.summaries", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("specbench.records.store.summaries", lambda *_, **__: 1 / 0)
     assert main(["results"]) == 1
     err = capfd.readouterr().err
     assert "ZeroDivisionError" in err and "please report it" in err.splitlines()[-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sweeps
 
-from specbench import store
+from specbench.records import store
 
 KILLS = 2 * sweeps.RUNS // 3
 

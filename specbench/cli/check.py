@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specbench import store
 from specbench.errors import UserError
 from specbench.files import write_atomically
+from specbench.records import store
 
 MARGIN = 0.15
 

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
     arguments = parser.parse_args(dashed(argv))
     from specbench.measure.paired import compare, shared
-    from specbench.report.records import Records
+    from specbench.records.frame import Records
 
     records = Records(arguments.results)
     ids = [records.find(name) for name in (arguments.a, arguments.b)]

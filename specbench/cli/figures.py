@@ -13,9 +13,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
     parser.add_argument("--output", default="results/figures", metavar="FOLDER", help="default results/figures")
     arguments = parser.parse_args(dashed(argv))
+    from specbench.records.frame import Records
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import build
-    from specbench.report.records import Records
 
     forms = listed(arguments.format, FORMATS, "--format")
     figures = build(arguments.names, Records(arguments.results))

@@ -28,7 +28,7 @@ def grouped(results: str, key: str, form: str) -> None:
 
 def _groups(results: str, key: str) -> list[dict[str, Any]]:
     from specbench.measure.paired import compare, shared
-    from specbench.report.records import SAME, Records
+    from specbench.records.frame import SAME, Records
 
     records = Records(results)
     alike = [name for name in SAME if name != key]

@@ -11,12 +11,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
     arguments = parser.parse_args(dashed(argv))
+    from specbench.records.frame import Records, kept_folder
     from specbench.report.page import write
-    from specbench.report.records import Records, kept_folder
 
     records = Records(arguments.results)
     if arguments.keep:
-        from specbench.report.keep import keep
+        from specbench.records.kept import keep
 
         copies = keep(records, lambda text: print(text, file=sys.stderr))
         print(f"{len(copies)} records in {kept_folder(arguments.results)}")

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from specbench import store
+from specbench.records import store
 
 # These keep their names and their order; columns may be added behind them.
 COLUMNS = (

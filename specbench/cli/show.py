@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.parse_args(dashed(argv))
+    from specbench.records.frame import Records
     from specbench.report.passes import pick
-    from specbench.report.records import Records
 
     records = Records(arguments.results)
     record = records.whole(records.find(arguments.run))

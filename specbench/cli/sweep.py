@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specbench import store
 from specbench.cli import sweep_log
 from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
 from specbench.cli.results import table
 from specbench.config import RunConfig
 from specbench.errors import MachineError, UserError, error_line
+from specbench.records import store
 
 LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
 

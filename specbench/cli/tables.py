@@ -12,7 +12,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
     arguments = parser.parse_args(dashed(argv))
     from specbench.files import write_atomically
-    from specbench.report.records import Records
+    from specbench.records.frame import Records
     from specbench.report.table import ENDINGS, FORMATS, render
     from specbench.report.tables import build
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.records.frame import PAIR, Records, measured
 from specbench.report.paper import experiment
-from specbench.report.records import PAIR, Records, measured
 
 Row = dict[str, Any]
 ENTRY = [*PAIR, "accept", "policy"]

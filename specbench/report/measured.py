@@ -7,7 +7,7 @@ import pandas as pd
 
 from specbench.config.kinds import DRAFT_KINDS
 from specbench.measure.intervals import Interval, bootstrap, ratio
-from specbench.report.records import MACHINE, PAIR, Records, one_sample
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 
 Record = dict[str, Any]
 RESAMPLES = 1000

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.files import write_atomically
+from specbench.records.frame import Records, date, digest, rule_name
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
-from specbench.report.records import Records, date, digest, rule_name
 from specbench.report.table import Table
 from specbench.report.tables import build as build_tables
 

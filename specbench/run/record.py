@@ -5,13 +5,13 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from specbench import store
 from specbench.config import RunConfig
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
 from specbench.models.load import name_of
 from specbench.quality import quality
+from specbench.records import store
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from specbench import store
 from specbench.config import RunConfig
 from specbench.errors import MachineError
-from specbench.journal import Journal
+from specbench.records import store
+from specbench.records.journal import Journal
 from specbench.run.build import Parts, build, resolve
 from specbench.run.distributed import agree, join, own_device
 from specbench.run.error_translation import translated_errors

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from made_records import make
 
-from specbench.report.records import Records
+from specbench.records.frame import Records
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from specbench import store
 from specbench.measure.summary import summarise
+from specbench.records import store
 
 EOS = 1
 

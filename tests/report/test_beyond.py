@@ -7,9 +7,9 @@ import pytest
 from made_records import make
 from matplotlib.colors import to_hex
 
+from specbench.records.frame import Records, digest
 from specbench.report.comparison import planned
 from specbench.report.figures import build
-from specbench.report.records import Records, digest
 from specbench.report.style import BLUE, PAPER, VERMILLION
 from specbench.report.table import render
 from specbench.report.tables import TABLES

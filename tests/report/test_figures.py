@@ -12,6 +12,7 @@ from made_records import make
 
 from specbench import theory
 from specbench.cli import main
+from specbench.records.frame import Records
 from specbench.report import style
 from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
@@ -19,7 +20,6 @@ from specbench.report.figures.agreement import survival
 from specbench.report.figures.costs import parts
 from specbench.report.figures.timeline import baseline_calls, speculative_calls
 from specbench.report.measured import operations, tokens_per_pass
-from specbench.report.records import Records
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from made_records import make
 
+from specbench.records.frame import Records, kept_folder
+from specbench.records.kept import keep
 from specbench.report.figures import FIGURES
-from specbench.report.keep import keep
 from specbench.report.page import page
-from specbench.report.records import Records, kept_folder
 from specbench.report.tables import TABLES
 
 VOID = {"meta", "path", "use", "rect", "br", "img", "link"}

@@ -3,8 +3,8 @@
 import pytest
 
 from specbench import theory
+from specbench.records.frame import Records
 from specbench.report.paper import paper
-from specbench.report.records import Records
 from specbench.report.table import markdown
 from specbench.report.tables import TABLES
 from specbench.report.tables.formulas import table1

@@ -7,8 +7,8 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.errors import UserError
+from specbench.records.frame import Records
 from specbench.report.passes import lines, pick
-from specbench.report.records import Records
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:

@@ -11,8 +11,8 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.config import conf_dir
-from specbench.report.keep import keep
-from specbench.report.records import Records, digest, one_sample
+from specbench.records.frame import Records, digest, one_sample
+from specbench.records.kept import keep
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
 

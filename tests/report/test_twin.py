@@ -6,7 +6,7 @@ import pytest
 
 from specbench.cli import main
 from specbench.config.paths import shipped
-from specbench.report.records import Records
+from specbench.records.frame import Records
 from specbench.report.tables import TABLES
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.agreement import beta, position
 from specbench.report.figures.beyond import beyond
@@ -12,7 +13,6 @@ from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
 from specbench.report.names import picked
-from specbench.report.records import Records
 from specbench.report.style import styled
 
 FIGURES: dict[str, Callable[[Records], Drawn]] = {

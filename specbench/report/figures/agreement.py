@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from specbench.measure.intervals import bootstrap
+from specbench.records.frame import PAIR, Records, measured
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
-from specbench.report.records import PAIR, Records, measured
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
 
 Record = dict[str, Any]

@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
+from specbench.records.frame import MACHINE, PAIR, date, digest
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
-from specbench.report.records import MACHINE, PAIR, date, digest
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # so that a name is read where a curve crosses it

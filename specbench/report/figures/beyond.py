@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.report.comparison import PLACE, fastest, rivals
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
-from specbench.report.records import MACHINE, PAIR, Records, short
 from specbench.report.style import BLUE, INK, PAPER, VERMILLION, panels
 
 TITLE = "Speedup of every draft and rule"

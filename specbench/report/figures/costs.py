@@ -4,10 +4,10 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
 from specbench.report.measured import passes_of
-from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, FAINT, GOLD, INK, PAPER, SLATE, VERMILLION, panels
 
 Record = dict[str, Any]

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specbench import theory
+from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import TICKS, captions, error_bars, pair_lines
 from specbench.report.measured import outside, points
 from specbench.report.paper import paper
-from specbench.report.records import Records
 from specbench.report.style import FAINT, GAMMA_COLOURS, INK, at_end, panels
 
 

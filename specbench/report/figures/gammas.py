@@ -3,9 +3,9 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
-from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, FAINT, INK, PAPER, VERMILLION, at_end, panels, spread
 
 TITLE = "Speedup against γ"

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from specbench import theory
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import TICKS, captions, pair_lines
 from specbench.report.measured import neural
 from specbench.report.paper import paper
-from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, at_end, panels, spread
 
 

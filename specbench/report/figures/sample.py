@@ -6,11 +6,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from specbench.records.frame import Records, measured
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, sources
 from specbench.report.measured import neural
 from specbench.report.passes import Line, count, lines, pick
-from specbench.report.records import Records, measured
 from specbench.report.style import BLUE, FAINT, GREEN, INK, PALE_BLUE, PALE_GREEN, PALE_RED, VERMILLION, WIDE, panels
 
 SIZE = 7.6  # points

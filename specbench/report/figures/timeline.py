@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet
 from specbench.report.measured import neural
 from specbench.report.paper import paper
-from specbench.report.records import MACHINE, PAIR, Records, one_sample
 from specbench.report.style import BLUE, INK, PAPER, TINT_BLUE, TINT_RED, VERMILLION, WIDE, panels
 
 Record = dict[str, Any]

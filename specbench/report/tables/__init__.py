@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from specbench.records.frame import Records
 from specbench.report.names import picked
-from specbench.report.records import Records
 from specbench.report.table import Table
 from specbench.report.tables.acceptance import table3
 from specbench.report.tables.beyond import beyond

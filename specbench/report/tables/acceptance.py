@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.report.alphas import alphas
+from specbench.records.alphas import alphas
+from specbench.records.frame import Records
 from specbench.report.paper import fill, label, paper
-from specbench.report.records import Records
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 

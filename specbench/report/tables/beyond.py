@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.records.frame import METRICS, Records
 from specbench.report.comparison import ENTRY, among, fastest, planned, rivals
 from specbench.report.paper import experiment, fill
-from specbench.report.records import METRICS, Records
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from specbench import theory
+from specbench.records.frame import Records
 from specbench.report.paper import paper
-from specbench.report.records import Records
 from specbench.report.table import Table
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from specbench.records.frame import date, digest
 from specbench.report.paper import experiment, fill, fill_twin, takes
-from specbench.report.records import date, digest
 
 
 def of_records(frame: pd.DataFrame) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
+from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.report.paper import fill, label, paper
-from specbench.report.records import MACHINE, PAIR, Records, rule_name
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 

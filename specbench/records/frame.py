@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench import store
 from specbench.config.kinds import beyond_the_paper
 from specbench.errors import UserError
+from specbench.records import store
 
 # Records that agree in these measure the same thing on the same machine; only the best of them is shown.
 PAIR = ["target", "draft", "task", "temperature"]

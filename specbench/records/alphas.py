@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.report.records import Records, kept_folder, measured
+from specbench.records.frame import Records, kept_folder, measured
 
 Row = dict[str, Any]
 COLUMNS = [

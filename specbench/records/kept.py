@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.files import write_atomically
-from specbench.report.records import Records, kept_folder
+from specbench.records.frame import Records, kept_folder
 
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
