@@ -1,5 +1,9 @@
 """From raw prompts to numbers: alpha, c, v, speedups, intervals and their cover, and when a speed is withheld."""
 
+import gzip
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +15,11 @@ from specbench.acceptance import lenient
 from specbench.decoding import speculative
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements, beta
+from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 from specbench.measure.lossless import Difference, first_difference
 from specbench.measure.paired import compare, shared
-from specbench.measure.summary import acceptance_by_position, summarise
+from specbench.measure.summary import summarise
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling, standardise
@@ -108,6 +113,18 @@ def test_acceptance_by_position_counts_only_positions_that_were_reached() -> Non
         {"position": 2, "reached": 3, "accepted": 2},
         {"position": 3, "reached": 2, "accepted": 1},
     ]
+
+
+def test_what_was_drafted_after_an_accepted_end_of_text_was_not_reached() -> None:
+    """Six drafted, of which the second is the end of the text: the third was never judged. The numbers of the kept
+    bigram record at T=0 and γ=7, whose texts end inside a proposal 13 times."""
+    rows = acceptance_by_position([a_pass(6, 2, emitted=2), a_pass(6, 1)])
+    assert [(row["reached"], row["accepted"]) for row in rows] == [(2, 2), (2, 1), (0, 0), (0, 0), (0, 0), (0, 0)]
+    kept = Path(__file__).parents[1] / "results" / "kept"
+    (file,) = kept.glob("t5-mini-bigram-ende-mini-T0-g7-*.json.gz")
+    prompts = json.loads(gzip.decompress(file.read_bytes()))["prompts"]
+    rows = acceptance_by_position([p for prompt in prompts for p in prompt["speculative"]["passes"]])
+    assert [(row["reached"], row["accepted"]) for row in rows[1:3]] == [(100, 74), (38, 8)]
 
 
 def test_no_speed_for_a_text_that_is_not_the_targets() -> None:

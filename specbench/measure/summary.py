@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from specbench import theory
+from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 
 RawPrompt = dict[str, Any]
@@ -142,14 +143,3 @@ def _times(prompt: RawPrompt, parts: Sequence[str]) -> tuple[float, int, float, 
         sum(speculative[part] for part in parts),
         len(speculative["tokens"]),
     )
-
-
-def acceptance_by_position(passes: Sequence[dict[str, Any]]) -> list[dict[str, int]]:
-    """For each draft position: how often it was reached (all before it accepted), and accepted when reached."""
-    longest = max((a_pass["drafted"] for a_pass in passes), default=0)
-    rows = []
-    for position in range(longest):
-        reached = [p for p in passes if p["drafted"] > position and p["accepted"] >= position]
-        accepted = sum(1 for p in reached if p["accepted"] > position)
-        rows.append({"position": position + 1, "reached": len(reached), "accepted": accepted})
-    return rows

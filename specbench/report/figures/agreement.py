@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from specbench.measure.by_position import reached_and_accepted
 from specbench.measure.intervals import bootstrap
 from specbench.records.frame import PAIR, Records, measured
 from specbench.report.figure import Drawn
@@ -68,7 +69,7 @@ def survival(record: Record) -> list[Record]:
     the share is a product of conditional shares, accepted over reached at each position (Kaplan and Meier).
     """
     gamma = record["summary"]["gamma"]
-    counted = [[_reached(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]] for prompt in record["prompts"]]
+    counted = [[reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]] for prompt in record["prompts"]]
     columns = np.array(
         [np.sum(passes, axis=0) if passes else np.zeros((gamma, 2)) for passes in counted]
     )  # [prompts, gamma, 2]
@@ -85,15 +86,6 @@ def survival(record: Record) -> list[Record]:
             "run_id": record["run_id"],
         })  # fmt: skip
     return rows
-
-
-def _reached(a_pass: Record, gamma: int) -> NDArray[np.float64]:
-    """For each position (reached, accepted) of one pass; nothing behind the end of the text."""
-    # Where the end of the text is among the accepted tokens, what was drafted behind it means nothing.
-    drafted = a_pass["emitted"] if a_pass["emitted"] <= a_pass["accepted"] else a_pass["drafted"]
-    accepted = min(a_pass["accepted"], drafted)
-    places = np.arange(gamma)
-    return np.stack([(places < drafted) & (places <= accepted), places < accepted], axis=-1).astype(float)
 
 
 def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,0 +1,36 @@
+"""Acceptance at each position of a proposal, counted over the passes of a run.
+
+A position is reached where every token before it was accepted. Tokens after an accepted end of sequence are no part of
+the text, so they are neither reached nor rejected.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pass = Mapping[str, Any]  # a pass as records hold it
+
+
+def reached_and_accepted(a_pass: Pass, positions: int, asked: int | None = None) -> NDArray[np.int64]:
+    """Whether each of the first `positions` positions was reached, and whether it was accepted: [positions, 2].
+
+    `asked` is how many tokens the pass was to draft. With it, a token that the draft did not propose counts as
+    rejected, which is what it costs the pass; without it, as not reached.
+    """
+    ended = a_pass["emitted"] <= a_pass["accepted"]  # the end of the text was among the accepted tokens
+    offered = a_pass["emitted"] if ended else a_pass["drafted"] if asked is None else max(asked, a_pass["drafted"])
+    accepted = min(a_pass["accepted"], offered)
+    places = np.arange(positions)
+    return np.stack([(places < offered) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
+
+
+def acceptance_by_position(passes: Sequence[Pass]) -> list[dict[str, int]]:
+    """For each draft position: how often it was reached, and how often it was accepted then."""
+    longest = max((a_pass["drafted"] for a_pass in passes), default=0)
+    counts = sum((reached_and_accepted(one, longest) for one in passes), np.zeros((longest, 2), np.int64))
+    return [
+        {"position": place + 1, "reached": int(reached), "accepted": int(accepted)}
+        for place, (reached, accepted) in enumerate(counts)
+    ]
