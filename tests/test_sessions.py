@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
+from transformers import T5Config, T5ForConditionalGeneration
 
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -81,7 +82,28 @@ def test_the_encoder_runs_once_and_the_cross_attention_cache_stays() -> None:
 
 
 def test_operations_count_what_a_decoding_step_multiplies() -> None:
+    """Not the keys and values of cross-attention, nor positions, learned (GPT-2) or relative (T5)."""
     t5, tied = NETWORKS["t5-v1_1"], NETWORKS["gpt2"]
     decoder = sum(p.numel() for p in t5.get_decoder().parameters()) - t5.shared.weight.numel()
+    decoder -= t5.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.numel()
+    decoder -= sum(
+        linear.weight.numel()
+        for block in t5.decoder.block
+        for linear in (block.layer[1].EncDecAttention.k, block.layer[1].EncDecAttention.v)
+    )
     assert model("t5-v1_1").operations == 2 * (decoder + t5.lm_head.weight.numel())
-    assert model("gpt2").operations == 2 * sum(p.numel() for p in tied.parameters())
+    weights = sum(p.numel() for p in tied.parameters())
+    assert model("gpt2").operations == 2 * (weights - tied.transformer.wpe.weight.numel())
+
+
+def test_c_hat_of_the_public_t5_pair() -> None:
+    """T5-small over T5-11B, T5 1.0: 38,479,360 and 5,670,118,400 weights a step."""
+
+    def operations(**shape: int) -> float:
+        with torch.device("meta"):
+            network = T5ForConditionalGeneration(T5Config(vocab_size=32128, **shape))
+        return EagerModel(network, 32100, frozenset({1})).operations
+
+    small = operations(d_model=512, d_kv=64, d_ff=2048, num_heads=8, num_layers=6)
+    large = operations(d_model=1024, d_kv=128, d_ff=65536, num_heads=128, num_layers=24)
+    assert small / large == pytest.approx(0.00679, abs=5e-6)

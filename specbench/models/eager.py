@@ -4,18 +4,22 @@ The encoder runs once a prompt. Rolling back cuts the decoder's self-attention c
 belongs to the source and stays.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.models.base import LayeredSession, Prompt
 from specbench.models.exits import first_layers
 from specbench.models.hidden import LastRead
 from specbench.models.shallow import ShallowSession
+
+# Keys and values of cross-attention, as T5 and the families after BART name them.
+ONCE_A_SOURCE = re.compile(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)$")
 
 
 class EagerModel:
@@ -68,12 +72,15 @@ class EagerModel:
 
 
 def _weights_per_step(network: Any) -> int:
-    """Weights that one decoding step multiplies with: all but the encoder's and those that are only looked up."""
-    head = network.get_output_embeddings().weight
-    left_out = {id(network.get_input_embeddings().weight)}
+    """Weights that one decoding step multiplies with. Left out are the encoder's, those that are only looked up
+    (embeddings of tokens and of positions), and the keys and values of cross-attention, computed once a source."""
+    left_out = [module for module in network.modules() if isinstance(module, nn.Embedding)]
     if network.config.is_encoder_decoder:
-        left_out |= {id(parameter) for parameter in network.get_encoder().parameters()}
-    counted = {id(p): p.numel() for p in network.parameters() if id(p) not in left_out}
+        left_out.append(network.get_encoder())
+        left_out += [module for name, module in network.get_decoder().named_modules() if ONCE_A_SOURCE.search(name)]
+    skipped = {id(parameter) for module in left_out for parameter in module.parameters()}
+    head = network.get_output_embeddings().weight
+    counted = {id(p): p.numel() for p in network.parameters() if id(p) not in skipped}
     return sum((counted | {id(head): head.numel()}).values())
 
 

@@ -69,7 +69,10 @@ def survival(record: Record) -> list[Record]:
     the share is a product of conditional shares, accepted over reached at each position (Kaplan and Meier).
     """
     gamma = record["summary"]["gamma"]
-    counted = [[reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]] for prompt in record["prompts"]]
+    counted = [
+        [reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]]
+        for prompt in record["prompts"]
+    ]
     columns = np.array(
         [np.sum(passes, axis=0) if passes else np.zeros((gamma, 2)) for passes in counted]
     )  # [prompts, gamma, 2]
