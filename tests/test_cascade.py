@@ -9,9 +9,10 @@ from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, LookupDraft, ModelDraft, Proposal, UniformDraft
+from specbench.drafts.base import DraftSession, start_beside
 from specbench.drafts.cascade import CascadeSession
 from specbench.measure.agreement import agreements
-from specbench.models import Prompt
+from specbench.models import Prompt, Session
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling
 
@@ -19,6 +20,7 @@ CPU = torch.device("cpu")
 WARM = Sampling(1.0)
 TARGET, MIDDLE, INNER = (ToyModel(random_table(seed)) for seed in (1, 2, 3))
 LENGTH, SAMPLES = 4, 4000
+SIZE = 40  # tokens of the networks
 
 
 def inner_drafts() -> dict[str, Draft]:
@@ -97,6 +99,47 @@ def test_q_is_the_middle_models_row_at_each_token() -> None:
         assert torch.allclose(draft.start(PROMPT, WARM).score([START, *proposal.tokens], 1), expected)
 
 
+class AsIfFresh:
+    """A draft whose every greedy proposal must be that of a session which has seen the present text alone."""
+
+    operations = 0.0
+
+    def __init__(self, draft: Draft, prompt: Prompt) -> None:
+        self.draft, self.prompt, self.proposals = draft, prompt, 0
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        raise NotImplementedError
+
+    def start_on(self, session: Session, sampling: Sampling) -> DraftSession:
+        self.session = start_beside(session, self.draft, self.prompt, sampling)
+        self.rollback, self.score = self.session.rollback, self.session.score
+        return self
+
+    def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+        proposal = self.session.propose(tokens, gamma, generator)
+        fresh = self.draft.start(self.prompt, Sampling(0.0))
+        assert proposal.tokens == fresh.propose(tokens, gamma, generator).tokens
+        self.proposals += 1
+        return proposal
+
+
+@pytest.mark.parametrize("name", ["lookup", "model", "early exit"])
+def test_the_inner_draft_forgets_what_the_target_rejected(name: str) -> None:
+    target, middle, small = (
+        EagerModel(network("gpt2", seed, layers=layers), SIZE, frozenset()) for seed, layers in ((4, 2), (2, 2), (3, 1))
+    )
+    drafts: dict[str, Draft] = {
+        "lookup": LookupDraft(SIZE, CPU, 2), "model": ModelDraft(small, SIZE), "early exit": EarlyExitDraft(middle, 1)
+    }  # fmt: skip
+    prompt = Prompt((), (5, 9, 12, 30))
+    inner = AsIfFresh(drafts[name], prompt)
+    trace = speculative(
+        target, CascadeDraft(middle, inner, 2, SIZE), prompt,
+        gamma=4, sampling=Sampling(0.0), max_new_tokens=24, generator=torch.Generator(),
+    )  # fmt: skip
+    assert any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes) and inner.proposals > 20
+
+
 def test_operations_are_counted() -> None:
     """With an inner draft that is always right each pass of the middle model gives inner_gamma + 1 tokens."""
     draft = CascadeDraft(MIDDLE, ModelDraft(MIDDLE, VOCABULARY), 2, VOCABULARY)
@@ -111,7 +154,6 @@ def test_operations_are_counted() -> None:
     assert draft.operations == pytest.approx((9 + 6) / 9)
 
 
-SIZE = 40
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 
 

@@ -131,11 +131,25 @@ def test_lookup_scores_what_it_would_have_proposed() -> None:
         assert rows[position].nonzero().flatten().tolist() == tokens
 
 
+def test_lookup_forgets_what_is_rolled_back() -> None:
+    """As inside a cascade, where it reads what the middle model wrote and the target then rejects."""
+    draft, prompt, generator = LookupDraft(V, CPU, match=3), Prompt((2, 3, 4), (START,)), torch.Generator()
+    session = draft.start(prompt, Sampling(0.0))
+    kept = [START, 5, 6, 5]
+    for rejected in ([6, 7, 6, 7], [2], [5, 5, 5]):
+        session.propose([*kept, *rejected], 4, generator)
+        session.rollback(len(kept))
+        for more in ([], [6], [2, 3]):
+            fresh = draft.start(prompt, Sampling(0.0)).propose([*kept, *more], 4, generator)
+            assert session.propose([*kept, *more], 4, generator) == fresh, (rejected, more)
+            session.rollback(len(kept))
+
+
 def test_lookup_looks_up_no_more_in_a_long_text_than_in_a_short_one() -> None:
     """Entries made by a token, and looked at by a proposal: at most `match` of each, behind 1,000 tokens too."""
     article = torch.randint(2, 30_000, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
     session = LookupDraft(30_000, CPU, match=3).start(Prompt((), (*article, START)), Sampling(0.0))
-    made = len(session._after)
+    made = len(session._ends)
     assert made <= 3 * 1000  # the prompt, before the first pass
     looked: list[int] = []
 
@@ -144,11 +158,11 @@ def test_lookup_looks_up_no_more_in_a_long_text_than_in_a_short_one() -> None:
             looked.append(1)
             return super().get(key, default)
 
-    session._after = Table(session._after)
+    session._ends = Table(session._ends)
     tokens = [*article, START]
     for _ in range(20):
         proposal = session.propose(tokens, 7, torch.Generator())
         tokens.append(proposal.tokens[0] if proposal.tokens else article[500])
-    assert len(session._after) - made <= 3 * 20
+    assert len(session._ends) - made <= 3 * 20
     assert len(looked) <= 3 * 20
     assert tokens[-10:] == article[article.index(tokens[-10]) :][:10]  # it copies

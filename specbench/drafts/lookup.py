@@ -11,7 +11,7 @@ q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; th
 searched, which for encoder-decoder models would leave the source out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -39,12 +39,13 @@ class LookupDraft:
 
 
 class LookupSession:
-    """An index of every run of up to `match` tokens: where the latest one ends. Each token is indexed once."""
+    """An index of every run of up to `match` tokens: the places where it ends, in order. Each token is indexed once,
+    and taken out again where the text is rolled back: inside a cascade it reads tokens that the target may reject."""
 
     def __init__(self, draft: LookupDraft, prompt: Prompt) -> None:
         self.draft = draft
         self._text: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}
+        self._ends: dict[tuple[int, ...], list[int]] = {}
         self._read_of_sequence = len(prompt.prefix) - 1
         for token in (*prompt.source, *prompt.prefix[:-1]):
             self._append(token)
@@ -56,7 +57,9 @@ class LookupSession:
         return Proposal(self._continuation()[:gamma])
 
     def rollback(self, length: int) -> None:
-        """What it reads is never taken back: proposals are not read."""
+        while self._read_of_sequence > length:
+            self._remove_last()
+            self._read_of_sequence -= 1
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
@@ -70,14 +73,27 @@ class LookupSession:
 
     def _append(self, token: int) -> None:
         end = len(self._text)
-        for length in range(1, min(self.draft.match, end) + 1):
-            self._after[tuple(self._text[end - length :])] = end
+        for run in self._runs():
+            self._ends.setdefault(run, []).append(end)
         self._text.append(token)
+
+    def _remove_last(self) -> None:
+        self._text.pop()
+        for run in self._runs():
+            ends = self._ends[run]
+            ends.pop()
+            if not ends:
+                del self._ends[run]
+
+    def _runs(self) -> Iterator[tuple[int, ...]]:
+        """The runs that the text ends with, the shortest first."""
+        for length in range(1, min(self.draft.match, len(self._text)) + 1):
+            yield tuple(self._text[-length:])
 
     def _continuation(self) -> list[int]:
         """All that followed the latest place of the longest match, up to the present end."""
         for length in range(min(self.draft.match, len(self._text)), 0, -1):
-            place = self._after.get(tuple(self._text[-length:]))
-            if place is not None:
-                return self._text[place : place + MOST_COPIED]
+            ends = self._ends.get(tuple(self._text[-length:]))
+            if ends is not None:
+                return self._text[ends[-1] : ends[-1] + MOST_COPIED]
         return []
