@@ -10,8 +10,8 @@ from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
 from specbench.measure.expected_passes import passes
-from specbench.measure.intervals import bootstrap, ratio
 from specbench.sampling import Sampling
+from specbench.stats import bootstrap, ratio
 
 
 def test_counting_passes_by_hand() -> None:

@@ -16,13 +16,13 @@ from specbench.decoding import speculative
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements, beta
 from specbench.measure.by_position import acceptance_by_position
-from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 from specbench.measure.lossless import Difference, first_difference
 from specbench.measure.paired import compare, shared
 from specbench.measure.summary import summarise
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling, standardise
+from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 TARGET = ToyModel(random_table(1))
 DRAFT = ModelDraft(ToyModel(0.6 * random_table(1) + 0.4 * random_table(2)), VOCABULARY)

@@ -1,8 +1,9 @@
 """BLEU and ROUGE without a network."""
 
+import numpy as np
 import pytest
 
-from specbench.quality import quality
+from specbench.quality import quality, quality_difference, quality_interval
 
 
 def test_bleu_is_sacrebleu() -> None:
@@ -19,3 +20,36 @@ def test_rouge_is_rouge_l() -> None:
 
 def test_no_metric_no_score() -> None:
     assert quality(None, ["a"], ["b"]) is None
+
+
+WORDS = ["der", "alte", "Hund", "sieht", "ein", "Haus", "unter", "dem", "Baum", "und", "geht", "dann", "nach", "oben"]
+
+
+def _texts(seed: int, changed: float) -> tuple[list[str], list[str]]:
+    """Thirty references, and the same with a share of the words exchanged."""
+    generator = np.random.default_rng(seed)
+    references = [generator.choice(WORDS, 12).tolist() for _ in range(30)]
+    texts = [[w if generator.random() > changed else str(generator.choice(WORDS)) for w in row] for row in references]
+    return [" ".join(text) for text in texts], [" ".join(row) for row in references]
+
+
+@pytest.mark.parametrize("metric", ["bleu", "rouge"])
+def test_intervals_are_around_the_metric_itself(metric: str) -> None:
+    texts, references = _texts(0, changed=0.3)
+    found = quality_interval(metric, texts, references)
+    assert found.value == pytest.approx(quality(metric, texts, references))
+    assert found.low < found.value < found.high
+
+
+@pytest.mark.parametrize("metric", ["bleu", "rouge"])
+def test_differences_are_paired(metric: str) -> None:
+    """Two samples of one quality are not told apart; a worse one is, though each interval alone holds both scores."""
+    texts, references = _texts(0, changed=0.2)
+    worse = [text if row % 3 else " ".join(text.split()[:-2]) for row, text in enumerate(texts)]
+    lost = quality_difference(metric, worse, texts, references)
+    assert lost.value == pytest.approx(quality(metric, worse, references) - quality(metric, texts, references))
+    assert lost.high < 0
+    alone = quality_interval(metric, texts, references)
+    assert alone.low < quality(metric, worse, references) < alone.high
+    same = quality_difference(metric, texts, texts, references)
+    assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from specbench.measure.intervals import Interval, bootstrap, ratio_of_ratios
+from specbench.stats import Interval, bootstrap, ratio_of_ratios
 
 
 @dataclass(frozen=True)

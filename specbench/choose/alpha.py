@@ -24,7 +24,6 @@ from specbench.config.choose import as_run, require_distinct
 from specbench.environment import environment, hardware
 from specbench.files import write_atomically
 from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.accept import rule_label
@@ -32,6 +31,7 @@ from specbench.run.build import build_each, resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.identity import draft_name, identify
 from specbench.run.measure_prompt import sampling_of
+from specbench.stats import Interval, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000

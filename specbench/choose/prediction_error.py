@@ -21,7 +21,6 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
 from specbench.gamma import Constant, Gamma
-from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
 from specbench.measure.probe import Round
 from specbench.models.load import name_of
 from specbench.run import Progress
@@ -29,6 +28,7 @@ from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import choose_gamma, policy
 from specbench.run.gpu_lock import locked_device
+from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 SCHEMA = 1
 POLICIES = ("auto", "adaptive")

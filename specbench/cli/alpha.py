@@ -48,7 +48,7 @@ def show(file: Path, record: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from specbench.measure.intervals import FEW_PROMPTS
+    from specbench.stats import FEW_PROMPTS
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 160)

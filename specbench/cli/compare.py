@@ -67,7 +67,7 @@ def _show(ids: list[str], paired: dict[str, Any], others: dict[str, list[Any]]) 
     from rich.console import Console
     from rich.table import Table
 
-    from specbench.measure.intervals import FEW_PROMPTS
+    from specbench.stats import FEW_PROMPTS
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)

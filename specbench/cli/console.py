@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specbench.measure.intervals import FEW_PROMPTS
+from specbench.stats import FEW_PROMPTS
 
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specbench.measure.intervals import Interval, bootstrap, ratio_of_ratios
+from specbench.stats import Interval, bootstrap, ratio_of_ratios
 
 RawPrompt = dict[str, Any]
 Pairs = list[tuple[RawPrompt, RawPrompt]]

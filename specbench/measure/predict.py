@@ -20,8 +20,8 @@ from specbench import theory
 from specbench.measure.agreement import Agreement
 from specbench.measure.costs import Cost, Costs, Prices
 from specbench.measure.expected_passes import passes
-from specbench.measure.intervals import Interval, bootstrap, ratio, ratio_of_ratios
 from specbench.measure.probe import Key, Round
+from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 
@@ -76,7 +76,7 @@ class Predictions:
             self.weights_SP, self.drawn = np.empty((0, prompts), np.int64), []
         else:
             generator = np.random.default_rng(seed)
-            self.weights_SP = generator.multinomial(prompts, np.full(prompts, 1 / prompts), size=resamples)
+            self.weights_SP = draw_weights(prompts, resamples, generator)
             picks = generator.integers(len(timed.rounds), size=(TABLES, len(timed.rounds)))
             self.drawn = [self._with_all(timed.prices(picked)) for picked in picks]
         self.resampled = {key: self._resampled(key) for key in self.counts}
@@ -100,21 +100,21 @@ class Predictions:
             steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
             predicted=theory.walltime_improvement(alpha.value, gamma, cost.c),
             calibrated_iid=by_equation / cost.of_pass(gamma),
-            calibrated=_interval(self._speedup(key), self.resampled[key]),
+            calibrated=percentiles(self._speedup(key), self.resampled[key]),
         )  # fmt: skip
 
     def times_better(self, one: Key, other: Key) -> Interval:
         """The calibrated speedup of `one` over that of `other`, on the same prompts and rounds."""
         with np.errstate(divide="ignore", invalid="ignore"):
             resampled_S = self.resampled[one] / self.resampled[other]
-        return _interval(self._speedup(one) / self._speedup(other), resampled_S)
+        return percentiles(self._speedup(one) / self._speedup(other), resampled_S)
 
     def miss(self, key: Key, times_P4: ArrayLike) -> Interval:
         """The calibrated speedup over the measured one, less 1, on the same drawn prompts. `times_P4` holds of each
         text the seconds and tokens of the baseline, then of speculative decoding."""
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
-        return _interval(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)
+        return percentiles(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)
 
     def _speedup(self, key: Key) -> float:
         spent = (self.counts[key] * self.prices.of_passes(key)).sum()
@@ -142,10 +142,3 @@ class Predictions:
 def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:
     """Target steps that each text takes without a draft."""
     return tokens_P - 1 + prices.first_step
-
-
-def _interval(value: float, resampled_S: NDArray[np.float64]) -> Interval:
-    if not len(resampled_S):
-        return Interval(value, None, None)
-    low, high = np.nanquantile(resampled_S, [0.025, 0.975])
-    return Interval(value, float(low), float(high))

@@ -11,7 +11,7 @@ from typing import Any
 
 from specbench import theory
 from specbench.measure.by_position import acceptance_by_position
-from specbench.measure.intervals import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 RawPrompt = dict[str, Any]
 PREDICTED = ("speedup_predicted", "speedup_calibrated", "speedup_explained")  # not measured, so given in any case

@@ -5,6 +5,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from specbench.stats import Interval, bootstrap
+
 RESAMPLES = 1000
 
 
@@ -18,10 +22,21 @@ def quality(metric: str | None, predictions: Sequence[str], references: Sequence
     return float(scores["score"])
 
 
-def quality_interval(metric: str, predictions: Sequence[str], references: Sequence[str]) -> tuple[float, float, float]:
-    """The score, and its 95% interval by bootstrap over rows (Koehn 2004): (score, low, high)."""
-    from specbench.quality.metrics import METRICS
+def quality_interval(metric: str, predictions: Sequence[str], references: Sequence[str]) -> Interval:
+    """The score with its interval over rows."""
+    from specbench.quality.rows import ROW_SCORES, columns_of
 
-    told = {"predictions": list(predictions), "references": list(references), "resamples": RESAMPLES}
-    scores = METRICS[metric]().compute(**told)
-    return float(scores["score"]), float(scores["low"]), float(scores["high"])
+    return bootstrap(columns_of(metric, predictions, references), ROW_SCORES[metric].score, RESAMPLES, seed=0)
+
+
+def quality_difference(
+    metric: str, predictions: Sequence[str], others: Sequence[str], references: Sequence[str]
+) -> Interval:
+    """The score of `predictions` less that of `others`, with its interval over rows: each row is drawn for both."""
+    from specbench.quality.rows import ROW_SCORES, columns_of
+
+    score = ROW_SCORES[metric].score
+    pair = [columns_of(metric, texts, references) for texts in (predictions, others)]
+    columns_NK = np.concatenate(pair, axis=1)
+    half = pair[0].shape[1]
+    return bootstrap(columns_NK, lambda t: score(t[..., :half]) - score(t[..., half:]), RESAMPLES, seed=0)

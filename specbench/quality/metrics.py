@@ -4,7 +4,6 @@ from typing import Any
 
 import datasets
 import evaluate
-import numpy as np
 import sacrebleu
 from rouge_score import rouge_scorer
 
@@ -21,12 +20,9 @@ class Bleu(evaluate.Metric):
             features=_FEATURES,
         )
 
-    def _compute(self, predictions: list[str], references: list[str], resamples: int = 1) -> dict[str, Any]:
-        result = sacrebleu.BLEU().corpus_score(predictions, [references], n_bootstrap=resamples)
-        found = {"score": result.score, "brevity_penalty": result.bp}
-        if resamples > 1:  # sacreBLEU's: half the width of the 95% bootstrap interval around the resamples' mean
-            found |= {"low": result._mean - result._ci, "high": result._mean + result._ci}
-        return found
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
+        result = sacrebleu.BLEU().corpus_score(predictions, [references])
+        return {"score": result.score, "brevity_penalty": result.bp}
 
 
 class Rouge(evaluate.Metric):
@@ -39,17 +35,12 @@ class Rouge(evaluate.Metric):
             features=_FEATURES,
         )
 
-    def _compute(self, predictions: list[str], references: list[str], resamples: int = 1) -> dict[str, Any]:
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
         kinds = ("rouge1", "rouge2", "rougeL")
         scorer = rouge_scorer.RougeScorer(kinds, use_stemmer=True)
         rows = [scorer.score(reference, text) for reference, text in zip(references, predictions, strict=True)]
         means = {kind: 100 * sum(row[kind].fmeasure for row in rows) / len(rows) for kind in kinds}
-        found = {"score": means["rougeL"], **means}
-        if resamples > 1:
-            of_rows = np.array([100 * row["rougeL"].fmeasure for row in rows])
-            picks = np.random.default_rng(0).integers(0, len(rows), size=(resamples, len(rows)))
-            found["low"], found["high"] = np.percentile(of_rows[picks].mean(-1), [2.5, 97.5])
-        return found
+        return {"score": means["rougeL"], **means}
 
 
 METRICS: dict[str, type[evaluate.Metric]] = {"bleu": Bleu, "rouge": Rouge}

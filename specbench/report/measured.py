@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from specbench.config.kinds import DRAFT_KINDS
-from specbench.measure.intervals import Interval, bootstrap, ratio
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
+from specbench.stats import Interval, bootstrap, ratio
 
 Record = dict[str, Any]
 RESAMPLES = 1000

@@ -75,8 +75,8 @@ def _prompts(rows: list[Row], recipe: Recipe, tokenizer: PreTrainedTokenizerFast
 
 
 def _scored(metric: str, texts: list[str], wanted: list[str]) -> str:
-    score, low, high = quality_interval(metric, texts, wanted)
-    return f"{score:.1f} [{low:.1f}, {high:.1f}]"
+    score = quality_interval(metric, texts, wanted)
+    return f"{score.value:.1f}" + ("" if score.low is None else f" [{score.low:.1f}, {score.high:.1f}]")
 
 
 def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Ids]:

@@ -14,7 +14,10 @@ import torch
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.quality import quality
+from specbench.stats import Interval, bootstrap, ratio
 from specbench.train.outputs import Ids, write_outputs
+
+RESAMPLES = 1000
 
 
 def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -45,13 +48,17 @@ def greedy_texts(
 class Alpha:
     """α with a 95% interval (bootstrap over prompts) and the number of tokens it is a mean of."""
 
-    value: float
-    low: float
-    high: float
+    interval: Interval
     tokens: int
 
+    @property
+    def value(self) -> float:
+        return self.interval.value
+
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        if self.interval.low is None:
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f} [{self.interval.low:.3f}, {self.interval.high:.3f}]"
 
 
 def alpha(
@@ -81,11 +88,7 @@ def alpha(
         overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
         sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
         counts[chosen] = counted_BT.sum(-1).numpy()
-    draw = np.random.default_rng(seed)
-    picks = draw.integers(0, len(sources), size=(1000, len(sources)))
-    means = sums[picks].sum(1) / counts[picks].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Alpha(float(sums.sum() / counts.sum()), float(low), float(high), int(counts.sum()))
+    return Alpha(bootstrap(np.stack([sums, counts], 1), ratio, RESAMPLES, seed), int(counts.sum()))
 
 
 def _overlaps(

@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from specbench.measure.by_position import reached_and_accepted
-from specbench.measure.intervals import bootstrap
 from specbench.records.frame import PAIR, Records, measured
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
+from specbench.stats import bootstrap
 
 Record = dict[str, Any]
 POSITION, BETA = "Acceptance by draft position", "How β is spread"
