@@ -8,7 +8,7 @@ Shapes: L positions, V tokens of the vocabulary.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,12 @@ class Sampling:
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+
+
+def before_argmax(sampling: Sampling) -> Sampling:
+    """How p is adjusted for a rule that compares it before argmax: at T = 0 as at T = 1, with the same top-k and top-p.
+    Where T > 0 there is no argmax, and it is `sampling` itself."""
+    return replace(sampling, temperature=1.0) if sampling.temperature == 0 else sampling
 
 
 def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> Tensor:

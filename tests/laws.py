@@ -26,10 +26,10 @@ def token_by_token(rule: TokenRule) -> Outcomes:
         reached = 1.0
         for place, token in enumerate(drafted):
             p_1V, q_1V = p_GV[place : place + 1], q_GV[place : place + 1]
-            kept = float(rule.kept(p_1V[:, [token]], q_1V[:, [token]], p_1V))
-            yield place, reached * (1 - kept), rule.instead(p_1V, q_1V)[0]
+            kept = float(rule.accept_probability(p_1V[:, [token]], q_1V[:, [token]], p_1V))
+            yield place, reached * (1 - kept), rule.recovered(p_1V, q_1V)[0]
             reached *= kept
-        yield len(drafted), reached, rule.alone(p_GV[-1:])[0]
+        yield len(drafted), reached, rule.bonus(p_GV[-1:])[0]
 
     return outcomes
 

@@ -9,10 +9,10 @@ from specbench.acceptance import TokenRule, accept_exact, lenient, residual
 from specbench.acceptance.lenient import Lenient, NearBest
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
-from specbench.measure.lossy import accepted, before_argmax, emitted, strayed
+from specbench.measure.lossy import accepted, emitted, total_variation
 from specbench.measure.summary import under_lenience
 from specbench.models.eager import EagerModel
-from specbench.sampling import Sampling, standardise
+from specbench.sampling import Sampling, before_argmax, standardise
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
@@ -51,7 +51,7 @@ def test_a_residual_of_p_alone_would_break_the_promise() -> None:
     """Drawing from p after a rejection gives some token more than p / l."""
 
     class FromP(Lenient):
-        def instead(self, p_LV: torch.Tensor, q_LV: torch.Tensor) -> torch.Tensor:
+        def recovered(self, p_LV: torch.Tensor, q_LV: torch.Tensor) -> torch.Tensor:
             return p_LV
 
     p, q = some(1), some(2)
@@ -60,18 +60,18 @@ def test_a_residual_of_p_alone_would_break_the_promise() -> None:
 
 def test_the_residual_of_algorithm_1_would_keep_it_too_and_stray_no_further() -> None:
     class Plain(Lenient):
-        def instead(self, p_LV: torch.Tensor, q_LV: torch.Tensor) -> torch.Tensor:
+        def recovered(self, p_LV: torch.Tensor, q_LV: torch.Tensor) -> torch.Tensor:
             return residual(p_LV, q_LV)
 
     p, q = some(1), some(2)
     assert (emitted(Plain(0.5), p, q) <= p / 0.5 + 1e-6).all()
-    assert (strayed(Plain(0.5), p, q) <= strayed(Lenient(0.5), p, q) + 1e-6).all()
+    assert (total_variation(Plain(0.5), p, q) <= total_variation(Lenient(0.5), p, q) + 1e-6).all()
 
 
 def test_lenience_one_is_algorithm_1() -> None:
     p, q = some(3), some(4)
     assert emitted(Lenient(1.0), p, q) == pytest.approx(p, abs=1e-6)
-    assert strayed(Lenient(1.0), p, q).tolist() == pytest.approx([0.0] * len(p), abs=1e-6)
+    assert total_variation(Lenient(1.0), p, q).tolist() == pytest.approx([0.0] * len(p), abs=1e-6)
     same = (p.argmax(-1) == q.argmax(-1)).float().tolist()
     assert accepted(NearBest(1.0), p, one_hot(q)).tolist() == same
     drafted = [0, 3, 5, 1]
@@ -86,7 +86,7 @@ def test_more_lenience_accepts_more_and_strays_further(greedy: bool) -> None:
     q = one_hot(q) if greedy else q
     rules = [lenient(lenience, GREEDY if greedy else SAMPLED) for lenience in LENIENCES]
     rates = [accepted(rule, p, q).mean().item() for rule in rules]
-    far = [strayed(rule, p, q).mean().item() for rule in rules]
+    far = [total_variation(rule, p, q).mean().item() for rule in rules]
     assert rates == sorted(rates) and rates[0] < rates[-1]
     assert far == sorted(far) and far[0] == pytest.approx(0.0, abs=1e-6)
 
@@ -105,7 +105,7 @@ def test_at_t_0_what_is_near_the_best_is_kept() -> None:
     assert accepted(rule, p, second).item() == 1.0  # 0.3 >= 0.25
     assert accepted(rule, p, third).item() == 0.0  # 0.2 < 0.25
     assert emitted(rule, p, second).tolist() == [[0.0, 1.0, 0.0]]
-    assert strayed(rule, p, second).item() == 1.0
+    assert total_variation(rule, p, second).item() == 1.0
     assert emitted(rule, p, third).tolist() == [[1.0, 0.0, 0.0]]
     p = p.expand(3, -1)
     assert rule(p, torch.cat([second, third]), [1, 2], generator) == (1, 0)  # the argmax in the refused one's place

@@ -8,8 +8,7 @@ from toy import EOS, VOCABULARY, ToyModel, exact, random_table
 from specbench.acceptance import Typical, accept_block, accept_exact, residual
 from specbench.acceptance.block import chances
 from specbench.acceptance.lenient import Lenient, NearBest
-from specbench.measure.lossy import before_argmax
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, before_argmax
 
 TARGET = ToyModel(random_table(1, zeros=True))
 NEAR = ToyModel(0.6 * TARGET.table_VVV + 0.4 * random_table(2))
@@ -24,7 +23,9 @@ EXACT = token_by_token(Lenient(1.0))
 LENGTH = 3
 
 
-def strayed(outcomes: Outcomes, sampling: Sampling, pair: str = "near", compared: Sampling | None = None) -> float:
+def from_the_target(
+    outcomes: Outcomes, sampling: Sampling, pair: str = "near", compared: Sampling | None = None
+) -> float:
     """Total variation of whole texts from the target's own."""
     target, draft = PAIRS[pair]
     law = Law(target, draft, outcomes, 2, sampling, compared).texts(LENGTH)
@@ -36,7 +37,7 @@ def strayed(outcomes: Outcomes, sampling: Sampling, pair: str = "near", compared
 @pytest.mark.parametrize("sampling", [SAMPLED, Sampling(0.7, top_k=3), GREEDY], ids=["T=1", "top-k", "T=0"])
 def test_exact_and_block_leave_the_distribution_as_it_is(sampling: Sampling, pair: str) -> None:
     for outcomes in (EXACT, block):
-        assert strayed(outcomes, sampling, pair) == pytest.approx(0, abs=1e-5)
+        assert from_the_target(outcomes, sampling, pair) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_block_that_draws_from_algorithm_1s_residual_is_caught() -> None:
@@ -44,7 +45,7 @@ def test_a_block_that_draws_from_algorithm_1s_residual_is_caught() -> None:
         for kept, chance, _ in block(p_GV, q_GV, drafted):
             yield kept, chance, residual(p_GV[kept], q_GV[kept]) if kept < len(drafted) else p_GV[kept]
 
-    assert strayed(wrong, SAMPLED, "no zeros") > 0.01
+    assert from_the_target(wrong, SAMPLED, "no zeros") > 0.01
 
 
 @pytest.mark.parametrize("outcomes", [EXACT, block], ids=["exact", "block"])
@@ -124,11 +125,11 @@ def test_blocks_refuse_what_is_not_finite() -> None:
 
 
 def test_lenience_strays_further_the_smaller_l_is() -> None:
-    far = [strayed(token_by_token(Lenient(lenience)), SAMPLED) for lenience in (1.0, 0.5, 0.1)]
+    far = [from_the_target(token_by_token(Lenient(lenience)), SAMPLED) for lenience in (1.0, 0.5, 0.1)]
     assert far[0] == pytest.approx(0, abs=1e-5)
     assert 0.01 < far[1] < far[2] < 1
     greedy = [
-        strayed(token_by_token(NearBest(lenience)), GREEDY, "far", before_argmax(GREEDY))
+        from_the_target(token_by_token(NearBest(lenience)), GREEDY, "far", before_argmax(GREEDY))
         for lenience in (1.0, 0.5, 0.01)
     ]
     assert greedy[0] == pytest.approx(0, abs=1e-6)
@@ -137,26 +138,26 @@ def test_lenience_strays_further_the_smaller_l_is() -> None:
 
 def test_typical_strays_at_t_1_and_not_at_t_0() -> None:
     rule = token_by_token(Typical(0.09, 0.3))
-    assert strayed(rule, GREEDY) == pytest.approx(0, abs=1e-6)
-    strict, loose = (strayed(token_by_token(Typical(epsilon, 0.9)), SAMPLED) for epsilon in (0.6, 0.05))
+    assert from_the_target(rule, GREEDY) == pytest.approx(0, abs=1e-6)
+    strict, loose = (from_the_target(token_by_token(Typical(epsilon, 0.9)), SAMPLED) for epsilon in (0.6, 0.05))
     assert 0.01 < loose < 1 and 0.01 < strict < 1
 
 
 def test_typicals_bar_is_lower_where_the_target_is_unsure() -> None:
     rule = Typical(0.09, 0.3)
     sure, unsure = torch.tensor([[0.95, 0.05]]), torch.full((1, 20), 0.05)
-    assert rule.kept(sure, sure, sure).tolist() == [[1.0, 0.0]]  # min(0.09, 0.3 exp(-0.199)) = 0.09
-    assert rule.kept(unsure, unsure, unsure).all()  # 0.3 exp(-log 20) = 0.015
+    assert rule.accept_probability(sure, sure, sure).tolist() == [[1.0, 0.0]]  # min(0.09, 0.3 exp(-0.199)) = 0.09
+    assert rule.accept_probability(unsure, unsure, unsure).all()  # 0.3 exp(-log 20) = 0.015
     one_hot = torch.tensor([[0.0, 1.0, 0.0]])
-    assert rule.kept(one_hot, one_hot, one_hot).tolist() == [[0.0, 1.0, 0.0]]
+    assert rule.accept_probability(one_hot, one_hot, one_hot).tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_typical_with_a_draft_it_always_refuses_is_the_target() -> None:
     class Refuse(Typical):
-        def kept(self, p_LK, q_LK, p_LV):  # type: ignore[no-untyped-def]
+        def accept_probability(self, p_LK, q_LK, p_LV):  # type: ignore[no-untyped-def]
             return torch.zeros_like(p_LK)
 
-    assert strayed(token_by_token(Refuse(0.09, 0.3)), SAMPLED, "far") == pytest.approx(0, abs=1e-5)
+    assert from_the_target(token_by_token(Refuse(0.09, 0.3)), SAMPLED, "far") == pytest.approx(0, abs=1e-5)
 
 
 def test_the_enumeration_sees_ends_of_text() -> None:

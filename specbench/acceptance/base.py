@@ -38,22 +38,22 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 class TokenRule(ABC):
-    """A rule that judges each drafted token by p and q at its own place, and stops at the first that it refuses.
+    """A rule that tests each drafted token on p and q at its own position, and stops at the first rejection.
 
-    Lossy rules are of this kind. Its three parts are plain formulas, so that how much it keeps and how far it strays
-    can be computed (`measure.lossy`) and not only played.
+    Lossy rules are of this kind. Their three parts are plain formulas, so that acceptance and total variation can be
+    computed (`measure.lossy`) and not only sampled.
     """
 
     @abstractmethod
-    def kept(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
-        """The chance [L, K] that a token stays which was drafted; `p_LV` is the row that its p comes from."""
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+        """The probability [L, K] that a token is accepted if it is drafted; `p_LV` is the row that its p comes from."""
 
     @abstractmethod
-    def instead(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
-        """The distribution [L, V] of the token that takes a refused one's place."""
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        """The distribution [L, V] of the token that replaces a rejected one."""
 
-    def alone(self, p_LV: Tensor) -> Tensor:
-        """The distribution [L, V] that the target alone draws from, and behind the last drafted token the rule too."""
+    def bonus(self, p_LV: Tensor) -> Tensor:
+        """The distribution [L, V] of the token that follows a fully accepted proposal: the target's own."""
         return p_LV
 
     def __call__(self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:
@@ -61,9 +61,11 @@ class TokenRule(ABC):
         accepted = 0
         if count:
             index_G1 = torch.tensor(drafted_G, device=p_GV.device).unsqueeze(-1)
-            kept_G1 = self.kept(p_GV[:count].gather(-1, index_G1), q_GV.gather(-1, index_G1), p_GV[:count])
+            probability_G1 = self.accept_probability(
+                p_GV[:count].gather(-1, index_G1), q_GV.gather(-1, index_G1), p_GV[:count]
+            )
             uniform_G1 = torch.rand(count, 1, generator=generator, device=p_GV.device)
-            accepted = int((uniform_G1 < kept_G1).cumprod(0).sum())
+            accepted = int((uniform_G1 < probability_G1).cumprod(0).sum())
         p_1V = p_GV[accepted : accepted + 1]
-        next_1V = self.alone(p_1V) if accepted == count else self.instead(p_1V, q_GV[accepted : accepted + 1])
+        next_1V = self.bonus(p_1V) if accepted == count else self.recovered(p_1V, q_GV[accepted : accepted + 1])
         return Verdict(accepted, draw(next_1V[0], generator))

@@ -33,11 +33,11 @@ class Lenient(TokenRule):
 
     lenience: float
 
-    def kept(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         weighed_LK = self.lenience * q_LK
         return torch.where(p_LK >= weighed_LK, 1.0, p_LK / weighed_LK)
 
-    def instead(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
         return residual(p_LV, self.lenience * q_LV)
 
 
@@ -51,11 +51,11 @@ class NearBest(TokenRule):
 
     lenience: float
 
-    def kept(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         return (p_LK >= self.lenience * p_LV.max(-1, keepdim=True).values).to(p_LK.dtype)
 
-    def instead(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
-        return self.alone(p_LV)
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        return self.bonus(p_LV)
 
-    def alone(self, p_LV: Tensor) -> Tensor:
+    def bonus(self, p_LV: Tensor) -> Tensor:
         return standardise(p_LV, GREEDY, p_LV.shape[-1])

@@ -25,10 +25,10 @@ class Typical(TokenRule):
     epsilon: float
     delta: float
 
-    def kept(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
         entropy_L1 = -p_LV.xlogy(p_LV).sum(-1, keepdim=True)
         bar_L1 = (self.delta * (-entropy_L1).exp()).clamp(max=self.epsilon)
         return (p_LK > bar_L1).to(p_LK.dtype)
 
-    def instead(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
         return p_LV

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from specbench.acceptance import TokenRule
 from specbench.drafts import Draft, start_beside
-from specbench.measure.lossy import accepted, before_argmax, strayed
+from specbench.measure.lossy import accepted, total_variation
 from specbench.models import Model, Prompt
-from specbench.sampling import NOT_FINITE, Sampling, standardise
+from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
 CHUNK = 256
 
@@ -88,7 +88,7 @@ def agreements(
             agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
             for name, rule in rules.items():
                 agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
-                agreement.strayed[name].extend(strayed(rule, warm_LV, q_LV).tolist())
+                agreement.strayed[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
     return found
 
 

@@ -12,8 +12,7 @@ from specbench.acceptance import (
     lenient,
 )
 from specbench.config import AcceptConfig, RunConfig
-from specbench.measure.lossy import before_argmax
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, before_argmax
 
 
 @dataclass(frozen=True)
