@@ -25,7 +25,7 @@ def test_a_row_for_each_u_and_gamma_beside_the_plain_search(
 ) -> None:
     assert main(argv(folders, tmp_path, kind, "width=2", "gamma=[1,3]", "early_stopping=never")) == 0
     out = capfd.readouterr().out
-    assert out.count("| 2 of 2 |") == 5
+    assert out.count("| 2 of 2 ") == 5
     (file,) = tmp_path.glob("beam-*.json")
     assert file.stem == f"beam-{kind}-{kind}-draft-ende-w2"
     record = json.loads(file.read_text())

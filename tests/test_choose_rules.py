@@ -1,6 +1,7 @@
 """Acceptance rules in `alpha` and `recommend`, and `misses`: what is said of lossy ones, and what the table holds."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
     (file,) = tmp_path.glob("validate-*.json")
     record = json.loads(file.read_text())
     assert file.with_suffix(".md").read_text() in out
+    narrow = re.sub(" +", " ", out)
     assert len(record["rows"]) == 3 * 2 and len(record["rounds"]) == 4 and record["same_texts"] == 1.0
     decoded = {(one["way"], one["gamma"]): one for one in record["decoded"]}
     baseline = decoded["", 0]
@@ -109,7 +111,7 @@ def test_misses_are_calibrated_over_measured_on_the_same_prompts(
         assert row["measured"]["value"] == pytest.approx(measured)
         assert row["miss"]["value"] == pytest.approx(row["calibrated"]["value"] / measured - 1)
         assert row["miss"]["low"] <= row["miss"]["high"]
-        assert f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} |" in out
+        assert f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} |" in narrow
     for way in {row["way"] for row in record["rows"]}:
         ours = {row["gamma"]: row for row in record["policies"] if row["way"] == way}
         assert set(ours) == {1, 3, "auto", "adaptive"}
@@ -129,6 +131,6 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
     )
     assert main(["validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
     out = capfd.readouterr().out
-    assert "No way was lossless." in out and out.count("| not lossless |") >= 3
+    assert "No way was lossless." in out and len(re.findall(r"\| not lossless +\|", out)) >= 3
     (file,) = tmp_path.glob("validate-*.json")
     assert not any(row["lossless"] for row in json.loads(file.read_text())["rows"])

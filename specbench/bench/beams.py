@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
 from specbench.bench.hf_baseline import beam_search as theirs
+from specbench.markdown import markdown_table
 from specbench.models import PrefixBatch, Prompt
 from specbench.models.eager import EagerModel
 
@@ -101,13 +102,12 @@ def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamR
 
 
 def beam_table(rows: Sequence[BeamRow]) -> str:
-    """A Markdown table."""
-    lines = [
-        "| u | γ | target passes a text | beam steps a pass | scored a pass | passes saved | identical | s a text |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        cells = (
+    """The rows as a Markdown table."""
+    header = (
+        "u", "γ", "target passes a text", "beam steps a pass", "scored a pass", "passes saved", "identical", "s a text",
+    )  # fmt: skip
+    cells = [
+        (
             str(row.u) if row.gamma else "–",
             str(row.gamma) if row.gamma else "no draft",
             f"{row.passes_per_text:.1f}",
@@ -117,5 +117,6 @@ def beam_table(rows: Sequence[BeamRow]) -> str:
             f"{row.identical} of {row.texts}",
             f"{row.s_per_text:.2f}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for row in rows
+    ]
+    return markdown_table(header, cells)

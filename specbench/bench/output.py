@@ -8,21 +8,18 @@ from typing import Any
 
 from specbench.bench.bench import Row
 from specbench.files import write_atomically
+from specbench.markdown import markdown_table
 
 
 def table(rows: Sequence[Row]) -> str:
     """A Markdown table."""
-    lines = [
-        "| | what | ours | theirs or floor | unit | times faster | note |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    cells = []
     for row in rows:
         faster = "" if row.ratio is None else f"{row.ratio:.2f}"
         if row.low is not None and row.high is not None:
             faster += f" [{row.low:.2f}, {row.high:.2f}]"
-        cells = (row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, row.note)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells.append([row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, row.note])
+    return markdown_table(["", "what", "ours", "theirs or floor", "unit", "times faster", "note"], cells)
 
 
 def _number(value: float | None) -> str:

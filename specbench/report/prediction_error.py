@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from specbench.markdown import markdown_table
+
 Record = dict[str, Any]
 Interval = dict[str, float | None]
 
@@ -22,44 +24,45 @@ def markdown(record: Record) -> str:
 
 
 def _errors(record: Record) -> str:
-    lines = [
-        "| draft | γ | tokens per pass | Theorem 3.8 | calibrated | measured | miss |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in record["rows"]:
-        lines.append(
-            f"| {row['way']} | {row['gamma']} | {row['tokens_per_pass']:.2f} | {row['predicted']:.2f} | "
-            f"{span(row['calibrated'])} | {_speed(row)} | {percent(row['miss']) if row['lossless'] else 'none'} |"
-        )
     if not record["rows"]:
         return "## Misses\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
+    table = markdown_table(
+        ("draft", "γ", "tokens per pass", "Theorem 3.8", "calibrated", "measured", "miss"),
+        [
+            (
+                row["way"], row["gamma"], f"{row['tokens_per_pass']:.2f}", f"{row['predicted']:.2f}",
+                span(row["calibrated"]), _speed(row), percent(row["miss"]) if row["lossless"] else "none",
+            )
+            for row in record["rows"]
+        ],
+    )  # fmt: skip
     known = [abs(row["miss"]["value"]) for row in record["rows"] if row["lossless"]]
-    lines += ["", f"The largest miss is {100 * max(known):.1f}%." if known else "No way was lossless."]
-    return "\n".join(["## Misses", "", *lines])
+    largest = f"The largest miss is {100 * max(known):.1f}%." if known else "No way was lossless."
+    return "\n\n".join(["## Misses", table, largest])
 
 
 def _policies(record: Record) -> str:
-    lines = ["| draft | γ | measured | against the best fixed γ |", "| --- | --- | --- | --- |"]
+    cells = []
     for row in record["policies"]:
         best = row["gamma"] == row["best"]
         against = "the best" if best else percent({k: v and v - 1 for k, v in row["against_best"].items()})
-        lines.append(f"| {row['way']} | {row['gamma']} | {_speed(row)} | {against if row['lossless'] else 'none'} |")
-    return "\n".join(["## γ left to the program", "", *lines])
+        cells.append((row["way"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
+    table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
+    return "\n\n".join(["## γ left to the program", table])
 
 
 def _learning(record: Record) -> str:
     learning = record["learning"]
-    lines = ["| draft | α by teacher forcing | γ | α by decoding |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| {row['way']} | {span(row['alpha'], 3)} | {row['gamma']} | {span(row['alpha_decoded'], 3)} |"
-        for row in record["rows"]
-    ]
+    table = markdown_table(
+        ("draft", "α by teacher forcing", "γ", "α by decoding"),
+        [(row["way"], span(row["alpha"], 3), row["gamma"], span(row["alpha_decoded"], 3)) for row in record["rows"]],
+    )
     times = learning["decode_s"] / learning["score_s"]
     said = (
         f"Scoring {learning['drafts']} drafts on the kept sample took {learning['score_s']:.2f} s; decoding the same "
         f"prompts once with each draft and γ took {learning['decode_s']:.1f} s, {times:.0f} times as long."
     )
-    return "\n".join(["## What α costs to learn", "", said, "", *lines])
+    return "\n\n".join(["## What α costs to learn", said, table])
 
 
 def _speed(row: Record) -> str:

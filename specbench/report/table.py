@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from specbench.errors import UserError
+from specbench.markdown import markdown_table
 
 NONE = "–"
 
@@ -30,15 +31,9 @@ def render(table: Table, form: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    cells = [[_bars(name) for name in table.shown.columns]]
-    cells += [[_bars(cell) for cell in row] for row in table.shown.itertuples(index=False)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
-    lines.insert(1, "| " + " | ".join("-" * max(3, width) for width in widths) + " |")
+    shown = markdown_table(table.shown.columns, table.shown.itertuples(index=False))
     notes = [f"- {note}" for note in table.notes]
-    return "\n".join([f"## {table.title}", "", *lines, *([""] if notes else []), *notes, ""])
+    return "\n".join([f"## {table.title}", "", shown, *([""] if notes else []), *notes, ""])
 
 
 def latex(table: Table) -> str:
@@ -83,10 +78,6 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         return number(value, digits)
     return f"{number(value, digits)} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def _bars(cell: object) -> str:
-    return str(cell).replace("|", r"\|")
 
 
 TEX = {

@@ -14,6 +14,7 @@ import torch
 import transformers
 import yaml
 
+from specbench.markdown import markdown_table
 from specbench.train.places import short_name
 from specbench.train.schema import Recipe
 
@@ -53,11 +54,10 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     if recipe.distill.target:
         rows.insert(2, ("distilled from", short_name(recipe.distill.target)))
     rows += facts.measured.items()
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     (folder / "README.md").write_text(
         f"---\nlibrary_name: transformers\n---\n# {recipe.name}\n\n"
         f"Trained by `specbench train recipe={recipe.name}`; the whole recipe is in `recipe.yaml`.\n\n"
-        f"| what | value |\n| --- | --- |\n{table}\n",
+        f"{markdown_table(('what', 'value'), rows)}\n",
         encoding="utf-8",
     )
 

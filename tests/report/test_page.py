@@ -13,7 +13,7 @@ from made_records import make
 from specbench.records.frame import Records, kept_folder
 from specbench.records.kept import keep
 from specbench.report.figures import FIGURES
-from specbench.report.page import page
+from specbench.report.page import _code, page
 from specbench.report.tables import TABLES
 
 VOID = {"meta", "path", "use", "rect", "br", "img", "link"}
@@ -44,8 +44,8 @@ def test_the_page_is_whole_and_self_contained(with_records: bool, records: Recor
     parser.feed(text)
     assert parser.open == []
     for name in [*TABLES, *FIGURES]:
-        assert text.count(f"id='{name}'") == 1 and f"href='#{name}'" in text
-    assert text.count("id='beyond-table'") == 1 and "href='#beyond-table'" in text  # its figure has its name
+        assert text.count(f'id="{name}"') == 1 and f'href="#{name}"' in text
+    assert text.count('id="beyond-table"') == 1 and 'href="#beyond-table"' in text  # its figure has its name
     outside = re.findall(r"(?:src|href)=[\"']([^#\"'][^\"']*)", text)
     assert outside == [], "something would be fetched"
     assert "url(http" not in text and "@import" not in text
@@ -54,6 +54,17 @@ def test_the_page_is_whole_and_self_contained(with_records: bool, records: Recor
         assert all(run_id in text for run_id in records.frame["run_id"])
     else:
         assert "all of ours is empty" in text
+
+
+def test_what_a_record_says_is_escaped(tmp_path: Path) -> None:
+    make(tmp_path, draft="<b>bold", hardware="a & b <script>")
+    text = page(Records(tmp_path))
+    assert "<b>bold" not in text and "<script>" not in text
+    assert "&lt;b&gt;bold" in text and "a &amp; b &lt;script&gt;" in text
+
+
+def test_backticks_are_code_and_code_is_escaped() -> None:
+    assert _code("run `specbench <x>` & see") == "run <code>specbench &lt;x&gt;</code> &amp; see"
 
 
 def test_nothing_of_a_model_is_loaded(results: Path, tmp_path: Path) -> None:

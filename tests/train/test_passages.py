@@ -99,8 +99,6 @@ def test_a_recipe_with_passages_scores_both_tasks(t5_recipe: Recipe, pairs: str,
     t5_recipe.data.passages, t5_recipe.data.test, t5_recipe.data.test_rows = plan, {"toy": pairs}, 3
     card = (train(t5_recipe) / "README.md").read_text()
     assert (
-        "| BLEU, toy (3 rows) |" in card
-        and "| ROUGE-L, toy (3 rows) |" in card
-        and "| ROUGE-L of lead-3, toy |" in card
+        "| BLEU, toy (3 rows) " in card and "| ROUGE-L, toy (3 rows) " in card and "| ROUGE-L of lead-3, toy |" in card
     )
     assert "passages of a.jsonl.gz" in card
