@@ -10,10 +10,9 @@ from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, len
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, ModelDraft, UniformDraft
 from specbench.gamma import Gamma, Heuristic
-from specbench.measure.lossy import before_argmax
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, before_argmax
 
 KINDS = ["t5", "gpt2", "llama"]
 SIZE = 40
