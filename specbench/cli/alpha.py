@@ -5,28 +5,37 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli.grid import launch_each
+from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
 
-HELP = """usage: specbench alpha target=NAME 'draft=[NAME,NAME,...]' [key=value ...]
-
-alpha of every draft from one sample: the target writes its own text once (kept in results/samples/, and taken up by
-every later call), and each draft is scored on it by teacher forcing. No gamma is tried: alpha does not depend on it.
-Writes results/alpha/ID.json and shows a table with 95% intervals.
-
-  'draft=[A,B]'     any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up
-  sampling.temperature=T  or 'sampling.temperature=[0,1]' (default both, with a sample for each: alpha at T is defined
-                    along text that the target writes at that T)
-  tokens=N          size of the sample (default 10000 on a GPU, 2000 on a CPU); the interval says what that buys
-  'leniences=[1.0,0.5]'  of alpha(l), appendix A.5
-  'accept=[exact,typical]'  rules (specbench list accept), each with each draft: the share that it keeps, and how far
-                    what comes out strays from the target, beside alpha; accept.lenience= may be a list
-  target= task= limit= max_new_tokens= seed= dtype= device= engine= threads= results=   as in `specbench run --help`
+ABOUT = """
+alpha of every draft from one sample: the target writes its own text once (cached in results/samples/ for later calls),
+and each draft is scored on it by teacher forcing. No gamma is tried, since alpha does not depend on it. Writes
+results/alpha/ID.json and shows a table with 95% intervals.
 """
+LISTS = {
+    "'draft=[A,B]'": "any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up",
+    "'accept=[exact,typical]'": "rules, each with each draft: the share of drafted tokens that it accepts, and the "
+    "total variation of its output from the target, beside alpha; accept.lenience= goes to lenient and may be a list",
+}
+LINE = "target=NAME 'draft=[NAME,NAME,...]' [key=value ...]"
+OPTIONS = LISTS | {
+    "'sampling.temperature=[0,1]'": "(default both, with a sample for each: alpha at T is defined along text that the "
+    "target writes at that T)",
+}
 
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(HELP)
+        print(
+            usage(
+                "alpha",
+                ABOUT,
+                ChooseConfig,
+                line=LINE,
+                options=OPTIONS,
+            )
+        )
         return 0
     launch_each(job, "choose", ChooseConfig, argv, "alpha", {"sampling.temperature": ["0", "1"]})
     return 0

@@ -6,27 +6,19 @@ from typing import Any
 from omegaconf import DictConfig
 
 from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.usage import usage
 from specbench.config import BeamConfig, beam_run, check_beam
 
-HELP = """usage: specbench beam [key=value ...]
-
-Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best texts of each of gamma
-steps are scored by one run of the target, and a step stands as long as the target's own beams are among them. Shows how
-many runs of the target that saves, and whether the beams are those of transformers' beam search.
-
-  width=W           beams of the target (default 4)
-  'u=[4,8]'         beams of the draft, at least W each (default W and twice that)
-  'gamma=[1,2,3,5]' steps of the draft in a pass
-  length_penalty=X  early_stopping=true|false|never   as in transformers' generate (default 1.0, false)
-  target= draft= task=   as in `specbench run --help`; the draft is a model
-  limit=PROMPTS     (default 8)   max_new_tokens= (default 128)   dtype= (default float32)   device= threads=
-  results=FOLDER    where beam-NAME.json and beam-NAME.md go
+ABOUT = """
+Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best hypotheses of each of
+gamma steps are scored by one run of the target, and a step is accepted while the target's own beams are among them.
+Shows how many runs of the target that saves, and whether the beams are those of transformers' beam search.
 """
 
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(HELP)
+        print(usage("beam", ABOUT, BeamConfig))
         return 0
     launch_one(job, "beam", BeamConfig, argv, "beam")
     return 0

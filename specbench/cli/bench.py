@@ -6,24 +6,19 @@ from typing import Any
 from omegaconf import DictConfig
 
 from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.usage import usage
 from specbench.config import BenchConfig, check_bench
 
-HELP = """usage: specbench bench [key=value ...]
-
+ABOUT = """
 Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
-networks and prompts, in turn; a step against the time its weights take to be read; the parts of a pass; and how time
-grows with gamma, length and vocabulary. Takes the keys of `specbench run`, and:
-
-  'gammas=[2,4,7]'  the gammas to compare at
-  parts=abcdef      of the table: a generate, b assisted generation, c prompt lookup, d a step, e a pass, f growth
-  repeats=N         times that each way decodes each prompt (default 3); limit=PROMPTS (default 8)
-  results=FOLDER    where bench-NAME.json and bench-NAME.md go
+networks and prompts, interleaved; a step against the time it takes to read its weights; the parts of a pass; and how
+time grows with gamma, length and vocabulary.
 """
 
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(HELP)
+        print(usage("bench", ABOUT, BenchConfig))
         return 0
     launch_one(job, "bench", BenchConfig, argv, "bench")
     return 0

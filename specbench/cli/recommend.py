@@ -4,33 +4,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.grid import launch_each
+from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
 from specbench.errors import UserError
 
-HELP = """usage: specbench recommend target=NAME 'draft=[NAME,NAME,...]' [key=value ...] [--verify N]
-
-Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), what a pass costs from short timed
+ABOUT = """
+Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), the cost of a pass from short timed
 passes on the engine that a run uses, and from both the speedup to expect, with a 95% interval. Says why the best is the
 best and what would have to change for the next to win. Writes results/recommend/ID.json.
-
-  'draft=[A,B]'     any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up
-  'accept=[exact,block]'  rules (specbench list accept), each with each draft; accept.lenience= goes to lenient alone
-                    and may be a list; lossy ones say so wherever they appear
-  'gammas=[1,3,5]'  what to choose from (default 1,2,3,4,5,7,10)
-  --verify N        run the N best for real, and show how the prediction fared (also: verify=N)
-  --picture FILE    draw it: .svg, .pdf or .png
-  sampling.temperature=T   one temperature (default 0)
-  tokens=N          of the target's own text to score (default 10000 on a GPU, 2000 on a CPU)
-  rounds=N          of timed passes (default 6)
-  target= task= limit= max_new_tokens= seed= dtype= device= engine= threads= results=   as in `specbench run --help`
 """
+OPTIONS = LISTS | {
+    "--verify N": "the same as verify=N",
+    "--picture FILE": "draw the ranking: .svg, .pdf or .png",
+}
 MOST_ROWS = 16
 
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(HELP)
+        print(
+            usage(
+                "recommend",
+                ABOUT,
+                ChooseConfig,
+                line=LINE,
+                options=OPTIONS,
+            )
+        )
         return 0
     overrides = _undashed(argv)
     pictures = [Path(word.partition("=")[2]) for word in overrides if word.startswith("picture=")]

@@ -1,9 +1,10 @@
 """The keys of `specbench beam`: of a run those that a beam search has, and its own."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.keys import fresh, key
 from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskConfig
 
 MAX_WIDTH = 64
@@ -14,20 +15,24 @@ MAX_U = 256
 class BeamConfig:
     """A beam search of the target, and the drafts' widths and steps to try."""
 
-    target: ModelConfig = field(default_factory=ModelConfig)
-    draft: DraftConfig = field(default_factory=DraftConfig)
-    task: TaskConfig = field(default_factory=TaskConfig)
-    width: int = 4  # w, the target's beams
-    u: list[int] | None = None  # the draft's beams; unset: w and twice that
-    gamma: list[int] = field(default_factory=lambda: [1, 2, 3, 5])  # the draft's steps in a pass
-    length_penalty: float = 1.0  # a text's score is its log-probability over its length to the power of this
-    early_stopping: bool | str = False  # true: over when `width` texts have ended | false, never: generate's heuristics
-    max_new_tokens: int = 128
-    limit: int | None = 8  # prompts
-    dtype: str = "float32"  # as in a run; in bfloat16 near ties fall one way or the other
-    device: str = "auto"
-    threads: int | None = None
-    results: str = "results"
+    target: ModelConfig = fresh(ModelConfig, "the model that searches")
+    draft: DraftConfig = fresh(DraftConfig, "the model that searches ahead")
+    task: TaskConfig = fresh(TaskConfig, "what to decode")
+    width: int = key(4, "w, the target's beams")
+    u: list[int] | None = key(None, "the draft's beams, each at least width; unset: width and twice that")
+    gamma: list[int] = fresh(lambda: [1, 2, 3, 5], "the draft's steps in a pass")
+    length_penalty: float = key(
+        1.0, "a hypothesis scores its log-probability over its length to the power of this, as in generate"
+    )
+    early_stopping: bool | str = key(
+        False, "true: over when `width` hypotheses have ended | false, never: the heuristics of generate"
+    )
+    max_new_tokens: int = key(128, "the most tokens generated for a prompt")
+    limit: int | None = key(8, "prompts")
+    dtype: str = key("float32", "as in a run; in bfloat16 near ties fall either way")
+    device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
+    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
+    results: str = key("results", "the folder that records go to")
 
 
 def check_beam(config: BeamConfig) -> None:
@@ -51,8 +56,8 @@ def check_beam(config: BeamConfig) -> None:
     )  # fmt: skip
     require(config.draft.kind == "model", "draft.kind", config.draft.kind, "model: a draft that can search itself")
     require(config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null in a beam search")
-    for key, model in (("target", config.target), ("draft", config.draft)):
-        require(model.weights == "trained", f"{key}.weights", model.weights, "trained: what is kept depends on them")
+    for name, model in (("target", config.target), ("draft", config.draft)):
+        require(model.weights == "trained", f"{name}.weights", model.weights, "trained: what is kept depends on them")
     check(beam_run(config))
 
 

@@ -1,8 +1,9 @@
 """The keys of `specbench bench`: those of a run, and a few of its own."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.keys import fresh, key
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
@@ -11,10 +12,10 @@ from specbench.errors import UserError
 class BenchConfig(RunConfig):
     """What is timed against what."""
 
-    limit: int | None = 8  # prompts
-    gammas: list[int] = field(default_factory=lambda: [2, 4, 7])  # to compare speculative decoding at
-    parts: str = "abcdef"  # of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth
-    repeats: int = 3  # times that each way decodes each prompt
+    limit: int | None = key(8, "prompts")
+    gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at")
+    parts: str = key("abcdef", "of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth")
+    repeats: int = key(3, "how often each decoder decodes each prompt")
 
 
 def check_bench(config: BenchConfig) -> None:

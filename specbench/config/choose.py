@@ -1,8 +1,9 @@
 """The keys of `specbench alpha`, `recommend` and `validate`: those of a run, and a few of their own."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.keys import fresh, key
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
@@ -11,14 +12,15 @@ from specbench.errors import UserError
 class ChooseConfig(RunConfig):
     """One draft of several; the command line makes one of these for each."""
 
-    tokens: int | None = None  # of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU
-    leniences: list[float] = field(default_factory=lambda: [1.0, 0.5, 0.3, 0.1])  # of alpha(l), A.5
-    gammas: list[int] = field(
-        default_factory=lambda: [1, 2, 3, 4, 5, 7, 10]
-    )  # recommend, validate: what to choose from
-    rounds: int = 6  # recommend, validate: of timed passes
-    verify: int = 0  # recommend: how many of the best to run for real
-    repeats: int = 2  # validate: times that each way decodes each prompt
+    tokens: int | None = key(
+        None,
+        "of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU; the interval says what that buys",
+    )
+    leniences: list[float] = fresh(lambda: [1.0, 0.5, 0.3, 0.1], "of alpha(l), appendix A.5", ("alpha",))
+    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "what to choose from", ("recommend", "validate"))
+    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
+    verify: int = key(0, "how many of the best to run for real", ("recommend",))
+    repeats: int = key(2, "how often each candidate decodes each prompt", ("validate",))
 
 
 def check_choose(config: ChooseConfig) -> None:

@@ -5,9 +5,10 @@ It does not know where values come from (YAML, command line, a test) nor what is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from specbench.config.keys import fresh, key
 from specbench.errors import UserError
 
 
@@ -15,132 +16,137 @@ from specbench.errors import UserError
 class ModelShape:
     """The network. `start_from` (a folder or hub name) replaces the shape by a trained model's own."""
 
-    family: str = "t5"  # t5 | gpt2
-    start_from: str | None = None
-    revision: str | None = None
-    d_model: int = 256
-    d_ff: int = 512
-    d_kv: int = 64
-    heads: int = 4
-    encoder_layers: int = 8
-    decoder_layers: int = 8
-    positions: int = 512  # gpt2 only
-    dropout: float = 0.1
-    tied: bool = True
+    family: str = key("t5", "t5 | gpt2")
+    start_from: str | None = key(None, "a trained model, a folder or hub name, that replaces the shape")
+    revision: str | None = key(None, "its commit on the hub")
+    d_model: int = key(256, "width of the network")
+    d_ff: int = key(512, "width of the feed-forward layers")
+    d_kv: int = key(64, "T5: width of a head")
+    heads: int = key(4, "attention heads")
+    encoder_layers: int = key(8, "T5: layers of the encoder")
+    decoder_layers: int = key(8, "layers of the decoder")
+    positions: int = key(512, "gpt2: learned positions")
+    dropout: float = key(0.1, "share of activations that are dropped")
+    tied: bool = key(True, "one matrix for embeddings and head")
 
 
 @dataclass
 class TokenizerPlan:
     """`start_from` takes a trained model's tokenizer; else one is fitted on the data and on `extra` text files."""
 
-    start_from: str | None = None
-    kind: str = "unigram"  # unigram (T5) | wordpiece (Bert)
-    size: int = 8000  # pieces, which is also the number of logits
-    extra: list[str] = field(default_factory=list)
-    extra_rows: int = 20000
+    start_from: str | None = key(None, "a model whose tokenizer is taken; unset: one is fitted on the data")
+    kind: str = key("unigram", "unigram (T5) | wordpiece (Bert)")
+    size: int = key(8000, "pieces, which is also the number of logits")
+    extra: list[str] = fresh(list, "more text files to fit it on")
+    extra_rows: int = key(20000, "rows of each of them")
 
 
 @dataclass
 class PassagePlan:
     """A second task beside the pairs: passages of running text, whose summaries are their first sentences."""
 
-    path: list[str] = field(default_factory=list)  # files with one text a row, in the order of the text
-    rows: int = 25000
-    words: list[int] = field(default_factory=lambda: [30, 120])  # of a passage: at least, at most
-    scrambled: float = 0.0  # share of the passages whose words are drawn anew, so that only copying helps
-    prefix: str = "summarize: "
-    exclude: list[str] = field(default_factory=list)  # files whose sentences must not be seen
-    test: dict[str, str] = field(default_factory=dict)  # name -> file of articles and highlights, for the model card
+    path: list[str] = fresh(list, "files with one text a row, in the order of the text")
+    rows: int = key(25000, "passages drawn from them")
+    words: list[int] = fresh(lambda: [30, 120], "of a passage: [least, most]")
+    scrambled: float = key(0.0, "share of the passages whose words are drawn anew, so that only copying helps")
+    prefix: str = key("summarize: ", "put before a passage")
+    exclude: list[str] = fresh(list, "files whose sentences are not trained on")
+    test: dict[str, str] = fresh(dict, "{NAME:FILE} of articles and highlights, for the model card")
 
 
 @dataclass
 class DataPlan:
-    """Rows from JSONL files (`path`) or from the hub (`hub`), filtered, minus what is held out (`exclude`)."""
+    """Rows from files (`path`) or, where none are given, from the hub (`hub`), filtered, minus what is held out
+    (`exclude`)."""
 
-    path: list[str] = field(default_factory=list)
-    hub: str | None = None
-    subset: str | None = None
-    revision: str | None = None
-    split: str = "train"
-    keep: dict[str, Any] = field(default_factory=dict)  # field -> values allowed
-    exclude: list[str] = field(default_factory=list)  # files whose sentences, and near copies, must not be seen
-    source: str = "en"
-    target: str = "de"
-    text: str = "text"  # the field of a decoder-only model's rows
-    prefix: str = "translate English to German: "
-    max_rows: int | None = None
-    max_words: int | None = None  # rows with a longer source are left out
-    join: dict[str, Any] = field(default_factory=dict)  # rows that are also joined in twos to fours: field -> values
-    max_source: int = 128
-    max_target: int = 128
-    eval_path: list[str] = field(default_factory=list)  # looked at while training
-    eval_rows: int = 200
-    hold_out: int = 0  # rows, drawn by the seed, that are not trained on and measured at the end
-    test: dict[str, str] = field(default_factory=dict)  # name -> file: measured at the end, for the model card
-    test_rows: int = 1000
-    passages: PassagePlan = field(default_factory=PassagePlan)
+    path: list[str] = fresh(list, "[FILE,...] JSON lines (.jsonl, .jsonl.gz), plain text, or folders of either")
+    hub: str | None = key(None, "a data set on the hub, OWNER/NAME, where no path is given")
+    subset: str | None = key(None, "its configuration")
+    revision: str | None = key(None, "its commit")
+    split: str = key("train", "its split")
+    keep: dict[str, Any] = fresh(dict, "{FIELD:[VALUE,...]}: only rows whose field has one of these values")
+    exclude: list[str] = fresh(list, "[FILE,...] of held-out sentences: they and near copies are not trained on")
+    source: str = key("en", "the field to read")
+    target: str = key("de", "the field to write")
+    text: str = key("text", "the field of a decoder-only model's rows")
+    prefix: str = key("translate English to German: ", "put before the source")
+    max_rows: int | None = key(None, "rows to read; unset: all")
+    max_words: int | None = key(None, "rows with a longer source are left out")
+    join: dict[str, Any] = fresh(dict, "{FIELD:[VALUE,...]}: rows that are also joined in twos to fours")
+    max_source: int = key(128, "tokens of a source")
+    max_target: int = key(128, "tokens of a target")
+    eval_path: list[str] = fresh(list, "[FILE,...] evaluated while training")
+    eval_rows: int = key(200, "rows of them")
+    hold_out: int = key(0, "rows, drawn by the seed, that are not trained on and measured at the end")
+    test: dict[str, str] = fresh(
+        dict, "{NAME:FILE} measured at the end (BLEU; alpha of a draft) and written into the model card"
+    )
+    test_rows: int = key(1000, "rows of each of them")
+    passages: PassagePlan = fresh(PassagePlan, "passages to summarise, beside the pairs")
 
 
 @dataclass
 class OptimPlan:
     """AdamW. With `lr_scale: rms` the rate of each tensor is `lr` times its RMS at the start, as in T5's Adafactor."""
 
-    lr: float = 0.01
-    lr_scale: str = "rms"  # rms | flat
-    max_steps: int = 1000
-    warmup_steps: int = 300
-    schedule: str = "cosine"
-    batch_size: int = 128
-    accumulate: int = 1
-    weight_decay: float = 0.0
-    beta2: float = 0.98
-    clip: float = 1.0
+    lr: float = key(0.01, "learning rate")
+    lr_scale: str = key("rms", "rms: a tensor's rate is lr times its RMS at the start, as in Adafactor | flat")
+    max_steps: int = key(1000, "optimiser steps")
+    warmup_steps: int = key(300, "of them with a rising rate")
+    schedule: str = key("cosine", "a learning rate schedule of transformers")
+    batch_size: int = key(128, "rows a device and step")
+    accumulate: int = key(1, "batches a step")
+    weight_decay: float = key(0.0, "of AdamW")
+    beta2: float = key(0.98, "of AdamW")
+    clip: float = key(1.0, "the largest norm of a gradient")
 
 
 @dataclass
 class DistillPlan:
     """Train a draft against `target`: on outputs the target wrote, towards its distribution (DistillSpec)."""
 
-    target: str | None = None  # a folder, a hub name or shipped:models/NAME; unset: ordinary training
-    revision: str | None = None
-    greedy: float = 1.0  # share of the sources for which the target writes a greedy output to learn on,
-    sampled: float = 1.0  # the same at T=1,
-    references: bool = False  # and whether the data's own references are learned on, too
-    borrow: bool = True  # start from the target's embeddings, and layers where they fit
-    kl_weight: float = 1.0  # forward KL(p || q); 1 - kl_weight is left for the cross-entropy on the tokens
-    generate_batch: int = 128
-    max_new_tokens: int = 96
-    per_source: float | None = 1.5  # and at most so many tokens per source token
+    target: str | None = key(
+        None, "the target a draft learns from: a folder, a hub name or shipped:models/NAME; unset: ordinary training"
+    )
+    revision: str | None = key(None, "its commit on the hub")
+    greedy: float = key(1.0, "share of the sources for which the target writes a greedy output to learn from")
+    sampled: float = key(1.0, "the same at T=1")
+    references: bool = key(False, "learn from the data's own references, too")
+    borrow: bool = key(True, "start from the target's embeddings, and layers where they fit")
+    kl_weight: float = key(1.0, "of forward KL(p || q); the rest goes to the cross-entropy of the tokens")
+    generate_batch: int = key(128, "sources that the target answers at a time")
+    max_new_tokens: int = key(96, "the most tokens of an output")
+    per_source: float | None = key(1.5, "and at most so many for each token of the source")
 
 
 @dataclass
 class BlockwisePlan:
     """Train heads on the frozen `distill.target` in the place of a model (Stern et al. 2018)."""
 
-    heads: int = 0  # k, with the target's own; 0: no heads are trained
-    hidden: int | None = None  # width of each head's layer; unset: the target's
+    heads: int = key(0, "k, with the target's own; 0: no heads are trained")
+    hidden: int | None = key(None, "width of each head's layer; unset: the target's")
 
 
 @dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
-    name: str = "t5-mini"
-    task: str = "seq2seq"  # seq2seq | lm
-    model: ModelShape = field(default_factory=ModelShape)
-    tokenizer: TokenizerPlan = field(default_factory=TokenizerPlan)
-    data: DataPlan = field(default_factory=DataPlan)
-    optim: OptimPlan = field(default_factory=OptimPlan)
-    distill: DistillPlan = field(default_factory=DistillPlan)
-    blockwise: BlockwisePlan = field(default_factory=BlockwisePlan)
-    output: str = "models/${name}"
-    seed: int = 1
-    bf16: bool = True
-    threads: int | None = None
-    log_steps: int = 50
-    save_steps: int = 300
-    eval_steps: int = 600
-    progress: bool = True
+    name: str = key("t5-mini", "names the folder and the card")
+    task: str = key("seq2seq", "seq2seq | lm")
+    model: ModelShape = fresh(ModelShape, "the network")
+    tokenizer: TokenizerPlan = fresh(TokenizerPlan, "its tokenizer")
+    data: DataPlan = fresh(DataPlan, "what it is trained on")
+    optim: OptimPlan = fresh(OptimPlan, "how")
+    distill: DistillPlan = fresh(DistillPlan, "a draft: the target it learns from")
+    blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")
+    output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
+    seed: int = key(1, "of the data's order and of new weights")
+    bf16: bool = key(True, "train in bfloat16")
+    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
+    log_steps: int = key(50, "steps between losses")
+    save_steps: int = key(300, "steps between checkpoints")
+    eval_steps: int = key(600, "steps between evaluations")
+    progress: bool = key(True, "show a progress bar")
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -153,9 +159,9 @@ def check(recipe: Recipe) -> Recipe:
         "eval_steps": recipe.eval_steps,
         "log_steps": recipe.log_steps,
     }
-    for key, number in at_least_one.items():
+    for name, number in at_least_one.items():
         if number < 1:
-            raise UserError(f"{key} is {number}: it must be at least 1")
+            raise UserError(f"{name} is {number}: it must be at least 1")
     words = recipe.data.passages.words
     if len(words) != 2 or not 0 < words[0] <= words[1]:
         raise UserError(f"data.passages.words is {list(words)}: it must be [least, most] words of a passage")
@@ -165,18 +171,18 @@ def check(recipe: Recipe) -> Recipe:
         "tokenizer.kind": (recipe.tokenizer.kind, ("unigram", "wordpiece")),
         "optim.lr_scale": (recipe.optim.lr_scale, ("rms", "flat")),
     }
-    for key, (value, allowed) in choices.items():
+    for name, (value, allowed) in choices.items():
         if value not in allowed:
-            raise UserError(f"{key} is '{value}': choose one of {', '.join(allowed)}")
+            raise UserError(f"{name} is '{value}': choose one of {', '.join(allowed)}")
     shares = {
         "distill.kl_weight": recipe.distill.kl_weight,
         "distill.greedy": recipe.distill.greedy,
         "distill.sampled": recipe.distill.sampled,
         "data.passages.scrambled": recipe.data.passages.scrambled,
     }
-    for key, share in shares.items():
+    for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
-            raise UserError(f"{key} is {share}: it must be from 0 to 1")
+            raise UserError(f"{name} is {share}: it must be from 0 to 1")
     if recipe.task == "seq2seq" and recipe.model.decoder_layers > recipe.model.encoder_layers:
         raise UserError(
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "

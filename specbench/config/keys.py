@@ -1,0 +1,54 @@
+"""Keys and their help, written once: a field's default and the sentence that `--help` prints beside it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from omegaconf import MISSING
+
+T = TypeVar("T")
+HELP, VERBS = "help", "verbs"  # entries of a field's metadata
+
+
+def key(default: T, about: str, verbs: tuple[str, ...] = ()) -> T:
+    """A dataclass field with `default` and its help. `verbs` are those that read the key, where not all do."""
+    return field(default=default, metadata={HELP: about, VERBS: verbs})
+
+
+def fresh(make: Callable[[], T], about: str, verbs: tuple[str, ...] = ()) -> T:
+    """A dataclass field whose default `make` builds for each instance: nested keys, a list or a mapping."""
+    return field(default_factory=make, metadata={HELP: about, VERBS: verbs})
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key as a user writes it: its dotted name, its default as text ('' where it is unset) and its help."""
+
+    name: str
+    default: str
+    about: str
+    verbs: tuple[str, ...] = ()
+
+
+def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
+    """All keys of the dataclass `schema`, nested ones under dotted names."""
+    hints = get_type_hints(schema)
+    for one in fields(schema):
+        name, hint = f"{before}{one.name}", hints[one.name]
+        if is_dataclass(hint):
+            yield from keys_of(hint, f"{name}.")  # type: ignore[arg-type]
+            continue
+        default = one.default_factory() if callable(one.default_factory) else one.default
+        yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()))
+
+
+def _text(default: object) -> str:
+    """A default as it is written on the command line."""
+    if default is None or default == MISSING or default == {}:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, list):
+        return f"[{','.join(map(_text, default))}]"
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"'{text}'" if " " in text else text
