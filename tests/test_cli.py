@@ -48,7 +48,15 @@ def test_list_tells_what_is_usable_offline(capfd: Capture) -> None:
     for name in ("t5-mini", "t5-xxl", "google-t5/t5-11b", "bigram", "lm1b"):
         assert name in out
     assert main(["list", "task"]) == 0
-    assert "t5-xxl" not in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "t5-xxl" not in out and "Short English-German sentences" in out
+
+
+def test_list_shows_the_task_of_each_target(capfd: Capture) -> None:
+    assert main(["list", "target"]) == 0
+    rows = {words[0]: words for line in capfd.readouterr().out.splitlines() if (words := line.split())}
+    assert rows["target"][1:4] == ["offline", "from", "default"]
+    assert "ende" in rows["t5-xxl"] and "lm-mini" in rows["gpt-mini"] and "lm1b" in rows["gpt2"]
 
 
 def test_brackets_in_a_note_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:

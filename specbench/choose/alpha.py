@@ -69,7 +69,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
         require_distinct([(draft_name(config), rule_label(config.accept)) for config in group])
-    return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say), strict=True)]
+    return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say, progress.note), strict=True)]
 
 
 def score(entries: Sequence[Entry], leniences: Sequence[float], progress: Progress) -> Scored:

@@ -34,7 +34,11 @@ class Screen:
     def say(self, text: str) -> None:
         self._progress.update(self._task, description=text)
         if not self._console.is_terminal:
-            self._console.print(text)
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """A line that does not go away, above the bar on a terminal."""
+        self._console.print(text, soft_wrap=True, markup=False)
 
     def advance(self, done: int, total: int) -> None:
         self._progress.update(self._task, description=self._doing, completed=done, total=total)

@@ -1,6 +1,7 @@
 """`specbench list`: what can be picked, and what of it is usable with no network now."""
 
 import argparse
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,37 @@ def main(argv: list[str]) -> int:
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for group in groups:
             table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-            for title in (group, "offline", "from", "note"):
+            default_task = ("default task",) if group == "target" else ()
+            for title in (group, "offline", "from", *default_task, "note"):
                 table.add_column(title, overflow="fold", no_wrap=title in (group, "offline"))
             for file in sorted((conf_dir() / group).glob("*.yaml")):
-                if group == "accept":  # nothing to fetch; what it is, its file says first
-                    said = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-                    table.add_row(file.stem, "yes", "", escape(said))
+                if group == "accept":  # nothing to fetch
+                    table.add_row(file.stem, "yes", "", escape(_comment(file)))
                     continue
-                choice = OmegaConf.to_container(hydra.compose(f"{group}/{file.stem}"))
+                composed = _compose(group, file.stem)
+                choice = OmegaConf.to_container(composed[group])
                 assert isinstance(choice, dict)
-                table.add_row(file.stem, *map(escape, _facts(choice[group], group)))  # brackets mean brackets
+                usable, origin, note = _facts(choice, group)
+                about = [composed.task.name] if group == "target" else []
+                # Brackets mean brackets.
+                table.add_row(file.stem, *map(escape, (usable, origin, *about, note or _comment(file))))
             console.print(table)
             console.print()
     console.print("offline: yes = usable now with no network; no = not in the local cache yet")
     console.print("any local folder: target.path=FOLDER draft.path=FOLDER; own rows: task.path=FILE.jsonl[.gz]")
     return 0
+
+
+def _compose(group: str, name: str) -> Any:
+    """The choice `name` of `group`; of a target with its default task, which it names by an override."""
+    before = ["+task=ende-mini"] if group == "target" else []
+    return hydra.compose(overrides=[*before, f"+{group}={name}"])
+
+
+def _comment(file: Path) -> str:
+    """What a file of `conf/` says of itself in its first lines."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
 def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:

@@ -16,7 +16,8 @@ from specbench.run.accept import canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
 from specbench.run.draft_builders.base import DraftRequest, Say, report_fallback
-from specbench.tasks import Example, Task
+from specbench.run.prompts import encode_tasks
+from specbench.tasks import Example
 
 UNSETTLED = Constant(1)
 
@@ -70,12 +71,13 @@ def _dtype(name: str, device: torch.device) -> str:
     return "bfloat16" if fast else "float32"
 
 
-def build(config: RunConfig, say: Say) -> Parts:
-    """The parts of a resolved config. `say` is told of each long step."""
-    return build_each([config], say)[0]
+def build(config: RunConfig, say: Say, note: Say | None = None, heading: str = "") -> Parts:
+    """The parts of a resolved config. `say` is told of each long step, and `note` (unset: `say`) the task and what must
+    be known of its prompts; `heading` begins the first of these lines."""
+    return build_each([config], say, note, heading)[0]
 
 
-def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
+def build_each(configs: Sequence[RunConfig], say: Say, note: Say | None = None, heading: str = "") -> list[Parts]:
     """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
     every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded. From
     here on torch has the first one's threads."""
@@ -86,14 +88,7 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
     builders = {_key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device)) for one in configs}
-    examples = [Task(config.task).examples(config.limit) for config in configs]
-    prompts = [
-        [_prompt(config, vocabulary, example) for example in given]
-        for config, given in zip(configs, examples, strict=True)
-    ]
-    for said in dict.fromkeys(_cut(config, told) for config, told in zip(configs, prompts, strict=True)):
-        if said:
-            say(said)
+    encoded = encode_tasks(configs, vocabulary, note or say, heading)
     for making in builders.values():
         making.fit(say)
     say(f"loading target {name_of(first.target)}")
@@ -101,20 +96,20 @@ def build_each(configs: Sequence[RunConfig], say: Say) -> list[Parts]:
     states = any(making.needs_states for making in builders.values())
     target = load_model(first.target, "target", vocabulary, dtype, device, first.engine, states)
     report_fallback(target, "target", say)
-    for config, told in zip(configs, prompts, strict=True):
-        require_room(config, target.longest, told)
+    for config, (_, prompts) in zip(configs, encoded, strict=True):
+        require_room(config, target.longest, prompts)
     drafts = {key: making.load(target, say) for key, making in builders.items()}
     if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
         for model in (target, *(model for making in builders.values() for model in making.models)):
             model.eos_ids = frozenset()
     found = []
-    for config, given, told in zip(configs, examples, prompts, strict=True):
+    for config, (examples, prompts) in zip(configs, encoded, strict=True):
         engine, warmup_s = target.engine, target.warmup_s
         for model in builders[_key(config)].models:
-            require_room(config, model.longest, told)
+            require_room(config, model.longest, prompts)
             engine += f"+{model.engine}" if model.engine != target.engine else ""
             warmup_s += model.warmup_s
-        found.append(Parts(given, told, vocabulary, target, drafts[_key(config)], device, engine, warmup_s))
+        found.append(Parts(examples, prompts, vocabulary, target, drafts[_key(config)], device, engine, warmup_s))
     return found
 
 
@@ -122,19 +117,3 @@ def _key(config: RunConfig) -> str:
     """What makes one draft another: its own config, and where it is fitted on text that text."""
     fitted = any(DRAFT_KINDS[one.kind].text for one in levels(config.draft))
     return repr((config.draft, config.task if fitted else None))
-
-
-def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:
-    if config.task.source_field is not None and not example.prompt.removeprefix(config.task.prefix).strip():
-        raise UserError(
-            f"task={config.task.name}, row {example.index + 1}: the prompt is empty "
-            f"(field '{config.task.source_field}')"
-        )
-    return vocabulary.prompt(example.prompt, config.task.suffix, config.task.max_source_tokens)
-
-
-def _cut(config: RunConfig, prompts: Sequence[Prompt]) -> str:
-    """That some prompts do not hold all of their text, if so."""
-    cut = sum(prompt.cut for prompt in prompts)
-    most = config.task.max_source_tokens
-    return f"{cut} of {len(prompts)} prompts were cut to {most} tokens (task.max_source_tokens)" if cut else ""

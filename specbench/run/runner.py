@@ -25,7 +25,11 @@ from specbench.run.record import failed_record, make_record
 class Progress(Protocol):
     """Who is told how a run goes."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """What is being done now."""
+
+    def note(self, text: str) -> None:
+        """What must still be on the screen when the run is done."""
 
     def advance(self, done: int, total: int) -> None: ...
 
@@ -52,10 +56,9 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     if agree(not config.force and _finished(file, progress) is not None):
         return Result(file, store.read(file), reused=True)
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
-        progress.say(f"run {run_id}")
         try:
             with translated_errors(config):
-                parts = build(replace(config, device=str(device)), progress.say)
+                parts = build(replace(config, device=str(device)), progress.say, progress.note, f"run {run_id}: ")
                 parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
                 _decode_missing(config, parts, journal, {"gamma": settled}, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]

@@ -27,5 +27,5 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, Any]]:
         )
         raise MachineError(
             f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "
-            "offline choices: task=ende-mini, or task.path=FILE.jsonl[.gz] with your own rows"
+            "offline choices: task=ende-mini | sum-mini | lm-mini, or task.path=FILE.jsonl[.gz] with your own rows"
         ) from error
