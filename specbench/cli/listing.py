@@ -37,8 +37,7 @@ def main(argv: list[str]) -> int:
                     table.add_row(file.stem, "yes", "", escape(_comment(file)))
                     continue
                 composed = _compose(group, file.stem)
-                choice = OmegaConf.to_container(composed[group])
-                assert isinstance(choice, dict)
+                choice: Any = OmegaConf.to_container(composed[group])
                 usable, origin, note = _facts(choice, group)
                 about = [composed.task.name] if group == "target" else []
                 # Brackets mean brackets.
