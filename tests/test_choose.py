@@ -195,7 +195,7 @@ def test_a_resumed_run_keeps_the_gamma_that_was_found(
     from specbench.run import gamma, runner
 
     keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
-    whole = runner.measure
+    whole = runner.measure_prompt
 
     def cut(config, parts, place):  # type: ignore[no-untyped-def]
         if place == 1:
