@@ -7,6 +7,9 @@ M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
 3.157
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 
 def expected_tokens(alpha: float, gamma: int) -> float:
     """Expected tokens of one target pass, (1 - alpha^(gamma+1)) / (1 - alpha): Eq. 1.
@@ -14,6 +17,12 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     Summed as 1 + alpha + ... + alpha^gamma, which is the same and holds at alpha = 1.
     """
     return sum(alpha**i for i in range(gamma + 1))
+
+
+def expected_tokens_by_position(accepted: Sequence[float]) -> float:
+    """Expected tokens of one target pass, 1 + a_1 + a_1 a_2 + ..., where a_i is the chance that the i-th drafted token
+    is accepted if all before it were. Eq. 1 where all a_i are alpha."""
+    return 1.0 + sum(accumulate(accepted, lambda reached, chance: reached * chance))
 
 
 def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float = 1.0) -> float:

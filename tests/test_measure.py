@@ -18,7 +18,9 @@ from specbench.measure.agreement import agreements, beta
 from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.lossless import Difference, first_difference
 from specbench.measure.paired import compare, shared
+from specbench.measure.plausible import impossible
 from specbench.measure.summary import summarise
+from specbench.measure.theorems import acceptance_when_asked
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling, standardise
@@ -40,6 +42,12 @@ def test_beta_is_the_overlap_at_every_generated_token(sampling: Sampling) -> Non
         assert value == pytest.approx(p.minimum(q).sum().item(), abs=1e-6)
         if sampling.temperature == 0:
             assert value == float(p.argmax() == q.argmax())
+
+
+def kept_record(name: str) -> dict:  # type: ignore[type-arg]
+    (file,) = (Path(__file__).parents[1] / "results" / "kept").glob(f"t5-mini-{name}-*.json.gz")
+    record: dict = json.loads(gzip.decompress(file.read_bytes()))  # type: ignore[type-arg]
+    return record
 
 
 def a_pass(drafted: int, accepted: int, emitted: int | None = None, **times: float) -> dict:  # type: ignore[type-arg]
@@ -64,8 +72,12 @@ PROMPTS = [
 ]
 
 
-def summary(prompts: list[dict] = PROMPTS, greedy: bool = True) -> dict:  # type: ignore[type-arg]
-    return summarise(prompts, gamma=3, greedy=greedy, c_hat=0.1, resamples=200, seed=0)
+def summary(  # type: ignore[type-arg]
+    prompts: list[dict] = PROMPTS, greedy: bool = True, gamma: int | None = 3, falls: bool = False
+) -> dict:
+    return summarise(
+        prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64, falls=falls, resamples=200, seed=0
+    )
 
 
 def test_every_rate_has_its_own_name() -> None:
@@ -78,20 +90,90 @@ def test_every_rate_has_its_own_name() -> None:
     assert s["verify_cost"] == pytest.approx(1.5)
     assert s["speedup_predicted"] == pytest.approx(theory.walltime_improvement(8 / 11, 3, 0.1))
     assert s["speedup_calibrated"] == pytest.approx(theory.expected_tokens(8 / 11, 3) / (3 * 0.1 + 1.5 + 0.01))
-    assert s["speedup_explained"] == pytest.approx(11 / 5 / (0.3 + 1.5 + 0.01))
+    assert s["prediction"] == "Eq. 1"
     assert s["operations_predicted"] == pytest.approx(theory.operations_increase(8 / 11, 3, 0.1))
     assert s["tokens_per_pass_histogram"] == {1: 2, 2: 1, 3: 1, 4: 1}
     assert s["identical"] == 1.0 and s["lossless"]
 
 
 def test_a_gamma_that_changed_from_pass_to_pass_predicts_nothing() -> None:
-    s = summarise(PROMPTS, gamma=None, greedy=True, c_hat=0.1, resamples=100, seed=0)
+    s = summary(gamma=None)
+    assert s["prediction"] is None
     for key in ("tokens_per_pass_predicted", "speedup_predicted", "speedup_calibrated", "operations_predicted"):
         assert s[key] is None
     assert s["drafted_per_pass"] == pytest.approx(13 / 5)
     assert s["verify_cost"] == pytest.approx(1.5)
-    assert s["speedup_explained"] == pytest.approx(11 / 5 / (13 / 5 * 0.1 + 1.5 + 0.01))
     assert s["speedup_measured"] == summary()["speedup_measured"]
+
+
+def test_where_agreement_falls_with_the_position_one_alpha_is_no_prediction() -> None:
+    """A draft whose first token is always right, its second half of the time, its third never. Teacher forcing scores
+    its first tokens, so that alpha is 1; 2.5 tokens a pass are right, of which Eq. 1 would make 4."""
+    text = [a_pass(3, 1), a_pass(3, 2)] * 10
+    prompts = [raw(50, text, [1.0] * 50)] * 2
+    one_alpha, falling = summary(prompts), summary(prompts, falls=True)
+    assert one_alpha["tokens_per_pass_predicted"] == pytest.approx(4)
+    assert falling["prediction"] == "by position"
+    assert falling["tokens_per_pass_predicted"] == pytest.approx(2.5) == falling["tokens_per_pass"]
+    assert falling["speedup_predicted"] == pytest.approx(2.5 / (3 * 0.1 + 1))
+    assert falling["speedup_calibrated"] == pytest.approx(2.5 / (0.3 + 1.5 + 0.01)) == falling["speedup_measured"]
+    assert falling["operations_predicted"] == pytest.approx((3 * 0.1 + 3 + 1) / 2.5) == falling["operations"]
+
+
+def test_the_kept_blockwise_record_is_predicted_by_position() -> None:
+    """1.52 tokens a pass at T=0, γ=3; Eq. 1 says 1.88. What is left of the difference is that texts end."""
+    record = kept_record("blockwise-ende-mini-T0-g3")
+    assert record["summary"]["tokens_per_pass"] == pytest.approx(1.52, abs=0.01)
+    accepted = acceptance_when_asked(record["prompts"], 3, record["config"]["max_new_tokens"])
+    assert theory.expected_tokens(record["summary"]["alpha"], 3) == pytest.approx(1.88, abs=0.01)
+    assert theory.expected_tokens_by_position(accepted) == pytest.approx(1.66, abs=0.01)
+
+
+def test_a_token_that_was_not_proposed_though_there_was_room_was_not_accepted() -> None:
+    """Half of the passes propose nothing; the last has room for one token; one accepts the end of the text."""
+    passes = [a_pass(2, 2), a_pass(0, 0), a_pass(0, 0), a_pass(2, 1, emitted=1)]
+    assert acceptance_when_asked([raw(6, passes, [])], 2, 64) == [0.5, 0.5]
+    assert acceptance_when_asked([raw(6, passes, [])], 2, 7) == [0.5, 1.0]  # there is no room for a second one
+
+
+def test_passes_are_summed_as_they_were() -> None:
+    """A look-up that proposes in one pass of ten. v is of that pass; what a pass costs is nearer to 1."""
+    passes = [a_pass(3, 0, verify_s=1.6)] + [a_pass(0, 0, verify_s=1.0, draft_s=0.0)] * 9
+    s = summary([raw(10, passes, [0.0] * 10)] * 2, falls=True)
+    assert s["verify_cost"] == 1.6
+    assert s["checking_per_pass"] == pytest.approx((1.6 + 9) / 10)
+    spent = s["drafting_per_pass"] + s["checking_per_pass"] + s["accepting_per_pass"]
+    assert s["tokens_per_pass"] / spent == pytest.approx(s["speedup_measured"])
+    assert s["operations"] == pytest.approx((3 * 1.1 + 10) / 10)
+    assert s["operations_predicted"] == pytest.approx(s["operations"])
+
+
+def test_the_interval_of_a_speedup_holds_that_steps_vary() -> None:
+    """Twenty prompts whose times are alike in all, though a step in ten took ten times as long: resampling prompts
+    alone would give an interval of no width."""
+    prompts = [raw(10, [a_pass(3, 1)] * 5, [1.0] * 10) for _ in range(20)]
+    for prompt in prompts:
+        prompt["baseline"]["steps_s"] = [0.5] * 9 + [5.5]
+    s = summary(prompts)
+    assert s["speedup_low"] < 0.9 * s["speedup_measured"] and s["speedup_high"] > 1.1 * s["speedup_measured"]
+
+
+@pytest.mark.parametrize(
+    ("v", "speedup", "low", "said"),
+    [
+        (1.3, 1.5, 1.4, []),
+        (0.95, 2.05, 1.9, []),  # within what kernels and medians may do
+        (0.22, 1.5, 1.4, ["v = 0.22: checking several tokens cannot"]),
+        (1.3, 2.5, 1.9, ["a speedup of 2.50 at 2.00 tokens a pass"]),
+        (1.3, 2.1, 2.05, ["a speedup of 2.10 at 2.00 tokens a pass"]),
+        (0.218, 15.45, 5.53, ["v = 0.22", "a speedup of 15.45 at 2.00"]),
+        (None, None, None, []),
+    ],
+)
+def test_what_no_machine_can_do(v: float | None, speedup: float | None, low: float | None, said: list[str]) -> None:
+    found = impossible({"verify_cost": v, "speedup_measured": speedup, "speedup_low": low, "tokens_per_pass": 2.0})
+    assert len(found) == len(said)
+    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
 
 
 def test_measured_speedup_is_seconds_per_token_over_seconds_per_token() -> None:
@@ -120,9 +202,7 @@ def test_what_was_drafted_after_an_accepted_end_of_text_was_not_reached() -> Non
     bigram record at T=0 and γ=7, whose texts end inside a proposal 13 times."""
     rows = acceptance_by_position([a_pass(6, 2, emitted=2), a_pass(6, 1)])
     assert [(row["reached"], row["accepted"]) for row in rows] == [(2, 2), (2, 1), (0, 0), (0, 0), (0, 0), (0, 0)]
-    kept = Path(__file__).parents[1] / "results" / "kept"
-    (file,) = kept.glob("t5-mini-bigram-ende-mini-T0-g7-*.json.gz")
-    prompts = json.loads(gzip.decompress(file.read_bytes()))["prompts"]
+    prompts = kept_record("bigram-ende-mini-T0-g7")["prompts"]
     rows = acceptance_by_position([p for prompt in prompts for p in prompt["speculative"]["passes"]])
     assert [(row["reached"], row["accepted"]) for row in rows[1:3]] == [(100, 74), (38, 8)]
 

@@ -54,6 +54,17 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     assert len(prompt["beta"]) == len(prompt["baseline"]["tokens"]) == len(prompt["baseline"]["steps_s"])
 
 
+def test_a_record_of_an_older_version_is_shown_with_the_numbers_of_this_one(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    run("gamma=3")
+    (file,) = (tmp_path / "runs").glob("*.json")
+    record = json.loads(file.read_text())
+    new = ("prediction", "operations", "drafting_per_pass", "checking_per_pass", "accepting_per_pass")
+    expected = {key: record["summary"].pop(key) for key in new}
+    store.write(tmp_path, record)
+    _, out, _, _ = run("gamma=3")
+    assert "already there" in out and f"{expected['operations']:.2f}×" in out
+
+
 def test_the_same_config_is_not_run_twice_unless_forced(run) -> None:  # type: ignore[no-untyped-def]
     _, first, _, one = run()
     _, again, _, two = run()

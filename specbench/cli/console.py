@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from specbench.measure.theorems import BY_POSITION
 from specbench.stats import FEW_PROMPTS
+from specbench.theory import expected_tokens
 
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 
@@ -93,9 +95,24 @@ def _rule(s: dict[str, Any]) -> str:
     return f"[bold]{s['accept']}{' (lossy)' if s['lossy'] else ''}[/bold], "
 
 
-def _eq_1(s: dict[str, Any]) -> str:
+def _predicted_tokens(s: dict[str, Any]) -> str:
     predicted = s["tokens_per_pass_predicted"]
-    return "γ follows the text; Eq. 1 has one γ" if predicted is None else f"Eq. 1 predicts {predicted:.2f}"
+    if predicted is None:
+        return "γ follows the text; Eq. 1 has one γ"
+    if s["prediction"] == BY_POSITION:
+        bound = expected_tokens(s.get("alpha_rule", s["alpha"]), s["gamma"])
+        return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
+    return f"Eq. 1 predicts {predicted:.2f}"
+
+
+def _theorem(s: dict[str, Any], number: str) -> str:
+    return f"Theorem {number}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
+
+
+def _calibration(s: dict[str, Any]) -> str:
+    if s["prediction"] == BY_POSITION:
+        return "predicted tokens per pass over what these passes cost"
+    return "Theorem 3.8 with v + overhead for its 1"
 
 
 def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -103,26 +120,43 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
         *_under_rule(s),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
-        ("tokens per pass", _number(s["tokens_per_pass"], 2), _eq_1(s)),
+        ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         ("verify cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
-        ("speedup predicted", _number(s["speedup_predicted"], 2), "Theorem 3.8"),
-        ("speedup calibrated", _number(s["speedup_calibrated"], 2), "Theorem 3.8 with v + overhead for its 1"),
+        ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
+        ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
         ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
         (
             "  end to end",
             _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
             "with encoder and prefill",
         ),
-        ("operations", _number(s["operations_predicted"], 2) + "×", "Theorem 3.11"),
+        ("operations", _number(s["operations"], 2) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:
         name = {"bleu": "BLEU", "rouge": "ROUGE-L"}[s["quality_metric"]]
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
-        rows.append((name, both, "target alone / speculative"))
+        rows.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
         rows.append(("identical texts", f"{100 * s['identical']:.1f}%", "the target's own greedy text"))
     return rows
+
+
+def _predicted_operations(s: dict[str, Any]) -> str:
+    predicted = s["operations_predicted"]
+    return "counted" if predicted is None else f"counted; {_theorem(s, '3.11')}: {predicted:.2f}×"
+
+
+def _quality_difference(s: dict[str, Any]) -> str:
+    if s["identical"] == 1:
+        return ""
+    if s["lossless"] and s["temperature"] > 0:
+        return "; two samples of one distribution"
+    low, high = s.get("quality_difference_low"), s.get("quality_difference_high")
+    if low is None or high is None:
+        return ""
+    verdict = "no difference shown" if low <= 0 <= high else "they differ"
+    return f"; {verdict}: {s['quality_difference']:+.1f} \\[{low:+.1f}, {high:+.1f}]"
 
 
 def _under_rule(s: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -152,12 +186,13 @@ def remarks(s: dict[str, Any]) -> list[str]:
         )
     if s.get("accept") == "block":
         lines.append("Eq. 1 and Theorem 3.8 are of Algorithm 1; block verification has as many tokens a pass or more")
-    if s["speedup_explained"] is not None and s["speedup_measured"] is not None and s["speedup_measured"] < 1:
-        drafting, checking = (s["gamma"] or s["drafted_per_pass"]) * s["c"], s["verify_cost"]
-        eaten = "drafting" if drafting > checking - 1 else "checking γ+1 tokens at once"
+    if s["speedup_measured"] is not None and s["speedup_measured"] < 1:
+        drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
+        most = "drafting" if drafting > checking - 1 else "checking several tokens at once"
         lines.append(
             f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
-            f"{checking:.2f} (checking) + {s['overhead']:.2f} (accepting) target steps; most of it is {eaten}"
+            f"{checking:.2f} (checking) + {s['accepting_per_pass']:.2f} (accepting) target steps in the mean; most of "
+            f"it is {most}"
         )
     if s.get("prompts_cut"):
         lines.append(

@@ -9,11 +9,13 @@ from specbench.config.schema import DraftConfig
 @dataclass(frozen=True)
 class Kind:
     """`weights`: it is a model, with a folder, a hub id or a shipped one. `text`: it is fitted on training text.
-    `inside`: it works inside the target, on its layers or states."""
+    `inside`: it works inside the target, on its layers or states. `falls`: it agrees less the further ahead it drafts,
+    for a whole proposal comes from one place, so that one alpha does not describe it."""
 
     weights: bool = False
     text: bool = False
     inside: bool = False
+    falls: bool = False
     paper: bool = True  # the paper measures such drafts
 
 
@@ -23,11 +25,11 @@ DRAFT_KINDS = {
     "bigram": Kind(text=True),
     "ngram": Kind(text=True, paper=False),
     "random": Kind(),
-    "lookup": Kind(paper=False),
-    "retrieval": Kind(text=True, paper=False),
+    "lookup": Kind(falls=True, paper=False),
+    "retrieval": Kind(text=True, falls=True, paper=False),
     "cascade": Kind(paper=False),
     "early-exit": Kind(inside=True, paper=False),
-    "blockwise": Kind(weights=True, inside=True, paper=False),
+    "blockwise": Kind(weights=True, inside=True, falls=True, paper=False),
 }
 
 

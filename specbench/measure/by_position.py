@@ -16,12 +16,12 @@ Pass = Mapping[str, Any]  # a pass as records hold it
 def reached_and_accepted(a_pass: Pass, positions: int, asked: int | None = None) -> NDArray[np.int64]:
     """Whether each of the first `positions` positions was reached, and whether it was accepted: [positions, 2].
 
-    `asked` is how many tokens the pass was to draft. With it, a token that the draft did not propose counts as
-    rejected, which is what it costs the pass; without it, as not reached.
+    `asked` is how many tokens the pass was to draft. With it, a token that was not proposed, or that came after an
+    accepted end of text, counts as rejected, for the pass goes without it; without it, as not reached.
     """
     ended = a_pass["emitted"] <= a_pass["accepted"]  # the end of the text was among the accepted tokens
-    offered = a_pass["emitted"] if ended else a_pass["drafted"] if asked is None else max(asked, a_pass["drafted"])
-    accepted = min(a_pass["accepted"], offered)
+    offered = asked if asked is not None else a_pass["emitted"] if ended else a_pass["drafted"]
+    accepted = min(a_pass["accepted"], a_pass["emitted"])
     places = np.arange(positions)
     return np.stack([(places < offered) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
 

@@ -9,20 +9,32 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from specbench import theory
+import numpy as np
+
 from specbench.measure.by_position import acceptance_by_position
+from specbench.measure.pass_costs import operations, pass_costs
+from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, unpredicted
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 RawPrompt = dict[str, Any]
-PREDICTED = ("speedup_predicted", "speedup_calibrated", "speedup_explained")  # not measured, so given in any case
 
 
 def summarise(
-    prompts: Sequence[RawPrompt], *, gamma: int | None, greedy: bool, c_hat: float, resamples: int, seed: int
+    prompts: Sequence[RawPrompt],
+    *,
+    gamma: int | None,
+    greedy: bool,
+    c_hat: float,
+    max_new_tokens: int,
+    falls: bool,
+    resamples: int,
+    seed: int,
 ) -> dict[str, Any]:
     """The measured and predicted columns of a run, without what the config and the texts say.
 
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
+    `falls`: the draft agrees less the further ahead it drafts, so that predictions are made from the acceptance at each
+    position (`measure.theorems`).
     Speedups are None where the texts differ by more than rounding: a faster wrong answer has no speed. Under a lossy
     rule texts may differ, and speeds are given: `lossy` goes with them, `alpha_rule` is the share that the rule keeps
     (along the target's own text), and the predictions are made from it.
@@ -32,15 +44,12 @@ def summarise(
     alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
     lossy = all("rule" in prompt for prompt in prompts)
     ruled = under_rule(prompts, resamples, seed) if lossy else {}
-    alpha_used = ruled.get("alpha_rule", alpha.value)
     step_s = median(steps_s)
     full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
     drafting = [a_pass["draft_s"] / a_pass["drafted"] for a_pass in passes if a_pass["drafted"]]
-    c = median(drafting) / step_s if drafting else None
-    verify_cost = median(a_pass["verify_s"] for a_pass in full) / step_s if full else None
-    overhead = median(a_pass["accept_s"] for a_pass in passes) / step_s
     drafted = sum(a_pass["drafted"] for a_pass in passes)
-    emitted = sum(a_pass["emitted"] for a_pass in passes)
+    spent, emitted = operations(passes, c_hat)
+    costs = pass_costs(prompts)
     differing = [p["difference"] for p in prompts if p.get("difference")]
     wrong = [difference for difference in differing if not difference["is_rounding"]]
     summary: dict[str, Any] = {
@@ -53,13 +62,16 @@ def summarise(
         **ruled,
         "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
-        "tokens_per_pass_predicted": theory.expected_tokens(alpha_used, gamma) if gamma else None,
-        "c": c,
-        "verify_cost": verify_cost,
-        "overhead": overhead,
+        "c": median(drafting) / step_s if drafting else None,
+        "verify_cost": median(a_pass["verify_s"] for a_pass in full) / step_s if full else None,
+        "overhead": median(a_pass["accept_s"] for a_pass in passes) / step_s,
         "target_step_s": step_s,
+        # What the mean pass takes, in mean target steps.
+        "drafting_per_pass": costs.drafting,
+        "checking_per_pass": costs.checking,
+        "accepting_per_pass": costs.accepting,
         "c_hat": c_hat,
-        "operations_predicted": theory.operations_increase(alpha_used, gamma, c_hat) if gamma else None,
+        "operations": spent / emitted,
         "drafted_per_pass": drafted / len(passes),
         "identical": 1 - sum(map(_differs, prompts)) / len(prompts) if greedy else None,
         "lossless": not wrong and not lossy,
@@ -67,10 +79,16 @@ def summarise(
         "acceptance_by_position": acceptance_by_position(passes),
         "tokens_per_pass_histogram": dict(sorted(Counter(a_pass["emitted"] for a_pass in passes).items())),
     }
+    if gamma is None:
+        summary |= unpredicted()
+    elif falls:
+        summary |= by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, summary)
+    else:
+        summary |= by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, summary)
     if all("lenient" in prompt for prompt in prompts):
         summary["lenience"] = under_lenience(prompts, resamples, seed)
-    found = speedups(prompts, summary, gamma=gamma, resamples=resamples, seed=seed)
-    return summary | (dict.fromkeys(found, None) | {k: found[k] for k in PREDICTED} if wrong else found)
+    measured = speedups(prompts, resamples=resamples, seed=seed)
+    return summary | (dict.fromkeys(measured) if wrong else measured)
 
 
 def under_rule(prompts: Sequence[RawPrompt], resamples: int, seed: int) -> dict[str, Any]:
@@ -98,29 +116,20 @@ def under_lenience(prompts: Sequence[RawPrompt], resamples: int, seed: int) -> l
     return rows
 
 
-def speedups(
-    prompts: Sequence[RawPrompt], summary: dict[str, Any], *, gamma: int | None, resamples: int, seed: int
-) -> dict[str, Any]:
-    """Predicted, calibrated and measured speedups.
+def speedups(prompts: Sequence[RawPrompt], *, resamples: int, seed: int) -> dict[str, Any]:
+    """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts. At
+    T = 0, where the texts are the same, that is the ratio of the times; at T > 0, where they have other lengths, it is
+    still fair.
 
-    Measured is time per token of the baseline over that of speculative decoding, totals over all prompts: at T = 0,
-    where the texts are the same, the ratio of the times; at T > 0, where they have other lengths, still fair.
+    The intervals draw prompts again, and within each prompt its steps and its passes. A machine that was slower for
+    minutes is in them only as far as it was slower on some prompts and not on others.
     """
-    alpha, c, verify_cost = summary.get("alpha_rule", summary["alpha"]), summary["c"], summary["verify_cost"]
-    decode = bootstrap([_times(p, ("decode_s",)) for p in prompts], ratio_of_ratios, resamples, seed)
-    whole = bootstrap([_times(p, ("decode_s", "start_s")) for p in prompts], ratio_of_ratios, resamples, seed)
-    known = c is not None and verify_cost is not None
+    variances = [_variances(prompt) for prompt in prompts]
+    decode, whole = (
+        bootstrap([_times(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances)
+        for parts in (("decode_s",), ("decode_s", "start_s"))
+    )
     return {
-        "speedup_predicted": theory.walltime_improvement(alpha, gamma, c) if gamma and c is not None else None,
-        "speedup_calibrated": (
-            theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"]) if gamma and known else None
-        ),
-        "speedup_explained": (
-            summary["tokens_per_pass"]
-            / ((gamma or summary["drafted_per_pass"]) * c + verify_cost + summary["overhead"])
-            if known
-            else None
-        ),
         "speedup_measured": decode.value,
         "speedup_low": decode.low,
         "speedup_high": decode.high,
@@ -143,3 +152,10 @@ def _times(prompt: RawPrompt, parts: Sequence[str]) -> tuple[float, int, float, 
         sum(speculative[part] for part in parts),
         len(speculative["tokens"]),
     )
+
+
+def _variances(prompt: RawPrompt) -> tuple[float, float, float, float]:
+    """The variance of each of `_times` if the steps and the passes of this prompt were drawn again."""
+    passes_s = [p["draft_s"] + p["verify_s"] + p["accept_s"] for p in prompt["speculative"]["passes"]]
+    steps_s = prompt["baseline"]["steps_s"]
+    return len(steps_s) * float(np.var(steps_s)), 0.0, len(passes_s) * float(np.var(passes_s)), 0.0

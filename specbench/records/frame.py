@@ -24,7 +24,8 @@ SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE]
 METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}  # what tables call a score
 EXPECTED = [
     *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
-    "tokens_per_pass", "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
+    "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
+    "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "created",
 ]  # fmt: skip
 
@@ -164,6 +165,7 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
         frame[column] = [said is True for said in frame[column]]
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
+    frame["prediction"] = frame["prediction"].fillna("Eq. 1").where(frame["gamma"].notna())  # older: always from one α
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]

@@ -6,17 +6,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from specbench.config import RunConfig
+from specbench.config.kinds import DRAFT_KINDS
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
 from specbench.models.load import name_of
-from specbench.quality import quality
+from specbench.quality import quality, quality_difference
 from specbench.records import store
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
 
 UNITS = {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"}
+
+REMOVED = ("speedup_explained",)  # columns that summaries had once
 
 
 def make_record(
@@ -30,6 +33,8 @@ def make_record(
         gamma=settled["gamma"],
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=parts.draft.operations / parts.target.operations,
+        max_new_tokens=config.max_new_tokens,
+        falls=DRAFT_KINDS[config.draft.kind].falls and config.simulate.alpha is None,
         resamples=config.resamples,
         seed=config.seed,
     )
@@ -41,7 +46,7 @@ def make_record(
         "accept": rule_label(config.accept),
         "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,
-        **(_quality(config, prompts) if config.simulate.alpha is None else NO_QUALITY),
+        **_quality(config, prompts),
         "device": config.device,
         "dtype": config.dtype,
         "engine": parts.engine,
@@ -62,6 +67,22 @@ def make_record(
         "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
         "prompts": prompts,
     }
+
+
+def resummarised(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with the numbers of its summary made anew from its raw prompts, as this version makes them."""
+    summary, config = record["summary"], record["config"]
+    measured = summarise(
+        record["prompts"],
+        gamma=summary["gamma"],
+        greedy=summary["temperature"] == 0 and not summary["simulated"],
+        c_hat=summary["c_hat"],
+        max_new_tokens=config["max_new_tokens"],
+        falls=DRAFT_KINDS[config["draft"]["kind"]].falls and not summary["simulated"],
+        resamples=config["resamples"],
+        seed=config["seed"],
+    )
+    return record | {"summary": {key: value for key, value in summary.items() if key not in REMOVED} | measured}
 
 
 def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str, Any]:
@@ -91,17 +112,23 @@ def _names(config: RunConfig) -> dict[str, Any]:
     }
 
 
-# Texts of a simulated run mean nothing.
-NO_QUALITY = {"quality_metric": None, "quality_baseline": None, "quality_speculative": None}
+QUALITY = (
+    "quality_metric", "quality_baseline", "quality_speculative",
+    "quality_difference", "quality_difference_low", "quality_difference_high",
+)  # fmt: skip
 
 
 def _quality(config: RunConfig, prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Scores of the texts, and that of speculative decoding less the target's own, row against row. Texts of a
+    simulated run mean nothing."""
+    metric = config.task.metric
+    if metric is None or config.simulate.alpha is not None:
+        return dict.fromkeys(QUALITY)
     references = [prompt["reference"] for prompt in prompts]
-    scores = {
-        f"quality_{way}": quality(config.task.metric, [prompt[way]["text"] for prompt in prompts], references)
-        for way in ("baseline", "speculative")
-    }
-    return {"quality_metric": config.task.metric, **scores}
+    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in ("baseline", "speculative"))
+    less = quality_difference(metric, ours, alone, references)
+    values = (metric, quality(metric, alone, references), quality(metric, ours, references))
+    return dict(zip(QUALITY, (*values, less.value, less.low, less.high), strict=True))
 
 
 def _tokens_of(prompts: list[dict[str, Any]]) -> set[int]:

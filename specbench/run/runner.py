@@ -19,7 +19,7 @@ from specbench.run.gamma import with_gamma
 from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
 from specbench.run.measure_prompt import measure_prompt, warm_up
-from specbench.run.record import failed_record, make_record
+from specbench.run.record import failed_record, make_record, resummarised
 
 
 class Progress(Protocol):
@@ -54,7 +54,8 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
     if agree(not config.force and _finished(file, progress) is not None):
-        return Result(file, store.read(file), reused=True)
+        record = store.read(file)
+        return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
     with Journal(config.results, run_id) as journal, _device(config, progress) as device:
         try:
             with translated_errors(config):

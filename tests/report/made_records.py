@@ -23,12 +23,14 @@ def make(
     c: float = 0.2,
     prompts: int = 6,
     seed: int = 0,
+    falls: bool = False,
     **summary: Any,
 ) -> str:
     """Write a record and return its id. `summary` replaces what the summary says."""
     draw = np.random.default_rng([seed, gamma, int(10 * temperature)])
     rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
-    measured = summarise(rows, gamma=gamma, greedy=temperature == 0, c_hat=0.1, resamples=200, seed=0)
+    settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64, "resamples": 200, "seed": 0}
+    measured = summarise(rows, greedy=temperature == 0, falls=falls, **settings)
     names = {"target": target, "draft": draft, "task": task, "temperature": temperature, "gamma": gamma}
     run_id = f"{target}-{draft}-{task}-T{temperature:g}-g{gamma}-{draw.integers(2**32):08x}"
     rest = {

@@ -16,6 +16,7 @@ from specbench.report.tables import TABLES
 
 SCORED = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculative": 28.5}
 LOSSY = SCORED | {
+    "quality_difference": -1.5, "quality_difference_low": -3.0, "quality_difference_high": 0.1,
     "lossy": True, "lossless": False, "alpha_rule": 0.9, "alpha_rule_low": 0.88, "alpha_rule_high": 0.92,
     "strayed": 0.125, "identical": 0.25,
 }  # fmt: skip
@@ -56,7 +57,8 @@ def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     table = TABLES["beyond"](Records(tmp_path))
     shown = table.shown.set_index("record")
     exact, lenient, typical = (shown.loc[digest(few[key])] for key in ("exact 5", "lenient", "typical"))
-    assert exact["measured"] == "1.50 [1.40, 1.60]" and exact["quality"] == "BLEU 28.5 (-1.5)"
+    assert exact["measured"] == "1.50 [1.40, 1.60]" and exact["quality"] == "BLEU 28.5"
+    assert (lenient["quality"], typical["quality"]) == ("BLEU 28.5 (-1.5 [-3.0, +0.1])",) * 2
     assert (exact["lossless"], exact["under the rule"], exact["identical"]) == ("yes", "–", "100%")
     assert (lenient["rule"], lenient["lossless"], lenient["identical"]) == ("lenient l=0.3", "lossy, TV 0.125", "25%")
     assert lenient["under the rule"] == "0.90 [0.88, 0.92]" and typical["T"] == "1"
@@ -68,6 +70,16 @@ def test_what_a_row_says(few: dict[str, str], tmp_path: Path) -> None:
     assert latex.isascii() and r"$\varepsilon$=0.09" in latex
     under = "\n".join(table.notes)
     assert "make beyond" in under and "target.path=FOLDER" in under
+
+
+def test_scores_are_compared_row_against_row_and_two_samples_not_at_all(tmp_path: Path) -> None:
+    """Records of older versions hold no difference of scores; here all texts are alike. Exact at T=1 is no loss."""
+    sampled = make(tmp_path, temperature=1.0, seed=1, **SCORED)
+    lossy = LOSSY | dict.fromkeys(key for key in LOSSY if key.startswith("quality_difference"))
+    older = make(tmp_path, seed=2, accept="lenient l=0.3", **lossy)
+    shown = TABLES["beyond"](Records(tmp_path)).shown.set_index("record")
+    assert shown.loc[digest(sampled), "quality"] == "BLEU 28.5"
+    assert shown.loc[digest(older), "quality"] == "BLEU 28.5 (+0.0 [+0.0, +0.0])"
 
 
 def test_the_newest_over_the_most_prompts_fills_a_row(tmp_path: Path) -> None:

@@ -83,6 +83,18 @@ def test_table_4_has_paper_theory_and_ours(records: Records) -> None:
     assert shown["best γ"].tolist()[1] == "9"
 
 
+def test_table_4_says_what_a_prediction_is_made_from(tmp_path: Path) -> None:
+    falling = make(tmp_path, draft="lookup", falls=True, seed=1)
+    even = make(tmp_path)
+    older = make(tmp_path, draft="bigram", summary_prediction=None, seed=2)
+    table = TABLES["table4"](Records(tmp_path))
+    shown = table.shown.set_index("record")["EXP"]
+    assert shown[digest(falling)].endswith(" by position")
+    assert not shown[digest(even)].endswith("position") and not shown[digest(older)].endswith("position")
+    made_from = table.values.set_index("run_id")["prediction"]
+    assert (made_from[falling], made_from[even], made_from[older]) == ("by position", "Eq. 1", "Eq. 1")
+
+
 def test_values_are_those_of_the_record(records: Records) -> None:
     values = pd.read_csv(io.StringIO(render(TABLES["table4"](records), "csv")))
     ours = values.dropna(subset="run_id")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.quality import quality_difference
 from specbench.records.frame import METRICS, Records
 from specbench.report.comparison import ENTRY, among, fastest, planned, rivals
 from specbench.report.paper import experiment, fill
@@ -16,10 +17,12 @@ from specbench.report.tables import notes
 
 Row = dict[str, Any]
 GROUP = ["target", "task", "temperature"]
+DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
 TAKEN = [
     "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
     "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "strayed",
-    "quality_metric", "quality_baseline", "quality_speculative", "identical", "prompts", "hardware", "run_id",
+    "quality_metric", "quality_baseline", "quality_speculative", *DIFFERENCE, "identical", "prompts",
+    "hardware", "run_id",
 ]  # fmt: skip
 TITLE = "Beyond the paper. Every draft and every rule"
 
@@ -33,6 +36,7 @@ def beyond(records: Records) -> Table:
     rows += [_ours(record) for _, record in fastest(frame[pd.Series(own, index=frame.index, dtype=bool)]).iterrows()]
     groups = list(dict.fromkeys(_group(row) for row in rows))
     rows.sort(key=lambda row: groups.index(_group(row)))  # stable: within a group the plan's own order
+    rows = [_with_difference(row, records) for row in rows]
     values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "command"])
     missing = bool((values["state"] == "no record").any())
     under = [
@@ -40,8 +44,9 @@ def beyond(records: Records) -> Table:
         "target's text. v: verify cost. measured: decoding time a token, target alone over speculative. [95% interval, "
         "bootstrap over prompts]",
         "lossy: what comes out is not the target's own distribution, by TV a token (mean total variation along its "
-        "text). quality: of the run's texts, and how much better or worse than the target's alone; at T=1 two samples "
-        "of the target differ as well. identical: share of texts that are the target's own, at T=0.",
+        "text). quality: of the run's texts, and by how much it differs from that of the target's alone, row against "
+        "row; none is given between two samples of one distribution (lossless, T > 0). identical: share of texts that "
+        "are the target's own, at T=0.",
         *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *(_filling() if missing else []),
         *notes.silent("beyond"),
@@ -102,8 +107,25 @@ def _show(row: Row) -> Row:
 
 
 def _quality(row: Row) -> str:
-    """'BLEU 28.5 (-1.5)'."""
-    metric, alone, ours = row["quality_metric"], row["quality_baseline"], row["quality_speculative"]
+    """'BLEU 28.5 (-1.5 [-3.0, +0.1])'; of two samples of one distribution, which differ without any loss, no
+    difference."""
+    metric, ours = row["quality_metric"], row["quality_speculative"]
     if metric is None or pd.isna(metric):
         return NONE
-    return f"{METRICS[metric]} {number(ours, 1)} ({ours - alone:+.1f})"
+    score = f"{METRICS[metric]} {number(ours, 1)}"
+    alike = row["state"] == "lossless" and (row["temperature"] > 0 or row["identical"] == 1)
+    less, low, high = (row[key] for key in DIFFERENCE)
+    if alike or low is None or pd.isna(low):
+        return score
+    return f"{score} ({less:+.1f} [{low:+.1f}, {high:+.1f}])"
+
+
+def _with_difference(row: Row, records: Records) -> Row:
+    """Records of older versions have no paired difference of scores; it is made from their texts."""
+    low = row.get("quality_difference_low")
+    if row["state"] == "no record" or not pd.isna(low) or row["quality_metric"] not in METRICS:
+        return row
+    prompts = records.whole(row["run_id"])["prompts"]
+    ours, alone = ([prompt[way]["text"] for prompt in prompts] for way in ("speculative", "baseline"))
+    less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] for prompt in prompts])
+    return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))

@@ -1,0 +1,63 @@
+"""What the paper's theorems make of a run's own alpha, c and v.
+
+Eq. 1 has one alpha for every position of a proposal. Where a draft agrees less the further ahead it drafts (heads that
+predict several tokens at once, copies that go on from one place), Eq. 1 is no prediction but an upper bound. There the
+acceptance at each position takes alpha's place: 1 + a_1 + a_1 a_2 + ... in the place of 1 + alpha + alpha^2 + ...
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specbench import theory
+from specbench.measure.by_position import reached_and_accepted
+from specbench.measure.pass_costs import PassCosts
+
+EQUATION_1, BY_POSITION = "Eq. 1", "by position"
+
+
+def acceptance_when_asked(prompts: Sequence[Mapping[str, Any]], gamma: int, max_new_tokens: int) -> list[float]:
+    """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it. A token that
+    was not proposed counts as rejected."""
+    counts = np.zeros((gamma, 2), np.int64)
+    for prompt in prompts:
+        done = 0
+        for a_pass in prompt["speculative"]["passes"]:
+            counts += reached_and_accepted(a_pass, gamma, asked=min(gamma, max_new_tokens - done - 1))
+            done += a_pass["emitted"]
+    return [float(accepted / reached) if reached else 0.0 for reached, accepted in counts]
+
+
+def by_equation_1(alpha: float, gamma: int, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead for its 1 (`speedup_calibrated`)."""
+    c, verify_cost = summary["c"], summary["verify_cost"]
+    known = c is not None and verify_cost is not None
+    return {
+        "prediction": EQUATION_1,
+        "tokens_per_pass_predicted": theory.expected_tokens(alpha, gamma),
+        "speedup_predicted": None if c is None else theory.walltime_improvement(alpha, gamma, c),
+        "speedup_calibrated": (
+            theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"]) if known else None
+        ),
+        "operations_predicted": theory.operations_increase(alpha, gamma, summary["c_hat"]),
+    }
+
+
+def by_position(accepted: Sequence[float], costs: PassCosts, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The same from the acceptance at each position, for passes that draft what they drafted in the mean. Calibrated
+    with what these passes cost, for most of them may draft less than gamma."""
+    tokens, drafted = theory.expected_tokens_by_position(accepted), summary["drafted_per_pass"]
+    return {
+        "prediction": BY_POSITION,
+        "tokens_per_pass_predicted": tokens,
+        "speedup_predicted": tokens / (drafted * (summary["c"] or 0.0) + 1),
+        "speedup_calibrated": tokens / costs.total,
+        "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
+    }
+
+
+def unpredicted() -> dict[str, Any]:
+    """Where gamma changed from pass to pass: the theorems have one gamma."""
+    keys = ("tokens_per_pass_predicted", "speedup_predicted", "speedup_calibrated", "operations_predicted")
+    return {"prediction": None, **dict.fromkeys(keys)}
