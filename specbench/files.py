@@ -1,7 +1,8 @@
-"""Files as such: written whole or not at all, and known by their content. Knows no format."""
+"""Files as such: written whole or not at all; and digests, of a file's content and of plain values."""
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -49,3 +50,8 @@ def digest(path: Path) -> str:
             while block := opened.read(2**20):
                 found.update(block)
     return found.hexdigest()
+
+
+def json_digest(value: object, length: int = 8) -> str:
+    """The first `length` hexadecimal digits of the sha256 of `value` as JSON, keys sorted."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]

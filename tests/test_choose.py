@@ -9,6 +9,7 @@ from specbench.cli import main
 from specbench.cli.grid import split
 from specbench.errors import UserError
 from specbench.records import store
+from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -89,7 +90,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     assert "3 texts of it kept from before" in capfd.readouterr().out
     assert samples == {file: file.read_text() for file in (tmp_path / "samples").glob("*.json")}
     assert main(["run", *argv, drafts[1], "sampling.temperature=1", "gamma=2"]) == 0
-    (run,) = store.summaries(tmp_path)
+    (run,) = Catalog(tmp_path).rows()
     assert run["alpha"] == pytest.approx(rows["t5-draft", 1]["alpha"], abs=1e-6)
     assert run["alpha_low"] == pytest.approx(rows["t5-draft", 1]["alpha_low"], abs=1e-6)
 
@@ -144,7 +145,7 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert len(values) == 4 and values == sorted(values, reverse=True)
     best, (proof,) = record["rows"][0], record["verified"]
     assert (proof["draft"], proof["gamma"]) == (best["draft"], best["gamma"])
-    (run,) = store.summaries(tmp_path)
+    (run,) = Catalog(tmp_path).rows()
     assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
     assert proof["off"] == pytest.approx(best["calibrated"]["value"] / proof["measured"] - 1)
     assert "→" in out and " win" in out and "run for real" in out
@@ -161,7 +162,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     for gamma in ("auto", "adaptive", "3", "1"):
         assert main(["run", *keys, f"gamma={gamma}"]) == 0
     out = capfd.readouterr().out
-    rows = {row["gamma_requested"]: row for row in store.summaries(tmp_path)}
+    rows = {row["gamma_requested"]: row for row in Catalog(tmp_path).rows()}
     found = store.read(store.record_file(tmp_path, rows["auto"]["run_id"]))
     best = max(found["gamma"]["probe"], key=lambda one: one["calibrated"]["value"])
     assert rows["auto"]["gamma"] == found["gamma"]["gamma"] == best["gamma"]
@@ -211,5 +212,5 @@ def test_a_resumed_run_keeps_the_gamma_that_was_found(
 
     monkeypatch.setattr(gamma, "choose_gamma", never)
     assert main(keys) == 0
-    (row,) = store.summaries(tmp_path)
+    (row,) = Catalog(tmp_path).rows()
     assert row["processes"] == 2 and row["gamma_requested"] == "auto"

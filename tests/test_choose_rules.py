@@ -10,7 +10,7 @@ from specbench.choose.interleaved import Decoded
 from specbench.cli import main
 from specbench.decoding import Pass, Trace
 from specbench.measure.lossless import Difference
-from specbench.records import store
+from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -48,7 +48,7 @@ def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path,
 
     # The share is that of a run under the rule, to the last digit: both are along the target's own text.
     assert main(["run", *argv, "accept=lenient", "accept.lenience=0.1", "sampling.temperature=1", "gamma=2"]) == 0
-    (run,) = store.summaries(tmp_path)
+    (run,) = Catalog(tmp_path).rows()
     assert run["alpha_rule"] == pytest.approx(rows["lenient l=0.1"]["alpha_rule"], abs=1e-6)
     assert run["strayed"] == pytest.approx(rows["lenient l=0.1"]["strayed"], abs=1e-6)
 
@@ -67,7 +67,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
     tokens = {rule: row["tokens_per_pass"] for rule, row in rows.items()}
     assert tokens["exact"] <= tokens["block"] + 1e-9 <= tokens["lenient l=0.01"]
     assert "t5-draft, lenient l=0.01 (lossy): its text is not the target's own; a token strays by" in out
-    runs = {row["accept"]: row for row in store.summaries(tmp_path)}
+    runs = {row["accept"]: row for row in Catalog(tmp_path).rows()}
     assert {(one["accept"], one["lossy"]) for one in record["verified"]} == {
         (r, row["lossy"]) for r, row in runs.items()
     }

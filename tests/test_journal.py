@@ -13,6 +13,7 @@ import pytest
 from specbench.cli import main
 from specbench.errors import MachineError
 from specbench.records import store
+from specbench.records.catalog import Catalog
 from specbench.records.journal import Journal
 
 Folders = dict[str, Path]
@@ -87,7 +88,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     assert main(arguments(folders, tmp_path / "whole")) == 0
     import specbench.run.runner as runner
 
-    real, measured = runner.measure, []
+    real, measured = runner.measure_prompt, []
 
     def interrupted(*given: object) -> object:
         if len(measured) == 2:
@@ -103,7 +104,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     assert main(arguments(folders, tmp_path / "cut")) == 0
     assert "going on behind 2 prompts" in capfd.readouterr().err
     assert comparable(tmp_path / "whole") == comparable(tmp_path / "cut")
-    (row,) = store.summaries(tmp_path / "cut")
+    (row,) = Catalog(tmp_path / "cut").rows()
     assert row["processes"] == 2
     assert not list((tmp_path / "cut" / "journals").iterdir())
 
@@ -140,4 +141,4 @@ def test_the_content_of_files_is_part_of_a_runs_identity(folders: Folders, tmp_p
     assert main(arguments(folders, tmp_path / "r", *more)) == 0
     rows.write_text(json.dumps({"en": "the old cat", "de": "x"}) + "\n")
     assert main(arguments(folders, tmp_path / "r", *more)) == 0
-    assert len(store.summaries(tmp_path / "r")) == 2
+    assert len(Catalog(tmp_path / "r").rows()) == 2

@@ -9,7 +9,7 @@ import pytest
 import sweeps
 
 from specbench.cli import main
-from specbench.records import store
+from specbench.records.catalog import Catalog
 
 # Two at a time: more would only wait for each other on a small machine.
 MODULES = {
@@ -67,6 +67,6 @@ def test_every_launcher_does_all_jobs_and_tells_of_the_failed_one(
     assert main(argv) == 2
     err = capfd.readouterr().err
     assert "2 of 3 runs done" in err and "failed: gamma=99: must be from 1 to 64" in err
-    rows = sorted(store.summaries(tmp_path), key=lambda row: row["gamma"])
+    rows = sorted(Catalog(tmp_path).rows(), key=lambda row: row["gamma"])
     assert [row["gamma"] for row in rows] == [1, 3]
     assert all(row["identical"] == 1.0 for row in rows)

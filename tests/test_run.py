@@ -12,6 +12,7 @@ from calls import called
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
 from specbench.records import store
+from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +41,7 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     assert code == 0
     summary = record["summary"]
     assert set(COLUMNS) - {"alpha_rule", "strayed"} <= {"run_id", *summary}  # these two are of lossy rules
-    assert (summary["target"], summary["draft"], summary["task"]) == (kind, f"{kind}-draft", "ende")
+    assert (summary["target"], summary["draft"], summary["task"]) == (kind, f"{kind}-draft", "ende (rows.jsonl)")
     assert summary["identical"] == 1.0 and summary["lossless"] and summary["simulated"] is False
     assert 0 <= summary["alpha_low"] <= summary["alpha"] <= summary["alpha_high"] <= 1
     assert summary["prompts"] == 3
@@ -93,7 +94,7 @@ def test_a_sweep_runs_all_and_a_failing_job_fails_alone(run, tmp_path: Path) -> 
     assert code == 2
     assert "gamma=99: must be from 1 to 64" in err and "2 of 3 runs done" in err
     assert any("failed: gamma=99" in line for line in err.splitlines()[-2:])
-    assert sorted(row["gamma"] for row in store.summaries(tmp_path)) == [1, 2]
+    assert sorted(row["gamma"] for row in Catalog(tmp_path).rows()) == [1, 2]
 
 
 def test_a_failed_run_says_why_in_its_record_and_is_run_again(
@@ -106,7 +107,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     code, _, err, record = run()
     assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
     assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 7
-    assert store.summaries(tmp_path) == []
+    assert Catalog(tmp_path).rows() == []
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert "failed: t5-t5-draft-ende" in capfd.readouterr().out
     monkeypatch.undo()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.records import store
+from specbench.records.catalog import Catalog
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 7])
@@ -22,7 +22,7 @@ def test_a_trained_pair_on_captions(shared: Path, tmp_path: Path, gamma: int) ->
         ]
     )  # fmt: skip
     assert code == 0
-    (row,) = store.summaries(tmp_path)
+    (row,) = Catalog(tmp_path).rows()
     assert row["identical"] == 1.0
     assert 0.3 < row["alpha"] < 0.75
     assert 1 < row["tokens_per_pass"] < 1 + gamma

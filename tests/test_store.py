@@ -11,6 +11,7 @@ from specbench.cli import main
 from specbench.cli.results import COLUMNS
 from specbench.errors import MachineError
 from specbench.records import store
+from specbench.records.catalog import Catalog
 
 RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "größer"}, "prompts": [{"text": "x\ny"}]}
 
@@ -18,8 +19,8 @@ RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "
 def test_a_record_is_plain_json_with_its_summary_on_the_first_line(tmp_path: Path) -> None:
     file = store.write(tmp_path, RECORD)
     assert json.loads(file.read_text()) == {"schema": store.SCHEMA, **RECORD, "complete": True}
-    assert store.read_summary(file) == {"run_id": "a-b-T0", **RECORD["summary"]}
-    assert store.summaries(tmp_path) == [store.read_summary(file)]
+    assert store.read_head(file).row == {"run_id": "a-b-T0", **RECORD["summary"]}
+    assert Catalog(tmp_path).rows() == [store.read_head(file).row]
     assert [path.name for path in file.parent.iterdir()] == ["a-b-T0.json"]
 
 
@@ -42,12 +43,12 @@ def test_damaged_records_are_skipped_by_name(tmp_path: Path) -> None:
     (good.parent / "cut.json").write_bytes(good.read_bytes()[:-5])
     (good.parent / "empty.json").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"(cut|empty)\.json: skipped") as caught:
-        assert len(store.summaries(tmp_path)) == 1
+        assert len(Catalog(tmp_path).rows()) == 1
     assert len(caught) == 2
 
 
 def test_no_folder_is_no_record(tmp_path: Path) -> None:
-    assert store.summaries(tmp_path / "nowhere") == []
+    assert Catalog(tmp_path / "nowhere").rows() == []
 
 
 def test_ten_thousand_records_are_read_and_shown_quickly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

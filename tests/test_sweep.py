@@ -12,6 +12,7 @@ from specbench.cli import main, sweep
 from specbench.cli.hydra_app import one_line
 from specbench.config import RunConfig
 from specbench.records import store
+from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -30,7 +31,7 @@ def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -> None:
     """Make runs of these gammas fail while they decode."""
-    real = runner.measure
+    real = runner.measure_prompt
 
     def measure(config: RunConfig, *rest: object) -> object:
         if config.gamma in errors:
@@ -57,7 +58,7 @@ def test_every_kind_of_failure_is_the_jobs_own(
     assert second.startswith("failed: device=cpu: out of memory; lower gamma,") and second.endswith(" (gamma=3)")
     assert third.startswith("failed: gamma=99: must be from 1 to 64, or auto") and third.endswith(" (gamma=99)")
     assert "Traceback" not in err and "specbench: ZeroDivisionError: no mass at all (not expected)" in err
-    assert [row["gamma"] for row in store.summaries(tmp_path)] == [1, 4]
+    assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1, 4]
     assert out.count("random") >= 4  # a line when each is done, and both in the table at the end
 
     record = failed(tmp_path, 2)
@@ -77,7 +78,7 @@ def test_every_kind_of_failure_is_the_jobs_own(
 def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
     argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    real, decoded = runner.measure, []
+    real, decoded = runner.measure_prompt, []
 
     def second_fails(*given: object) -> object:
         if decoded:
@@ -98,7 +99,7 @@ def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
 
 
 def test_a_fault_in_any_other_verb_is_told_in_the_same_way(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
-    monkeypatch.setattr("specbench.records.store.summaries", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("specbench.records.catalog.Catalog.rows", lambda *_, **__: 1 / 0)
     assert main(["results"]) == 1
     err = capfd.readouterr().err
     assert "ZeroDivisionError" in err and "please report it" in err.splitlines()[-1]
@@ -128,7 +129,7 @@ def test_ctrl_c_stops_all_and_says_what_is_done(
         "1 runs done; 'specbench results' shows all records",
         "specbench: interrupted; what was finished is kept",
     ]
-    assert [row["gamma"] for row in store.summaries(tmp_path)] == [1]
+    assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1]
 
 
 def test_a_lost_worker_is_one_line(
@@ -167,5 +168,5 @@ def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Pa
     odd = tmp_path / "it is, (this) [one]"
     assert main(argv("sweep", "gamma=1,99", f"results='{odd}'")) == 2
     assert "1 of 2 runs done" in capfd.readouterr().err
-    assert len(store.summaries(odd)) == 1
+    assert len(Catalog(odd).rows()) == 1
     assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sweeps
 
-from specbench.records import store
+from specbench.records.catalog import Catalog
 
 KILLS = 2 * sweeps.RUNS // 3
 
@@ -41,7 +41,7 @@ def test_thirty_runs_killed_twenty_times(undisturbed: sweeps.Undisturbed, tmp_pa
     again = sum(end[prompt] != text for prompt, text in seen.items())
     whole, killed = sweeps.comparable(undisturbed.results), sweeps.comparable(tmp_path)
     equal = sum(whole[run] == killed.get(run) for run in whole)
-    resumed = sum(row["processes"] > 1 for row in store.summaries(tmp_path))
+    resumed = sum(row["processes"] > 1 for row in Catalog(tmp_path).rows())
     print(
         f"\n{len(whole)} runs of {len(end) // len(whole)} prompts, {undisturbed.seconds:.0f} s undisturbed, the first "
         f"prompt after {undisturbed.first:.0f} s; {KILLS} kills with SIGKILL, {moments[0]:.1f}, {moments[1]:.1f} ... s "

@@ -21,6 +21,7 @@ from specbench.choose.candidates import Entry
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
+from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.files import write_atomically
 from specbench.measure.agreement import Agreement, agreements
@@ -141,7 +142,8 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
         config, texts = entry.config, scored.found[entry.draft]
         alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
         row = {
-            "target": name_of(config.target), "draft": entry.draft, "task": config.task.name,
+            "target": name_of(config.target), "draft": entry.draft,
+            "task": task_label(config.task.name, config.task.path),
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
             "accept": entry.rule, "lossy": entry.lossy is not None,
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),

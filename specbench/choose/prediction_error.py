@@ -17,6 +17,7 @@ from specbench.choose.candidates import Entry
 from specbench.choose.interleaved import BASELINE, Decoded, Name, all_ways, in_turn, not_lossless, prove, same_texts
 from specbench.choose.recommend import plain, predictions
 from specbench.config import ChooseConfig
+from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
@@ -52,7 +53,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
     record = {
         "schema": SCHEMA,
         "target": name_of(config.target),
-        "task": config.task.name,
+        "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": where,

@@ -15,6 +15,7 @@ from specbench.choose.candidates import Entry
 from specbench.choose.explain import of_heads, of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
+from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
@@ -72,7 +73,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "schema": SCHEMA,
         "recommend_id": f"{name_of(config.target)}-{config.task.name}-T{config.sampling.temperature:g}-{digest}",
         "target": name_of(config.target),
-        "task": config.task.name,
+        "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),

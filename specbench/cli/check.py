@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.errors import UserError
 from specbench.files import write_atomically
-from specbench.records import store
+from specbench.records.catalog import Catalog
 
 MARGIN = 0.15
 
@@ -31,7 +31,8 @@ def main(argv: list[str]) -> int:
 
     from specbench.measure.regression import baseline_of, compare
 
-    rows, file = store.summaries(arguments.results), Path(arguments.against)
+    # What this machine measured: kept copies would stand in for measurements that are missing.
+    rows, file = Catalog(arguments.results, kept=False).rows(), Path(arguments.against)
     if not rows:
         raise UserError(f"--results={arguments.results}: there is no record in it; 'specbench sweep' makes some")
     if arguments.write:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from specbench.cli.options import dashed, options
+from specbench.cli.options import RUN, dashed, options
 from specbench.errors import UserError
 
 RESAMPLES = 2000
@@ -21,16 +21,16 @@ LINES = (
 
 def main(argv: list[str]) -> int:
     parser = options("compare", "Run A against run B over the prompts they share: paired differences, 95% intervals.")
-    parser.add_argument("a", metavar="RUN", help="a run's id, or any part of it that only one has")
+    parser.add_argument("a", metavar="RUN", help=RUN)
     parser.add_argument("b", metavar="RUN", help="the run it is compared with")
     parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
     arguments = parser.parse_args(dashed(argv))
     from specbench.measure.paired import compare, shared
-    from specbench.records.frame import Records
+    from specbench.records.catalog import Catalog
 
-    records = Records(arguments.results)
-    ids = [records.find(name) for name in (arguments.a, arguments.b)]
-    first, second = (records.whole(run_id) for run_id in ids)
+    catalog = Catalog(arguments.results)
+    ids = [catalog.find(name) for name in (arguments.a, arguments.b)]
+    first, second = (catalog.whole(run_id) for run_id in ids)
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench.cli.options import dashed, listed, options
+from specbench.cli.options import add_fewest_prompts, dashed, listed, options, to_stderr
 
 
 def main(argv: list[str]) -> int:
@@ -11,15 +11,18 @@ def main(argv: list[str]) -> int:
         "names", nargs="*", metavar="NAME", help="figure1 ... figure5, gamma, position, beta, cost, beyond"
     )
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
-    parser.add_argument("--output", default="results/figures", metavar="FOLDER", help="default results/figures")
+    parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
+    add_fewest_prompts(parser)
     arguments = parser.parse_args(dashed(argv))
     from specbench.records.frame import Records
+    from specbench.records.kept import drawing_folder
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import build
 
     forms = listed(arguments.format, FORMATS, "--format")
-    figures = build(arguments.names, Records(arguments.results))
-    folder = Path(arguments.output)
+    records = Records(arguments.results, arguments.min_prompts)
+    figures = build(arguments.names, records)
+    folder = drawing_folder(records, Path(arguments.output or records.results / "figures"), to_stderr)
     for drawn in figures:
         for file in save(drawn, folder, forms):
             print(file)

@@ -48,8 +48,9 @@ def launch_each(
         for override in combinations[0]:
             given.remove(override)
         try:
-            rest = [hydra.compose(config_name, overrides=[*given, *these]) for these in combinations[1:]]
-            configs = [to_schema(one, schema) for one in (composed, *rest)]
+            overrides = [[*given, *these] for these in combinations]
+            rest = [hydra.compose(config_name, overrides=these) for these in overrides[1:]]
+            configs = [to_schema(one, schema, these) for one, these in zip((composed, *rest), overrides, strict=True)]
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(one_line(error, schema)) from error
         task(configs)

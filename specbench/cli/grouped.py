@@ -7,7 +7,17 @@ from typing import Any
 
 from specbench.errors import UserError
 
-KEYS = ("draft", "gamma", "accept", "temperature", "dtype", "engine", "hardware")
+# What may differ within a group: a column of the table, and the keys of a run that set it.
+KEYS: dict[str, tuple[str, ...]] = {
+    "draft": ("draft",),
+    "gamma": ("gamma",),
+    "accept": ("accept",),
+    "temperature": ("sampling.temperature",),
+    "dtype": ("dtype",),
+    "engine": ("engine",),
+    "hardware": (),
+}
+NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "prompts"]
 RESAMPLES = 2000
 SEED = 0
 
@@ -28,14 +38,15 @@ def grouped(results: str, key: str, form: str) -> None:
 
 def _groups(results: str, key: str) -> list[dict[str, Any]]:
     from specbench.measure.paired import compare, shared
-    from specbench.records.frame import SAME, Records
+    from specbench.records.frame import MACHINE, Records
+    from specbench.records.identity import config_digest
 
     records = Records(results)
-    alike = [name for name in SAME if name != key]
     frame = records.every
     frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
+    rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
     made = []
-    for values, group in frame.groupby(alike, dropna=False, sort=False):
+    for _, group in frame.assign(rest=rest).groupby(["rest", *(name for name in MACHINE if name != key)], dropna=False):
         if len(group) < 2:
             continue
         group = group.sort_values("speedup_measured", ascending=False)
@@ -46,10 +57,15 @@ def _groups(results: str, key: str) -> list[dict[str, Any]]:
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = asdict(compare(pairs, RESAMPLES, SEED))
-            rows.append({name: getattr(value, "item", lambda v=value: v)() for name, value in entry.items()})
-        told = dict(zip(alike, values, strict=True))
-        made.append({"group": {name: value for name, value in told.items() if value == value}, "rows": rows})
+            rows.append({name: plain(value) for name, value in entry.items()})
+        alike = {name: group.iloc[0][name] for name in (*NAMED, *MACHINE) if name != key}
+        made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})
     return made
+
+
+def plain(value: Any) -> Any:
+    """A value of a frame as JSON has it."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _show(groups: list[dict[str, Any]], key: str) -> None:

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -72,13 +72,25 @@ def task_overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task)
 
 
-def to_schema(composed: DictConfig, schema: type[T]) -> T:
-    """The composed config as an instance of `schema`. `+key=value` can add keys that mean nothing: refused here."""
+def to_schema(composed: DictConfig, schema: type[T], overrides: Sequence[str] | None = None) -> T:
+    """The composed config as an instance of `schema`; `overrides` are those it was composed under (default: those of
+    the running job). `+key=value` can add keys that mean nothing: refused here."""
     for name in _added(composed):
         raise UserError(_unknown_key(name, schema))
+    if overrides is None:
+        overrides = task_overrides() if HydraConfig.initialized() else ()
+    _unname(composed, overrides)
     built = OmegaConf.to_object(composed)
     assert isinstance(built, schema)
     return built
+
+
+def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
+    """A folder in the place of the default choice does not have its name; in that of the user's own choice it has."""
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    for model in ("target", "draft"):
+        if model in composed and f"{model}.path" in given and not given & {model, f"{model}.name"}:
+            composed[model].name = composed[model].note = None
 
 
 def one_line(error: BaseException, schema: Any) -> str:

@@ -2,10 +2,14 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from specbench.errors import UserError
+from specbench.records.store import FEWEST_PROMPTS
+
+RUN = "a run: its id, a unique part of it, the path of its record, or 'last'"
 
 
 class Options(argparse.ArgumentParser):
@@ -23,9 +27,25 @@ def options(verb: str, about: str) -> Options:
     return parser
 
 
+def add_fewest_prompts(parser: Options) -> None:
+    """The option of the verbs that draw from records of a certain size."""
+    parser.add_argument(
+        "--min-prompts",
+        type=int,
+        default=FEWEST_PROMPTS,
+        metavar="N",
+        help=f"leave out records of fewer prompts (default {FEWEST_PROMPTS})",
+    )
+
+
+def to_stderr(text: str) -> None:
+    """Say something that is no part of the output."""
+    print(text, file=sys.stderr)
+
+
 def dashed(argv: Sequence[str]) -> list[str]:
     """`results=r` as `--results=r`."""
-    return [f"--{word}" if re.match(r"[a-z]+=", word) else word for word in argv]
+    return [f"--{word}" if re.match(r"[a-z-]+=", word) else word for word in argv]
 
 
 def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:

@@ -1,24 +1,25 @@
 """`specbench report`: all tables and figures as one HTML page that needs no network."""
 
-import sys
 from pathlib import Path
 
-from specbench.cli.options import dashed, options
+from specbench.cli.options import add_fewest_prompts, dashed, options, to_stderr
 
 
 def main(argv: list[str]) -> int:
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
+    add_fewest_prompts(parser)
     arguments = parser.parse_args(dashed(argv))
-    from specbench.records.frame import Records, kept_folder
+    from specbench.records.catalog import kept_folder
+    from specbench.records.frame import Records
     from specbench.report.page import write
 
-    records = Records(arguments.results)
+    records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
         from specbench.records.kept import keep
 
-        copies = keep(records, lambda text: print(text, file=sys.stderr))
+        copies = keep(records, to_stderr)
         print(f"{len(copies)} records in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
     write(records, file)

@@ -5,7 +5,8 @@ import json
 import sys
 from typing import Any
 
-from specbench.records import store
+from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.store import FAILED, runs_folder
 
 # These keep their names and their order; columns may be added behind them.
 COLUMNS = (
@@ -17,17 +18,23 @@ COLUMNS = (
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
-    "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ", "prompts": "prompts",
-    "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass", "speedup_predicted": "predicted",
-    "speedup_calibrated": "calibrated", "speedup_measured": "measured", "quality_speculative": "quality",
-    "identical": "identical", "accept": "rule", "prediction": "prediction",
+    "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
+    "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
+    "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
+    "quality_speculative": "quality", "identical": "identical", "accept": "rule", "prediction": "prediction",
 }  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("specbench results", description="All records as one table, a row a run.")
+    parser = argparse.ArgumentParser(
+        "specbench results",
+        description="All records as one table, a row a run: those of this machine and the kept copies.",
+    )
     parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
     parser.add_argument("--format", default="table", choices=("table", "csv", "json"), help="default: table")
+    parser.add_argument(
+        "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
+    )
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
     )
@@ -37,7 +44,11 @@ def main(argv: list[str]) -> int:
 
         grouped(arguments.results, arguments.group_by, arguments.format)
         return 0
-    rows = store.summaries(arguments.results, failed=True)
+    if arguments.forget:
+        forgotten = Catalog(arguments.results).forget_failed()
+        print(f"{len(forgotten)} records of failed runs removed")
+        return 0
+    rows = Catalog(arguments.results).rows(failed=True)
     if arguments.format == "json":
         json.dump([_ordered(row) for row in rows], sys.stdout, indent=1, ensure_ascii=False)
         print()
@@ -46,7 +57,8 @@ def main(argv: list[str]) -> int:
     elif rows:
         table(rows)
     else:
-        print(f"no record in {store.runs_folder(arguments.results)}; 'specbench run' makes one")
+        folders = f"{runs_folder(arguments.results)} or {kept_folder(arguments.results)}"
+        print(f"no record in {folders}; 'specbench run' makes one")
     return 0
 
 
@@ -67,7 +79,7 @@ def _csv(rows: list[dict[str, Any]]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
-    numbers = [[_cell(column, row) for column in SHOWN] for row in rows if store.FAILED not in row]
+    numbers = [[_cell(column, row) for column in SHOWN] for row in rows if FAILED not in row]
     lines = [list(SHOWN.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if numbers else []:
@@ -77,8 +89,8 @@ def table(rows: list[dict[str, Any]]) -> None:
         ]
         print("  ".join(cells).rstrip())
     for row in rows:
-        if store.FAILED in row:
-            print(f"failed: {row['run_id']}: {row[store.FAILED]}")
+        if FAILED in row:
+            print(f"failed: {row['run_id']}: {row[FAILED]}")
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("lossy") for row in rows):
@@ -87,6 +99,8 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 def _cell(column: str, row: dict[str, Any]) -> str:
     value = row.get(column)
+    if column == "run_id":
+        return digest(str(value))
     if column == "accept":
         return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
     if value is None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.options import dashed, options
+from specbench.cli.options import RUN, dashed, options
 from specbench.errors import UserError
 
 # Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
@@ -16,15 +16,15 @@ def main(argv: list[str]) -> int:
     parser = options(
         "show", "A run's text, a line for each target pass: what was drafted, kept, rejected and corrected."
     )
-    parser.add_argument("run", metavar="RUN", help="a run's id, or any part of it that only one has")
+    parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.parse_args(dashed(argv))
-    from specbench.records.frame import Records
+    from specbench.records.catalog import Catalog
     from specbench.report.passes import pick
 
-    records = Records(arguments.results)
-    record = records.whole(records.find(arguments.run))
+    catalog = Catalog(arguments.results)
+    record = catalog.whole(catalog.find(arguments.run))
     prompts = len(record["prompts"])
     if arguments.prompt is not None and not 1 <= arguments.prompt <= prompts:
         raise UserError(f"--prompt {arguments.prompt}: this run has prompts 1 to {prompts}")

@@ -45,7 +45,7 @@ def _tell(ended: list[dict[str, Any]], file: Path, all_launched: bool) -> None:
         return
     done = [outcome for outcome in ended if not outcome["code"]]
     if done:
-        table([store.read_summary(Path(outcome["record"])) for outcome in done])
+        table([store.read_head(Path(outcome["record"])).row for outcome in done])
     before = sum(outcome["reused"] for outcome in done)
     print(
         f"{len(done)}{f' of {len(ended)}' if all_launched else ''} runs done"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench.cli.options import dashed, listed, options
+from specbench.cli.options import add_fewest_prompts, dashed, listed, options, to_stderr
 
 
 def main(argv: list[str]) -> int:
@@ -10,20 +10,24 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="table1 ... table5, beyond (default all)")
     parser.add_argument("--format", default="markdown", help="markdown, latex, csv; several with commas")
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
+    add_fewest_prompts(parser)
     arguments = parser.parse_args(dashed(argv))
     from specbench.files import write_atomically
     from specbench.records.frame import Records
+    from specbench.records.kept import drawing_folder
     from specbench.report.table import ENDINGS, FORMATS, render
     from specbench.report.tables import build
 
     forms = listed(arguments.format, list(FORMATS), "--format")
-    for table in build(arguments.names, Records(arguments.results)):
+    records = Records(arguments.results, arguments.min_prompts)
+    folder = arguments.output and drawing_folder(records, Path(arguments.output), to_stderr)
+    for table in build(arguments.names, records):
         for form in forms:
             text = render(table, form)
-            if arguments.output is None:
+            if folder is None:
                 print(text)
                 continue
-            file = Path(arguments.output) / f"{table.name}.{ENDINGS[form]}"
+            file = folder / f"{table.name}.{ENDINGS[form]}"
             write_atomically(file, text, "--output")
             print(file)
     return 0

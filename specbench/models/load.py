@@ -29,8 +29,8 @@ transformers.logging.disable_progress_bar()
 
 
 def name_of(model: ModelConfig) -> str:
-    """What tables call this model: a folder's own name, the choice's name, or the repository's."""
-    if model.path is not None:
+    """What tables call this model: the name it was given, or that of its folder or repository."""
+    if model.name is None and model.path is not None:
         return Path(model.path).resolve().name
     return model.name or (model.hub or "").rpartition("/")[2]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.records.frame import Records, kept_folder, measured
+from specbench.records.catalog import kept_folder
+from specbench.records.frame import Records, measured
 
 Row = dict[str, Any]
 COLUMNS = [
@@ -23,6 +24,7 @@ def alphas(records: Records) -> pd.DataFrame:
     """One row a measurement; `lenience` is as in a run's summary, `run_id` names the record."""
     of_runs = measured(records.every).reindex(columns=COLUMNS)
     scored = pd.DataFrame([row for file in alpha_files(records.results) for row in _rows(file)], columns=COLUMNS)
+    scored = scored[~(scored["prompts"] < records.fewest_prompts)]
     both = [frame for frame in (of_runs, scored) if not frame.empty]
     return pd.concat(both, ignore_index=True) if both else of_runs
 

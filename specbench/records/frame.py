@@ -1,12 +1,5 @@
-"""The records of a results folder as one frame, and the whole of those that are asked for.
+"""The records of a results folder as one frame, and the whole of those that are asked for."""
 
-Two places are read: `runs/`, what this machine measured, and `kept/`, compressed copies that are committed with the
-tables and figures made from them.
-"""
-
-import gzip
-import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +7,17 @@ from typing import Any
 import pandas as pd
 
 from specbench.config.kinds import beyond_the_paper
-from specbench.errors import UserError
-from specbench.records import store
+from specbench.records.catalog import Catalog
+from specbench.records.identity import config_digest
+from specbench.records.store import Head
 
-# Records that agree in these measure the same thing on the same machine; only the best of them is shown.
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
-SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE]
+CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; the newest stands for them
 METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}  # what tables call a score
 EXPECTED = [
-    *SAME, "run_id", "prompts", "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
+    *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting",
+    "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "created",
@@ -31,20 +25,27 @@ EXPECTED = [
 
 
 class Records:
-    """`frame` has one row a record (its summary), without those that a newer one of the same config replaces.
+    """`frame` has one row a record (its summary), without those that a newer one of the same config on the same machine
+    replaces, and without those of fewer than `fewest_prompts` prompts.
+
     It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, as in the paper; `beyond` has the others: those
     whose gamma changes from pass to pass, those of another acceptance rule, those of other drafts. Both are empty where
-    there is no record."""
+    there is no record. The column `config` is a digest of every key of the run, `setting` of all but gamma.
+    """
 
-    def __init__(self, results: str | Path) -> None:
+    def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
         self.results = Path(results)
-        self._files: dict[str, Path] = {}
-        self._whole: dict[str, dict[str, Any]] = {}
-        best = _best(pd.DataFrame(self._rows()))
-        own_draft = best["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
-        as_paper = best["gamma"].notna() & (best["accept"] == "exact") & ~own_draft
-        self.frame = best[as_paper].reset_index(drop=True)
-        self.beyond = best[~as_paper].reset_index(drop=True)
+        self.fewest_prompts = fewest_prompts
+        self.catalog = Catalog(results)
+        self._all = _columns(pd.DataFrame([_row(head) for head in self.catalog.heads]))
+        newest = _newest(self._all)
+        small = newest["prompts"] < fewest_prompts
+        self.left_out = list(newest[small]["run_id"])
+        large = newest[~small]
+        own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
+        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
+        self.frame = large[as_paper].reset_index(drop=True)
+        self.beyond = large[~as_paper].reset_index(drop=True)
 
     @property
     def every(self) -> pd.DataFrame:
@@ -53,38 +54,13 @@ class Records:
 
     def whole(self, run_id: str) -> dict[str, Any]:
         """All that a record holds."""
-        if run_id not in self._whole:
-            self._whole[run_id] = json.loads(_text(self._files[run_id]))
-        return self._whole[run_id]
+        return self.catalog.whole(run_id)
 
-    def find(self, name: str) -> str:
-        """The run id that `name` means: an id, its digest, or any part of it that only one record has."""
-        if name in self._files:
-            return name
-        found = [run_id for run_id in self._files if name in run_id]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            some = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
-            raise UserError(f"{name}: {len(found)} records have this in their name ({some}); give more of it")
-        raise UserError(f"{name}: no record of that name in {self.results}; 'specbench results' lists them")
-
-    def _rows(self) -> list[dict[str, Any]]:
-        rows = {}
-        for file in [
-            *sorted(kept_folder(self.results).glob("*.json.gz")),
-            *sorted(store.runs_folder(self.results).glob("*.json")),
-        ]:
-            try:
-                row = _summary(file)
-            except (ValueError, KeyError, OSError, EOFError) as error:
-                warnings.warn(f"{file}: skipped, it is no record ({error})", stacklevel=2)
-                continue
-            if store.FAILED in row:
-                continue  # says why a run failed, and holds no number
-            self._files[row["run_id"]] = file
-            rows[row["run_id"]] = row
-        return list(rows.values())
+    def replaced(self, run_id: str) -> list[str]:
+        """The records of the same config on the same machine that this one replaces."""
+        same = self._all[[*CONFIG, "run_id"]].set_index("run_id")
+        alike = (same == same.loc[run_id]) | (same.isna() & same.loc[run_id].isna())
+        return [other for other in same.index[alike.all(axis=1)] if other != run_id]
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
@@ -93,24 +69,15 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_sample(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair and machine the records over one number of prompts: that with the most gammas, for gammas are to be
-    compared over the same prompts."""
+    """Of each pair and machine the records of one setting, which differ in gamma alone: that with the most gammas, of
+    several the one with the most prompts, then the newest."""
     taken = [frame.iloc[:0]]
     for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False):
-        gammas = group.groupby("prompts")["gamma"].nunique()
-        most = gammas[gammas == gammas.max()].index.max()
-        taken.append(group[group["prompts"] == most])
+        settings = group.groupby("setting").agg({"gamma": "nunique", "prompts": "max", "created": "max"})
+        ranked = settings.sort_values(["gamma", "prompts", "created"], kind="stable")
+        same = group[group["setting"] == ranked.index[-1]].sort_values("created", kind="stable")
+        taken.append(group.loc[same.drop_duplicates("gamma", keep="last").index.sort_values()])
     return pd.concat(taken)
-
-
-def kept_folder(results: str | Path) -> Path:
-    """Where compressed records lie that are committed."""
-    return Path(results) / "kept"
-
-
-def digest(run_id: str) -> str:
-    """The last part of a run id, which tells records apart in a narrow column."""
-    return run_id.rpartition("-")[2]
 
 
 def rule_name(row: Any) -> str:
@@ -131,20 +98,10 @@ def date(created: object) -> str:
     return str(created)[:10]
 
 
-def _text(file: Path) -> str:
-    if file.suffix == ".gz":
-        with gzip.open(file, "rt", encoding="utf-8") as opened:
-            return opened.read()
-    return file.read_text(encoding="utf-8")
-
-
-def _summary(file: Path) -> dict[str, Any]:
-    if file.suffix != ".gz":
-        return store.read_summary(file)
-    with gzip.open(file, "rt", encoding="utf-8") as opened:
-        head = opened.readline()
-    record = json.loads(head.rstrip().removesuffix(",") + "}")
-    return {"run_id": record["run_id"], **record["summary"]}
+def _row(head: Head) -> dict[str, Any]:
+    digests = {"config": config_digest(head.config), "setting": config_digest(head.config, "gamma")}
+    # A record without a config stands for no other.
+    return head.row | (digests if head.config else dict.fromkeys(digests, head.run_id))
 
 
 def _where(frame: pd.DataFrame) -> list[str]:
@@ -158,8 +115,8 @@ def _where(frame: pd.DataFrame) -> list[str]:
     return [", ".join(names[column](row[column]) for column in telling if pd.notna(row[column])) for row in rows]
 
 
-def _best(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each config the newest record."""
+def _columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """With all columns that tables read, filled where records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     for column in ("simulated", "lossy"):
         frame[column] = [said is True for said in frame[column]]
@@ -169,6 +126,11 @@ def _best(frame: pd.DataFrame) -> pd.DataFrame:
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]
+    return frame
+
+
+def _newest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of each config and machine the newest record."""
+    frame = frame.sort_values("created", kind="stable").drop_duplicates(CONFIG, keep="last")
     frame["where"] = _where(frame)
-    frame = frame.sort_values("created", kind="stable").drop_duplicates([*SAME, "gamma_said"], keep="last")
-    return frame.sort_values([*PAIR, "gamma", "prompts"], kind="stable").reset_index(drop=True)
+    return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)

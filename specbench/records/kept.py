@@ -11,26 +11,50 @@ from pathlib import Path
 from typing import Any
 
 from specbench.files import write_atomically
-from specbench.records.frame import Records, kept_folder
+from specbench.records import store
+from specbench.records.catalog import kept_folder
+from specbench.records.frame import Records
 
+LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
 
 def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
-    """Copy every record, and remove copies that newer records replace. Returns the copies."""
+    """Copy every record of `records`, and remove the copies that a newer record of the same config on the same machine
+    replaces; all other copies stay. Returns the copies."""
     folder = kept_folder(records.results)
-    wanted = set(records.every["run_id"])
-    for file in folder.glob("*.json.gz"):
-        if file.name.removesuffix(".json.gz") not in wanted:
-            file.unlink()
     files = []
-    for run_id in sorted(wanted):
+    for run_id in sorted(records.every["run_id"]):
         record = records.whole(run_id)
         if local := _local_paths(record["config"]):
             say(f"{run_id}: not kept, it names {local[0]} of this machine")
             continue
-        files.append(write_atomically(folder / f"{run_id}.json.gz", compact(record)))
+        file = folder / f"{run_id}.json.gz"
+        files.append(file)
+        if records.catalog.head(run_id).file != file:
+            write_atomically(file, compact(record))
+        for old in records.replaced(run_id):
+            (folder / f"{old}.json.gz").unlink(missing_ok=True)
     return files + _keep_alphas(records.results, folder / "alpha", say)
+
+
+def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -> Path:
+    """`folder`, or another where what is drawn from these records must not replace what is drawn from the kept ones.
+
+    The folders beside `kept/` are committed with it. A record without a copy in there is drawn into `local/` instead.
+    """
+    committed = kept_folder(records.results).is_dir() and folder.resolve().parent == records.results.resolve()
+    used = set(records.every["run_id"])
+    new = [run_id for run_id in records.catalog.unkept if run_id in used]
+    if not committed or not new:
+        return folder
+    elsewhere = records.results / LOCAL / folder.name
+    some = ", ".join(new[:3]) + (" ..." if len(new) > 3 else "")
+    say(
+        f"{len(new)} records are not in {kept_folder(records.results)} ({some}), so {folder} is left as it is and "
+        f"{elsewhere} is written; 'specbench report --keep' copies them, and then {folder} is drawn again"
+    )
+    return elsewhere
 
 
 def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> list[Path]:
@@ -48,12 +72,10 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
 
 def compact(record: dict[str, Any]) -> bytes:
     """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
-    head = {"schema": record["schema"], "run_id": record["run_id"], "summary": record["summary"]}
-    body = {key: _rounded(value) for key, value in record.items() if key not in head}
+    copy = record | {"config": record["config"] | {"results": "results"}}
+    body = {key: _rounded(value) for key, value in record.items() if key not in store.HEAD}
     body["environment"] = {k: v for k, v in record["environment"].items() if k not in LEFT_OUT}
-    body["config"] = record["config"] | {"results": "results"}
-    first = json.dumps(head, ensure_ascii=False)[:-1]
-    text = f"{first},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
+    text = f"{store.head_line(copy)},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
     return gzip.compress(text.encode(), mtime=0)
 
 

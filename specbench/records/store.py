@@ -1,24 +1,45 @@
-"""One record per run: a JSON file written atomically, and all of them as a table.
+"""One record per run: a JSON file written atomically.
 
-The file's first line holds the run's id and its summary and nothing else, so that a table of thousands of runs reads
-one line of each; the file as a whole is plain JSON. Raw times stay in the record; means are made from them later.
+The file's first line holds the run's id, its summary and its config and nothing else, so that a table of thousands of
+runs reads one line of each; the file as a whole is plain JSON. Raw times stay in the record; means are made from them
+later. Copies that are committed are the same, compressed (`records.kept`).
 """
 
+import gzip
 import json
 import os
-import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.config.names import task_label
 from specbench.files import write_atomically
 
 SCHEMA = 1
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
+FEWEST_PROMPTS = 20  # of a record that fills a table or a figure, unless fewer are asked for
+HEAD = ("schema", "run_id", "summary", "config")  # the keys of the first line
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
 
-class Damaged(UserWarning):
-    """A file among the records is not a whole one; the message names it."""
+@dataclass(frozen=True)
+class Head:
+    """What a record's first line says, and where the record is."""
+
+    run_id: str
+    summary: dict[str, Any]
+    config: dict[str, Any]
+    file: Path
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run failed: then there is no number in the summary."""
+        return FAILED in self.summary
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The run's id and its summary: a row of a table."""
+        return {"run_id": self.run_id, **self.summary}
 
 
 def runs_folder(results: str | Path) -> Path:
@@ -30,44 +51,52 @@ def record_file(results: str | Path, run_id: str) -> Path:
     return runs_folder(results) / f"{run_id}.json"
 
 
+def head_line(record: dict[str, Any]) -> str:
+    """A record's first line, but for what closes it."""
+    head = {"schema": SCHEMA} | {key: record[key] for key in HEAD[1:] if key in record}
+    return json.dumps(head, ensure_ascii=False)[:-1]
+
+
 def write(results: str | Path, record: dict[str, Any]) -> Path:
     """Write `record` (keys run_id, summary and more) so that a reader sees all of it or nothing."""
     file = record_file(results, record["run_id"])
-    head = {"schema": SCHEMA, "run_id": record["run_id"], "summary": record["summary"]}
-    body = {key: value for key, value in record.items() if key not in head} | {"complete": True}
+    body = {key: value for key, value in record.items() if key not in HEAD} | {"complete": True}
     # Two objects laid into one: the head closes on its own line only for the quick reader below.
-    text = f"{json.dumps(head, ensure_ascii=False)[:-1]},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n"
-    write_atomically(file, text)
+    write_atomically(file, f"{head_line(record)},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n")
     return file
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A whole record. Raises ValueError where it is damaged."""
-    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    """A whole record, compressed or not. Raises ValueError or OSError where it is damaged."""
+    if file.suffix == ".gz":
+        with gzip.open(file, "rt", encoding="utf-8") as opened:
+            text = opened.read()
+    else:
+        text = file.read_text(encoding="utf-8")
+    record: dict[str, Any] = json.loads(text)
     return record
 
 
-def read_summary(file: Path) -> dict[str, Any]:
-    """The summary alone, from the first line. Raises ValueError where the file is damaged or cut short."""
-    with open(file, "rb") as opened:
-        head = opened.readline()
-        opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
-        if opened.read() != TAIL:
-            raise ValueError("the file is cut short")
-    record = json.loads(head.rstrip().removesuffix(b",") + b"}")
-    return {"run_id": record["run_id"], **record["summary"]}
+def read_head(file: Path) -> Head:
+    """A record's first line. Raises ValueError, KeyError or OSError where the file is damaged or cut short."""
+    if file.suffix == ".gz":
+        with gzip.open(file, "rb") as packed:
+            line = packed.readline()
+    else:
+        with open(file, "rb") as opened:
+            line = opened.readline()
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
+            if opened.read() != TAIL:
+                raise ValueError("the file is cut short")
+    head = json.loads(line.rstrip().removesuffix(b",") + b"}")
+    # The first line of records written before the config stood in it ends after the summary.
+    config = head["config"] if "config" in head else read(file).get("config", {})
+    return Head(head["run_id"], _labelled(head["summary"], config), config, file)
 
 
-def summaries(results: str | Path, failed: bool = False) -> list[dict[str, Any]]:
-    """The summaries of all records, by the time of writing; a damaged one is skipped with a warning that names it.
-    Those of failed runs, which hold no numbers, are left out unless asked for."""
-    rows = []
-    for file in sorted(runs_folder(results).glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name)):
-        try:
-            row = read_summary(file)
-        except (ValueError, KeyError, OSError) as error:
-            warnings.warn(f"{file}: skipped, it is no record ({error})", Damaged, stacklevel=2)
-            continue
-        if failed or FAILED not in row:
-            rows.append(row)
-    return rows
+def _labelled(summary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The summary, with the task's name as records that read own rows did not always have it."""
+    task = config.get("task", {})
+    if task.get("path") is None or summary["task"] != task["name"]:
+        return summary
+    return summary | {"task": task_label(task["name"], task["path"])}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.records.choice import SIZE_THEN_SPEED, choose
 from specbench.records.frame import PAIR, Records, measured
 from specbench.report.paper import experiment
 
@@ -24,9 +25,9 @@ def rivals(records: Records) -> pd.DataFrame:
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each entry and machine the record with the highest measured speedup among those over the most prompts."""
-    ranked = frame.sort_values(["prompts", "speedup_measured"], na_position="first", kind="stable")
-    return ranked.drop_duplicates([*ENTRY, *PLACE], keep="last").sort_values(ENTRY, kind="stable")
+    """Of each entry and machine the fastest of the records over the most prompts, a record a gamma."""
+    each = choose(frame, [*ENTRY, "gamma_said", *PLACE])
+    return choose(each, [*ENTRY, *PLACE], SIZE_THEN_SPEED).sort_values(ENTRY, kind="stable")
 
 
 def planned() -> list[Row]:
@@ -48,5 +49,4 @@ def among(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
     same = pd.Series(True, index=frame.index)
     for key in (*ENTRY, "gamma_said"):
         same &= frame[key] == row[key]
-    ranked = frame[same].sort_values(["prompts", "created"], kind="stable")
-    return ranked.drop_duplicates(PLACE, keep="last")
+    return choose(frame[same], PLACE)

@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.files import write_atomically
-from specbench.records.frame import Records, date, digest, rule_name
+from specbench.records.catalog import digest
+from specbench.records.frame import Records, date, rule_name
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from specbench.config import DraftConfig, ModelConfig, RunConfig
@@ -32,7 +32,8 @@ def draft_name(config: RunConfig) -> str:
 
 def _name(draft: DraftConfig) -> str:
     if draft.kind == "blockwise" and draft.path is not None:
-        return f"{draft.kind}-{name_of(draft)}"
+        own = None if draft.name == draft.kind else draft.name
+        return f"{draft.kind}-{name_of(replace(draft, name=own))}"
     if DRAFT_KINDS[draft.kind].weights:
         return name_of(draft)
     if draft.via is not None and draft.inner is not None:

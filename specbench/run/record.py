@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.config import RunConfig
 from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
@@ -105,7 +106,7 @@ def _names(config: RunConfig) -> dict[str, Any]:
     return {
         "target": name_of(config.target),
         "draft": draft_name(config),
-        "task": config.task.name,
+        "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from made_records import make
 
-from specbench.records.frame import Records, kept_folder
+from specbench.records.catalog import kept_folder
+from specbench.records.frame import Records
 from specbench.records.kept import keep
 from specbench.report.figures import FIGURES
 from specbench.report.page import _code, page
@@ -97,12 +98,14 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
 def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = make(tmp_path, prompts=4, seed=1)
+    old = make(tmp_path, prompts=4)
     keep(Records(tmp_path), print)
-    new = make(tmp_path, prompts=4, seed=2, created="2026-05-01T00:00:00+00:00")
+    new = make(tmp_path, prompts=4, again=1, created="2026-05-01T00:00:00+00:00")
     local = make(tmp_path, draft="other", seed=3)
     file = tmp_path / "runs" / f"{local}.json"
-    file.write_text(file.read_text().replace('"draft": {\n   "path": null', '"draft": {\n   "path": "/home/me/model"'))
+    file.write_text(
+        file.read_text().replace('{"name": "other", "path": null', '{"name": "other", "path": "/home/me/model"')
+    )
     keep(Records(tmp_path), print)
     assert {f.name for f in kept_folder(tmp_path).iterdir()} == {f"{new}.json.gz"}
     assert old != new

@@ -11,7 +11,8 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.config import conf_dir
-from specbench.records.frame import Records, digest, one_sample
+from specbench.records.catalog import digest
+from specbench.records.frame import Records, one_sample
 from specbench.records.kept import keep
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
@@ -106,8 +107,8 @@ def test_values_are_those_of_the_record(records: Records) -> None:
 
 
 def test_the_newest_record_of_a_config_is_shown(tmp_path: Path) -> None:
-    make(tmp_path, prompts=4, seed=1)
-    new = make(tmp_path, prompts=4, seed=2, created="2026-05-01T00:00:00+00:00")
+    make(tmp_path, prompts=4)
+    new = make(tmp_path, prompts=4, again=1, created="2026-05-01T00:00:00+00:00")
     assert Records(tmp_path).frame["run_id"].tolist() == [new]
 
 
@@ -189,7 +190,7 @@ WRONG = {
     "tables --colour": "unrecognized arguments: --colour ('specbench tables --help' tells more)",
     "figures figure9": "figure9: no such figure; choose from figure1",
     "figures --format gif": "--format gif: no such format; choose from svg, pdf, png",
-    "show nonsense": "nonsense: no record of that name",
+    "show nonsense": "nonsense: no record of that id in results, and no file; 'specbench results' lists the ids",
     "show": "the following arguments are required: RUN",
 }
 
@@ -221,7 +222,11 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for _ in range(2):
         last = TABLES["table3"](records).shown.iloc[-1]
-        assert (last["T=0, ours"], last["tokens"], last["record"]) == ("0.71 [0.70, 0.72]", "10000", "0a1b2c3d")
+        assert (last["T=0, ours"], last["tokens"], last["record"]) == (
+            "0.71 [0.70, 0.72]",
+            "10000",
+            "0a1b2c3d (most tokens of 2)",
+        )
         lenient = TABLES["table5"](records).shown.iloc[-2:]
         assert lenient["α, ours"].tolist() == ["0.80 [0.70, 0.90]"] * 2
         keep(records, print)

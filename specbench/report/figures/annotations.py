@@ -7,7 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from specbench.records.frame import MACHINE, PAIR, date, digest
+from specbench.records.catalog import digest
+from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.records.alphas import alphas
+from specbench.records.choice import choose, remark
 from specbench.records.frame import Records
 from specbench.report.paper import fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
@@ -12,7 +13,18 @@ from specbench.report.tables import notes
 
 Row = dict[str, Any]
 TEMPERATURES = (0, 1)
-MEASURED = ["alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware"]
+MEASURED = [
+    "alpha",
+    "alpha_low",
+    "alpha_high",
+    "tokens",
+    "prompts",
+    "simulated",
+    "run_id",
+    "hardware",
+    "fitting",
+    "chosen_for",
+]
 CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "command"]
 
 
@@ -30,6 +42,7 @@ def table3(records: Records) -> Table:
     under = [
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
         "[95% interval, bootstrap over prompts]",
+        *notes.of_choice(values, records),
         *notes.of_records(used),
         *notes.of_filling("table3", bool((values["state"] == "no record").any())),
         *notes.silent("table3"),
@@ -40,10 +53,8 @@ def table3(records: Records) -> Table:
 def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:
     """One record a pair and temperature: alpha depends on neither gamma nor machine, so that with the most tokens."""
     plain = frame[frame["top_k"].isna() & frame["top_p"].isna()]
-    ranked = plain.sort_values(["tokens", "created"], ascending=False, kind="stable")
-    return ranked.drop_duplicates(["target", "task", "draft", "temperature"]).sort_values(
-        ["target", "task", "alpha"], kind="stable"
-    )
+    chosen = choose(plain, ["target", "task", "draft", "temperature"], ("tokens", "created"))
+    return chosen.sort_values(["target", "task", "alpha"], kind="stable")
 
 
 def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
@@ -83,7 +94,11 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
     done = mine[mine["state"] == "measured"]
     cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
     if not done.empty:
-        cells["record"] = notes.marks(done["run_id"], bool(done["simulated"].any()))
+        said = [remark(cell["fitting"], cell["chosen_for"]) for cell in done.to_dict("records")]
+        cells["record"] = ", ".join(
+            notes.marks([run_id], bool(done["simulated"].any()), why)
+            for run_id, why in zip(done["run_id"], said, strict=True)
+        )
     else:
         cells["record"] = f"none: `{mine['command'].iloc[0]}`" if mine["state"].iloc[0] == "no record" else "not public"
     return cells

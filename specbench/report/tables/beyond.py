@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.quality import quality_difference
+from specbench.records.choice import remark
 from specbench.records.frame import METRICS, Records
 from specbench.report.comparison import ENTRY, among, fastest, planned, rivals
 from specbench.report.paper import experiment, fill
@@ -22,7 +23,7 @@ TAKEN = [
     "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
     "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "strayed",
     "quality_metric", "quality_baseline", "quality_speculative", *DIFFERENCE, "identical", "prompts",
-    "hardware", "run_id",
+    "hardware", "run_id", "fitting", "chosen_for",
 ]  # fmt: skip
 TITLE = "Beyond the paper. Every draft and every rule"
 
@@ -47,6 +48,7 @@ def beyond(records: Records) -> Table:
         "text). quality: of the run's texts, and by how much it differs from that of the target's alone, row against "
         "row; none is given between two samples of one distribution (lossless, T > 0). identical: share of texts that "
         "are the target's own, at T=0.",
+        *notes.of_choice(values, records),
         *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *(_filling() if missing else []),
         *notes.silent("beyond"),
@@ -102,7 +104,7 @@ def _show(row: Row) -> Row:
         "lossless": {"lossless": "yes", "lossy": f"lossy, TV {number(row['strayed'], 3)}"}.get(row["state"], "no"),
         "quality": _quality(row),
         "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
-        "record": notes.marks([row["run_id"]], simulated=False),
+        "record": notes.marks([row["run_id"]], False, remark(row["fitting"], row["chosen_for"])),
     }
 
 

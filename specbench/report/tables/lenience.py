@@ -10,7 +10,8 @@ import pandas as pd
 
 from specbench import theory
 from specbench.records.alphas import alphas
-from specbench.records.frame import METRICS, Records, measured
+from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
+from specbench.records.frame import MACHINE, METRICS, Records, measured
 from specbench.report.paper import fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
@@ -39,6 +40,7 @@ def table5(records: Records) -> Table:
         "run's. identical: share of texts that are the target's own, at T=0.",
         "TV: mean total variation between the token that comes out under l and the target's own, along its text.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
+        *notes.of_choice(values, records),
         *notes.of_records(used),
         *notes.of_filling("table5", bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
         *notes.silent("table5"),
@@ -94,13 +96,10 @@ def _other_pairs(frame: pd.DataFrame, theirs: set[tuple[str, str, str]]) -> list
 
 def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
     """Records with alpha(l), one a pair and temperature: that with the most tokens."""
-    has = frame[frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)]
-    ranked = has.sort_values(["tokens", "created"], ascending=False, kind="stable")
-    keys = ["target", "task", "draft", "temperature"]
-    return [
-        row
-        for _, row in ranked.drop_duplicates(keys).sort_values(["target", "task", "temperature", "alpha"]).iterrows()
-    ]
+    has = frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)
+    plain = frame[has & frame["top_k"].isna() & frame["top_p"].isna()]
+    chosen = choose(plain, ["target", "task", "draft", "temperature"], ("tokens", "created"))
+    return [row for _, row in chosen.sort_values(["target", "task", "temperature", "alpha"]).iterrows()]
 
 
 def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
@@ -128,8 +127,10 @@ def _measured(row: Row, runs: pd.DataFrame) -> Row:
         found = found[found["accept"] == f"lenient l={lenience:g}"]
     if found.empty:
         return {"run_measured": None, "command": fill("table5")}
-    best = found.sort_values(["prompts", "speedup_measured"]).iloc[-1]
+    each = choose(found, ["gamma", *MACHINE])
+    best = choose(each, ["accept"], SIZE_THEN_SPEED).iloc[0]
     return {
+        "fitting": best["fitting"], "chosen_for": best["chosen_for"],
         "run_measured": best["run_id"], "gamma": best["gamma"], "measured": best["speedup_measured"],
         "measured_low": best["speedup_low"], "measured_high": best["speedup_high"], "lossy": best["lossy"],
         "tokens_per_pass": best["tokens_per_pass"], "quality_metric": best.get("quality_metric"),
@@ -154,7 +155,8 @@ def _show(row: Row) -> Row:
     in_paper = "alpha_paper" in row
     known, ran = row.get("run_id") is not None, row.get("run_measured") is not None
     behind = list(dict.fromkeys(row[key] for key in ("run_id", "run_measured") if row.get(key) is not None))
-    said = [notes.marks(behind, bool(row.get("simulated")))] if behind else []
+    why = remark(row.get("fitting"), row.get("chosen_for"))
+    said = [notes.marks(behind, bool(row.get("simulated")), why)] if behind else []
     said += [] if known and ran else [f"none: `{row['command']}`"]
     identical = row.get("identical")
     return {

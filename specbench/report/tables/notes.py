@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from specbench.records.frame import date, digest
+from specbench.records.catalog import digest
+from specbench.records.frame import Records, date
 from specbench.report.paper import experiment, fill, fill_twin, takes
 
 
@@ -48,7 +49,24 @@ def silent(name: str) -> list[str]:
     ]
 
 
-def marks(records: Iterable[str], simulated: bool) -> str:
-    """Digests for the record column."""
+def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
+    """What the remarks in the record column mean, and how many records are too small for a table."""
+    lines = []
+    if "fitting" in values and (values["fitting"] > 1).any():
+        lines.append(
+            "(most prompts of 3): 3 records fit the row and differ in other keys; that with the most prompts was "
+            "taken, of several the newest, or the fastest where the row leaves γ open; `specbench results` lists all"
+        )
+    if records.left_out:
+        lines.append(
+            f"left out: {len(records.left_out)} records of fewer than {records.fewest_prompts} prompts; "
+            "`specbench tables --min-prompts 1` shows them"
+        )
+    return lines
+
+
+def marks(records: Iterable[str], simulated: bool, remark: str = "") -> str:
+    """Digests for the record column, and why these records were chosen."""
     text = ", ".join(digest(run_id) for run_id in records)
-    return f"{text} (simulated)" if simulated else text
+    said = ", ".join(filter(None, ["simulated" if simulated else "", remark]))
+    return f"{text} ({said})" if said else text

@@ -11,12 +11,14 @@ import pandas as pd
 
 from specbench import theory
 from specbench.measure.theorems import BY_POSITION
+from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.report.paper import fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
 Row = dict[str, Any]
+EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # what tells rows of one pair apart
 SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
     "best γ", "record",
@@ -59,9 +61,18 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     if behind["lossy"].any():
         legend.append("lossy: the rule lets through what is not the target's own distribution")
     if not every_gamma and not others.empty:
-        legend.append("pairs that the paper does not have are shown at the γ that was fastest of those we ran")
+        legend.append(
+            "pairs that the paper does not have are shown at the γ that was fastest of those we ran, over the most "
+            "prompts that any of them has"
+        )
     missing = bool((values["whose"] == "none").any())
-    under = [*legend, *notes.of_records(behind), *notes.of_filling(name, missing), *notes.silent(name)]
+    under = [
+        *legend,
+        *notes.of_choice(values, records),
+        *notes.of_records(behind),
+        *notes.of_filling(name, missing),
+        *notes.silent(name),
+    ]
     return Table(name, title, pd.DataFrame([_show(row) for row in rows], columns=SHOWN), values, under)
 
 
@@ -98,7 +109,7 @@ def _ours(r: "pd.Series[Any]") -> Row:
         "end_to_end_low": r["speedup_end_to_end_low"], "end_to_end_high": r["speedup_end_to_end_high"],
         "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
         "rule": rule_name(r), "lossy": r["lossy"], "lossless": r["lossless"], "simulated": r["simulated"],
-        "run_id": r["run_id"], "hardware": r["hardware"],
+        "run_id": r["run_id"], "hardware": r["hardware"], "fitting": r["fitting"], "chosen_for": r["chosen_for"],
     }  # fmt: skip
 
 
@@ -113,20 +124,21 @@ def _matching(frame: pd.DataFrame, printed: Row, every_gamma: bool) -> pd.DataFr
     same = frame["top_k"].isna() & frame["top_p"].isna()
     for key in keys:
         same &= frame[key] == printed[key]
-    return frame[same]
+    return choose(frame[same], EVERY_GAMMA)
 
 
 def _others(frame: pd.DataFrame) -> pd.DataFrame:
     """Records of pairs that the paper does not have."""
     theirs = {(row["task"], row["target"], row["draft"]) for row in paper()["table2"]["rows"]}
     keys = zip(frame["task"], frame["target"], frame["draft"], strict=True)
-    return frame[pd.Series([key not in theirs for key in keys], index=frame.index, dtype=bool)]
+    mine = frame[pd.Series([key not in theirs for key in keys], index=frame.index, dtype=bool)]
+    return choose(mine, EVERY_GAMMA)
 
 
 def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair and machine the record with the highest measured speedup."""
-    ranked = frame.dropna(subset="speedup_measured").sort_values("speedup_measured", ascending=False, kind="stable")
-    return ranked.drop_duplicates([*PAIR, "top_k", "top_p", *MACHINE]).sort_values(PAIR, kind="stable")
+    """Of each pair and machine the fastest of the records over the most prompts, a record a gamma."""
+    timed = frame.dropna(subset="speedup_measured")
+    return choose(timed, [*PAIR, "top_k", "top_p", *MACHINE], SIZE_THEN_SPEED).sort_values(PAIR, kind="stable")
 
 
 def _show(row: Row) -> Row:
@@ -152,7 +164,9 @@ def _show(row: Row) -> Row:
         "EMP": "not lossless" if wrong else _speed(row, "empirical", digits),
         "end to end": NONE if wrong else _speed(row, "end_to_end", digits),
         "best γ": number(row.get("best_gamma"), 0),
-        "record": notes.marks([row["run_id"]], bool(row["simulated"])) if row.get("run_id") else NONE,
+        "record": notes.marks([row["run_id"]], bool(row["simulated"]), remark(row["fitting"], row["chosen_for"]))
+        if row.get("run_id")
+        else NONE,
     }
 
 

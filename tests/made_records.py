@@ -1,10 +1,14 @@
 """Records made up for tests: a run with acceptances of a known rate, in the shape that runs write."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from specbench.config import AcceptConfig, DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
 from specbench.measure.summary import summarise
 from specbench.records import store
 
@@ -21,13 +25,16 @@ def make(
     gamma: int = 3,
     alpha: float = 0.7,
     c: float = 0.2,
-    prompts: int = 6,
+    prompts: int = 20,
     seed: int = 0,
     falls: bool = False,
+    again: int = 0,
+    config: Mapping[str, Any] = MappingProxyType({}),
     **summary: Any,
 ) -> str:
-    """Write a record and return its id. `summary` replaces what the summary says."""
-    draw = np.random.default_rng([seed, gamma, int(10 * temperature)])
+    """Write a record and return its id. `again` tells runs of one config apart. `config` replaces keys of the config,
+    `summary` what the summary says."""
+    draw = np.random.default_rng([seed + 1000 * again, gamma, int(10 * temperature)])
     rows = [_prompt(index, gamma, alpha, c, draw, greedy=temperature == 0) for index in range(prompts)]
     settings: dict[str, Any] = {"gamma": gamma, "c_hat": 0.1, "max_new_tokens": 64, "resamples": 200, "seed": 0}
     measured = summarise(rows, greedy=temperature == 0, falls=falls, **settings)
@@ -37,16 +44,31 @@ def make(
         "top_k": None, "top_p": None, "device": "cpu", "dtype": "float32", "hardware": "a CPU, 2 threads",
         "simulated": False, "created": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
+    more = str({key: value for key, value in summary.items() if key != "created"})
     record = {
         "run_id": run_id,
         "summary": names | measured | rest | {key.removeprefix("summary_"): value for key, value in summary.items()},
-        "config": {"target": {"path": None}, "draft": {"path": None}, "task": {"train_path": None}, "results": "r"},
+        "config": frozen(target, draft, task, temperature, gamma, prompts, seed, more) | config,
         "environment": {"cpu": "a CPU", "threads": 2, "platform": "a host"},
         "pieces": {str(token): f" w{token}" for token in range(100)} | {str(EOS): "</s>"},
         "prompts": rows,
     }
     store.write(results, record)
     return run_id
+
+
+def frozen(
+    target: str, draft: str, task: str, temperature: float, gamma: int, prompts: int, seed: int, more: str
+) -> dict[str, Any]:
+    """The config of such a run. What a test says of the summary stands for keys: another rule is another config."""
+    accept = AcceptConfig(rule=more)
+    task_config = TaskConfig(name=task, hub="owner/set", reference_field="de")
+    return asdict(
+        RunConfig(
+            target=ModelConfig(name=target), draft=DraftConfig(name=draft), task=task_config, accept=accept,
+            sampling=SamplingConfig(temperature=temperature), gamma=gamma, limit=prompts, seed=seed, results="r",
+        )
+    )  # fmt: skip
 
 
 def _prompt(index: int, gamma: int, alpha: float, c: float, draw: np.random.Generator, greedy: bool) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""All records of a results folder, by id: those of this machine, and the kept copies that are committed.
+
+Every verb that shows records reads them here, so that all of them see the same. Of a run that is both in `runs/` and in
+`kept/` the newer record is taken.
+"""
+
+import warnings
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UserError
+from specbench.records import store
+from specbench.records.store import FAILED, Head
+
+LAST = "last"
+
+
+class Damaged(UserWarning):
+    """A file among the records is not a whole one; the message names it."""
+
+
+class Catalog:
+    """The heads of all records of `results`, oldest first; `kept=False` leaves the committed copies out.
+
+    A damaged file is skipped with a warning that names it.
+    """
+
+    def __init__(self, results: str | Path, kept: bool = True) -> None:
+        self.results = Path(results)
+        copies = sorted(kept_folder(results).glob("*.json.gz")) if kept else []
+        own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (file.stat().st_mtime, file.name))
+        self._heads: dict[str, Head] = {}
+        self._failed: dict[str, Head] = {}
+        for head in _read([*copies, *own]):
+            there = self._heads.get(head.run_id)
+            if head.failed:
+                self._failed[head.run_id] = head
+            elif there is None or _created(head) >= _created(there):
+                self._heads[head.run_id] = head
+        self._whole: dict[str, dict[str, Any]] = {}
+
+    @property
+    def heads(self) -> list[Head]:
+        """Those of finished runs."""
+        return list(self._heads.values())
+
+    def rows(self, failed: bool = False) -> list[dict[str, Any]]:
+        """A row a finished run; and one for each that failed, which holds no numbers, if they are asked for."""
+        return [head.row for head in [*self.heads, *(self._failed.values() if failed else ())]]
+
+    def forget_failed(self) -> list[str]:
+        """Remove the records of failed runs; returns their ids."""
+        forgotten = list(self._failed)
+        for head in self._failed.values():
+            head.file.unlink(missing_ok=True)
+        self._failed.clear()
+        return forgotten
+
+    def head(self, run_id: str) -> Head:
+        return self._heads[run_id]
+
+    def whole(self, run_id: str) -> dict[str, Any]:
+        """All that a record holds."""
+        if run_id not in self._whole:
+            self._whole[run_id] = store.read(self._heads[run_id].file)
+        return self._whole[run_id]
+
+    @cached_property
+    def unkept(self) -> list[str]:
+        """Ids of finished runs that have no copy in `kept/`, or an older one."""
+        folder = kept_folder(self.results)
+        return [head.run_id for head in self.heads if head.file.parent != folder and not self._is_kept(head)]
+
+    def _is_kept(self, head: Head) -> bool:
+        file = kept_folder(self.results) / f"{head.run_id}.json.gz"
+        try:
+            return file.is_file() and store.read_head(file).summary == head.summary
+        except (ValueError, KeyError, OSError, EOFError):
+            return False
+
+    def find(self, name: str) -> str:
+        """The id of the finished run that `name` means: an id, a unique beginning or other part of one, the path of a
+        record, or 'last'. Raises UserError where there is none, or several."""
+        if name in self._heads:
+            return name
+        if name in self._failed:
+            raise _without_numbers(self._failed[name])
+        if name == LAST:
+            return self._last()
+        if Path(name).is_file():
+            return self._open(Path(name))
+        found = [head.run_id for head in self.heads if head.run_id.startswith(name)]
+        found = found or [head.run_id for head in self.heads if name in head.run_id]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            some = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+            raise UserError(f"{name}: the ids of {len(found)} records have this in them ({some}); give more of it")
+        raise UserError(
+            f"{name}: no record of that id in {self.results}, and no file; 'specbench results' lists the ids"
+        )
+
+    def _last(self) -> str:
+        if not self.heads:
+            raise UserError(f"{LAST}: there is no record in {self.results}; 'specbench run' makes one")
+        return max(self.heads, key=_created).run_id
+
+    def _open(self, file: Path) -> str:
+        """Take in the record in `file`, wherever it lies."""
+        try:
+            head = store.read_head(file)
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            raise UserError(f"{file}: is no record of specbench ({error})") from error
+        if head.failed:
+            raise _without_numbers(head)
+        self._heads[head.run_id] = head
+        self._whole.pop(head.run_id, None)
+        return head.run_id
+
+
+def digest(run_id: str) -> str:
+    """The last part of a run id, which tells records apart in a narrow column."""
+    return run_id.rpartition("-")[2]
+
+
+def _without_numbers(head: Head) -> UserError:
+    return UserError(f"{head.run_id}: this run failed ({head.summary[FAILED]}); it has neither text nor numbers")
+
+
+def _created(head: Head) -> str:
+    return str(head.summary.get("created"))
+
+
+def kept_folder(results: str | Path) -> Path:
+    """Where compressed records lie that are committed."""
+    return Path(results) / "kept"
+
+
+def _read(files: list[Path]) -> Iterator[Head]:
+    for file in files:
+        try:
+            yield store.read_head(file)
+        except (ValueError, KeyError, OSError, EOFError) as error:
+            warnings.warn(f"{file}: skipped, it is no record ({error})", Damaged, stacklevel=4)

@@ -1,0 +1,90 @@
+"""One list of records for every verb, and the names by which a run is found in it."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from made_records import make
+
+from specbench.cli import main
+from specbench.errors import UserError
+from specbench.records import store
+from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.frame import Records
+from specbench.records.kept import keep
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_run_is_found_by_id_beginning_digest_path_and_last(tmp_path: Path) -> None:
+    first = make(tmp_path, target="alpha", created="2026-03-01T00:00:00+00:00")
+    second = make(tmp_path, target="beta", seed=1, created="2026-02-01T00:00:00+00:00")
+    file = store.record_file(tmp_path, second)
+    elsewhere = shutil.copy(file, tmp_path / "mine.json")
+    for name in (second, "beta-t5-nano", digest(second), str(file), str(elsewhere)):
+        assert Catalog(tmp_path).find(name) == second
+    assert Catalog(tmp_path).find("last") == first
+    assert Catalog(tmp_path / "no such folder").find(str(file)) == second
+
+
+def test_what_finds_no_run_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="last: there is no record in .*'specbench run' makes one"):
+        Catalog(tmp_path).find("last")
+    made = [make(tmp_path, gamma=gamma) for gamma in (1, 3)]
+    failed = make(tmp_path, draft="typo", error="UserError: no such folder")
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for name, said in {
+        "t5": f"the ids of 2 records have this in them .{made[0]}, {made[1]}",
+        "nothing": "nothing: no record of that id in .*'specbench results' lists the ids",
+        failed: "this run failed .UserError: no such folder.",
+        str(store.record_file(tmp_path, failed)): "this run failed",
+        str(other): "other.json: is no record of specbench",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            Catalog(tmp_path).find(name)
+
+
+def test_results_lists_kept_records_too_with_their_ids(tmp_path: Path, capsys: Capture) -> None:
+    run_id = make(tmp_path)
+    keep(Records(tmp_path), print)
+    shutil.rmtree(store.runs_folder(tmp_path))  # as in a bare clone
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    heading, row = capsys.readouterr().out.splitlines()[:2]
+    assert heading.split()[0] == "id" and row.split()[0] == digest(run_id)
+    assert main(["show", row.split()[0], f"results={tmp_path}"]) == 0
+    assert main(["compare", run_id[:-4], "last", f"results={tmp_path}"]) == 0
+
+
+def test_the_newer_of_a_run_and_its_copy_is_shown(tmp_path: Path) -> None:
+    run_id = make(tmp_path)
+    keep(Records(tmp_path), print)
+    copy = kept_folder(tmp_path) / f"{run_id}.json.gz"
+    text = gzip.decompress(copy.read_bytes()).replace(b"2026-01-02T", b"2026-01-03T")
+    copy.write_bytes(gzip.compress(text))
+    assert Catalog(tmp_path).head(run_id).file == copy
+
+
+def test_failed_runs_are_forgotten_and_no_others(tmp_path: Path, capsys: Capture) -> None:
+    good = make(tmp_path)
+    bad = make(tmp_path, draft="typo", error="UserError: no such folder")
+    keep(Records(tmp_path), print)
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert f"failed: {bad}: UserError: no such folder" in capsys.readouterr().out
+    assert main(["results", "--results", str(tmp_path), "--forget"]) == 0
+    assert capsys.readouterr().out == "1 records of failed runs removed\n"
+    assert [file.stem for file in store.runs_folder(tmp_path).iterdir()] == [good]
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert "failed" not in capsys.readouterr().out
+
+
+def test_a_failure_does_not_hide_the_kept_record_of_the_run(tmp_path: Path) -> None:
+    run_id = make(tmp_path)
+    keep(Records(tmp_path), print)
+    file = store.record_file(tmp_path, run_id)
+    record = json.loads(file.read_text())
+    store.write(tmp_path, record | {"summary": {"task": "ende-mini", store.FAILED: "no memory"}})
+    assert Records(tmp_path).frame["run_id"].tolist() == [run_id]
+    assert [row.get(store.FAILED) for row in Catalog(tmp_path).rows(failed=True)] == [None, "no memory"]

@@ -1,0 +1,69 @@
+"""Two runs that differ in any key never stand for each other."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_records import make
+
+from specbench.config import DraftConfig, ModelConfig, RunConfig, TaskConfig
+from specbench.records.frame import Records
+from specbench.records.identity import config_digest, differing
+from specbench.records.kept import keep, kept_folder
+
+CONFIG = RunConfig(
+    target=ModelConfig(name="t5-mini"), draft=DraftConfig(name="lookup", kind="lookup"),
+    task=TaskConfig(name="ende-mini", reference_field="de"),
+)  # fmt: skip
+# Keys that two runs may differ in while all that tables show is the same.
+OTHER: dict[str, dict[str, Any]] = {
+    "max_new_tokens": {"max_new_tokens": 64},
+    "seed": {"seed": 1},
+    "draft.match": {"draft": replace(CONFIG.draft, match=5)},
+    "draft.corpus": {"draft": replace(CONFIG.draft, corpus="corpus.txt")},
+    "draft.inner_gamma": {"draft": replace(CONFIG.draft, inner_gamma=5)},
+    "draft.discount": {"draft": replace(CONFIG.draft, discount=0.5)},
+    "draft.via.discount": {"draft": replace(CONFIG.draft, via=DraftConfig(discount=0.5))},
+    "task.path": {"task": replace(CONFIG.task, path="rows.jsonl")},
+    "target.path": {"target": replace(CONFIG.target, path="models/mine")},
+    "limit": {"limit": 4},
+    "warmup": {"warmup": 0},
+}
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_records_that_differ_in_one_key_both_stay(key: str, tmp_path: Path) -> None:
+    other = replace(CONFIG, **OTHER[key])
+    made = {make(tmp_path, config=asdict(CONFIG)), make(tmp_path, config=asdict(other), again=1)}
+    assert set(Records(tmp_path).every["run_id"]) == made
+    keep(Records(tmp_path), print)
+    assert {file.name for file in kept_folder(tmp_path).iterdir()} == {f"{run_id}.json.gz" for run_id in made}
+    assert key in differing(asdict(CONFIG), asdict(other))
+
+
+def test_keeping_few_records_removes_no_copy_of_another_config(tmp_path: Path) -> None:
+    kept = make(tmp_path)
+    small = make(tmp_path, prompts=4, seed=1)
+    keep(Records(tmp_path), print)
+    keep(Records(tmp_path, fewest_prompts=20), print)
+    assert {file.name for file in kept_folder(tmp_path).iterdir()} == {f"{kept}.json.gz", f"{small}.json.gz"}
+
+
+def test_a_key_at_its_default_counts_as_absent() -> None:
+    old = asdict(CONFIG)
+    del old["warmup"], old["draft"]["layers"]
+    assert config_digest(old) == config_digest(asdict(CONFIG))
+    assert config_digest(old) != config_digest(asdict(replace(CONFIG, warmup=0)))
+
+
+def test_where_a_record_goes_and_prose_are_no_part_of_a_config() -> None:
+    other = replace(CONFIG, results="elsewhere", force=True, target=replace(CONFIG.target, note="trained by somebody"))
+    assert config_digest(asdict(other)) == config_digest(asdict(CONFIG))
+
+
+def test_keys_can_be_left_out_of_a_digest() -> None:
+    assert config_digest(asdict(CONFIG), "gamma") == config_digest(asdict(replace(CONFIG, gamma=1)), "gamma")
+    assert config_digest(asdict(CONFIG), "draft") == config_digest(
+        asdict(replace(CONFIG, **OTHER["draft.match"])), "draft"
+    )

@@ -1,0 +1,45 @@
+"""What a model and a task are called: a name that is given wins, and own rows are no task of the paper."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import main
+from specbench.config import ChooseConfig, RunConfig
+from specbench.config.names import task_label
+from specbench.models.load import name_of
+from specbench.run.identity import draft_name
+
+# Keys, and the names of target and draft.
+NAMES = {
+    "the shipped models": ([], "t5-mini", "t5-nano"),
+    "folders in the place of the defaults": (["target.path=a/mine", "draft.path=b/yours"], "mine", "yours"),
+    "a choice that was made": (["target=t5-xxl", "target.path=a/mine"], "t5-xxl", "t5-nano"),
+    "a choice of a draft": (["draft=t5-small", "draft.path=b/yours"], "t5-mini", "t5-small"),
+    "a name": (["target.path=a/mine", "target.name=t5-xxl"], "t5-xxl", "t5-nano"),
+    "heads": (["draft=blockwise", "draft.path=b/heads"], "t5-mini", "blockwise-heads"),
+    "heads with a name": (["draft=blockwise", "draft.path=b/heads", "draft.name=best"], "t5-mini", "blockwise-best"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_name_that_is_given_wins(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, target, draft = NAMES[case]
+    configs: list[RunConfig] = []
+    monkeypatch.setattr("specbench.cli.job.check", lambda _: None)
+    monkeypatch.setattr("specbench.cli.job.decode", configs.append)
+    assert main(["run", *keys]) == 0
+    assert (name_of(configs[0].target), draft_name(configs[0])) == (target, draft)
+
+
+def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[ChooseConfig] = []
+    monkeypatch.setattr("specbench.cli.alpha.check_choose", configs.append)
+    monkeypatch.setattr("specbench.choose.alpha.measure_alpha", lambda *_: 1 / 0)
+    assert main(["alpha", "draft=[t5-small,bigram]", "draft.path=[b/one,b/two]", "sampling.temperature=0"]) == 1
+    assert [draft_name(config) for config in configs] == ["t5-small", "bigram", "one", "two"]
+
+
+def test_own_rows_say_so() -> None:
+    assert task_label("ende", None) == "ende"
+    assert task_label("ende", str(Path("folder") / "rows.jsonl")) == "ende (rows.jsonl)"
