@@ -20,3 +20,8 @@ def error_line(error: BaseException) -> str:
     """One line on `error`: its message, and before it the kind of one that we did not raise ourselves."""
     message = " ".join(str(error).split())
     return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of an error of another library, cut to `most` characters; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:most]

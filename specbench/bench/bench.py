@@ -14,6 +14,7 @@ from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft
+from specbench.errors import first_line
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 
@@ -100,7 +101,7 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder]) -> Row:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, AttributeError) as error:  # it refuses some models that we run
-        return Row(part, what, unit="", note=f"transformers fails: {str(error).splitlines()[0][:100]}")
+        return Row(part, what, unit="", note=f"transformers fails: {first_line(error, 100)}")
     ours, theirs = found["ours"], found["theirs"]
     faster = times_faster(theirs, ours)
     same = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))

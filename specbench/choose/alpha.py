@@ -4,7 +4,6 @@ A draft costs one reading of the sample; no gamma is tried, since alpha does not
 is the models' weights and one chunk of distributions (`measure.agreement`), whatever the sample's size.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
-from specbench.files import write_atomically
+from specbench.files import json_digest, write_atomically
 from specbench.measure.agreement import Agreement, agreements
 from specbench.models.load import name_of
 from specbench.run import Progress
@@ -114,7 +113,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
             raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
     ids = [identify(as_run(entry.config)) for entry in entries]
     first = entries[0].config
-    digest = hashlib.sha256(json.dumps([ids, first.tokens, first.leniences]).encode()).hexdigest()[:8]
+    digest = json_digest([ids, first.tokens, first.leniences])
     alpha_id = f"{name_of(first.target)}-{first.task.name}-{digest}"
     record = {
         "schema": SCHEMA,

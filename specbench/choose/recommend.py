@@ -3,7 +3,6 @@
 The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from specbench.config.choose import as_run
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
-from specbench.files import write_atomically
+from specbench.files import json_digest, write_atomically
 from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Round, probe
@@ -68,7 +67,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
     heads = [entry.name for entry in scored.entries if entry.config.draft.kind == "blockwise"]
     strayed = {e.name: row["strayed"] for e, row in zip(scored.entries, alphas, strict=True) if row["lossy"]}
-    digest = hashlib.sha256(json.dumps([ids, config.tokens, config.gammas, config.rounds]).encode()).hexdigest()[:8]
+    digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
     record = {
         "schema": SCHEMA,
         "recommend_id": f"{name_of(config.target)}-{config.task.name}-T{config.sampling.temperature:g}-{digest}",

@@ -6,7 +6,6 @@ tokens and place, so that a larger sample takes over what a smaller one wrote. T
 `specbench run` on the same prompts writes the same texts.
 """
 
-import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ import torch
 
 from specbench.config import RunConfig
 from specbench.decoding import autoregressive
-from specbench.files import write_atomically
+from specbench.files import json_digest, write_atomically
 from specbench.models import Prompt
 from specbench.models.load import name_of
 from specbench.run import Progress
@@ -79,13 +78,12 @@ def sample_file(config: RunConfig) -> tuple[Path, dict[str, Any]]:
         "device": torch.device(config.device).type,  # each kind has random numbers of its own
         "max_new_tokens": config.max_new_tokens,
     }
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    name = f"{name_of(config.target)}-T{config.sampling.temperature:g}-{digest}.json"
+    name = f"{name_of(config.target)}-T{config.sampling.temperature:g}-{json_digest(key, 12)}.json"
     return Path(config.results) / "samples" / name, key
 
 
 def _name(index: int, prompt: Prompt) -> str:
-    return hashlib.sha256(json.dumps([index, prompt.source, prompt.prefix]).encode()).hexdigest()[:16]
+    return json_digest([index, prompt.source, prompt.prefix], 16)
 
 
 def _write_text(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import conf_dir
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def one_line(error: BaseException, schema: Any) -> str:
         override, key, value, reason = found.groups()
         reason = f"must be a list, '{key}=[{value}]'" if "not a ListConfig" in reason else reason
         return f"{override}: {reason}"
-    return str(error).strip().splitlines()[0]
+    return first_line(error)
 
 
 def _no_name(argv: list[str]) -> str:

@@ -1,7 +1,6 @@
 """What was fitted on text, kept on disk by content: a set of named arrays a file."""
 
 import contextlib
-import hashlib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.files import replacing
+from specbench.files import json_digest, replacing
 
 Arrays = dict[str, Any]  # of name to NDArray
 
@@ -20,7 +19,7 @@ def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arr
 
     A cache that is damaged or cannot be written costs time, not the run.
     """
-    file = folder / f"{kind}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
+    file = folder / f"{kind}-{json_digest(key, 20)}.npz"
     if file.exists():
         with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as kept:
             return {name: kept[name] for name in kept.files}

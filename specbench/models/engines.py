@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 from specbench.models.base import Prompt
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
@@ -43,14 +43,10 @@ def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozen
         return _checked(KINDS[engine], network, vocabulary_size, eos_ids)
     except Exception as error:  # whatever a model's own code raises when it is captured
         if not fall_back:
-            raise UserError(f"engine={engine}: {_reason(error)}; use engine=auto or engine=eager") from error
+            raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
         model = EagerModel(network, vocabulary_size, eos_ids)
-        model.fell_back = _reason(error)
+        model.fell_back = first_line(error)
         return model
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _checked(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:

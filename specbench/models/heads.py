@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
 SAMPLED_TENSORS, SAMPLED_VALUES = 16, 4
@@ -82,8 +82,7 @@ def load_heads(folder: Path, network: Any, key: str) -> Heads:
         heads = Heads(facts["heads"], facts["width"], facts["hidden"])
         heads.load_state_dict(load_file(folder / WEIGHTS))
     except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{key}: the heads in {folder} cannot be loaded: {reason}") from error
+        raise UserError(f"{key}: the heads in {folder} cannot be loaded: {first_line(error)}") from error
     weight = network.get_output_embeddings().weight
     return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
 

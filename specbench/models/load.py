@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.config.paths import shipped
 from specbench.config.schema import ModelConfig
-from specbench.errors import MachineError, UserError
+from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
@@ -56,7 +56,7 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
     try:
         return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
     except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {source} does not fit in memory: {_first_line(error)}") from error
+        raise MachineError(f"{key}: {source} does not fit in memory: {first_line(error, 300)}") from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
         if from_hub and "local_files_only" in pinned:
             raise MachineError(
@@ -67,7 +67,7 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
                 f"{key}: the model hub refused {source} for now (HTTP {status}); run it again later"
             ) from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
-        raise UserError(f"{where}: cannot be loaded: {_first_line(error)}") from error
+        raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
 
 
 def _http_status(error: BaseException | None) -> int | None:
@@ -78,10 +78,6 @@ def _http_status(error: BaseException | None) -> int | None:
             return status
         error = error.__cause__ or error.__context__
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
@@ -132,7 +128,7 @@ def load_model(
     try:
         network.to(device)
     except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
+        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
     width = hand_over(network, key) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
     made.state_width = width
@@ -154,7 +150,7 @@ def _random(
     try:
         network = random_network(shape, dtype, device)
     except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {_first_line(error)}") from error
+        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
     return with_engine(engine, network, vocabulary.size, frozenset())
 
 

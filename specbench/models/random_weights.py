@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 
 START, END, FIRST_WORD = 0, 1, 3
 
@@ -23,7 +23,7 @@ def config_of(architecture: dict[str, Any], key: str) -> Any:
     try:
         config = AutoConfig.for_model(family, **values)
     except (ValueError, TypeError) as error:
-        raise UserError(f"{key}.architecture: {str(error).splitlines()[0][:200]}") from error
+        raise UserError(f"{key}.architecture: {first_line(error)}") from error
     for name, value in values.items():  # T5's constructor forces tied embeddings
         setattr(config, name, value)
     return config

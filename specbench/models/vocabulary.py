@@ -1,11 +1,10 @@
 """Tokens: text to prompts and back, and whether two models speak of the same tokens."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from specbench.errors import UserError
+from specbench.files import json_digest
 from specbench.models.base import Prompt
 
 
@@ -67,7 +66,7 @@ class Vocabulary:
 
     def fingerprint(self) -> str:
         """A name for the token map, equal for equal maps."""
-        return hashlib.sha256(json.dumps(sorted(self.tokens.items())).encode()).hexdigest()[:16]
+        return json_digest(sorted(self.tokens.items()), 16)
 
 
 def require_same_vocabulary(

@@ -1,7 +1,5 @@
 """What a run is called: the same resolved config on the same content has the same id, and nothing else has."""
 
-import hashlib
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,6 +7,7 @@ from specbench.config import DraftConfig, ModelConfig, RunConfig
 from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.config.paths import shipped
 from specbench.files import digest as digest_of
+from specbench.files import json_digest
 from specbench.models.load import name_of
 from specbench.run.accept import slug
 
@@ -20,9 +19,8 @@ def identify(config: RunConfig) -> str:
     """A readable id of a resolved config: names, T, gamma, and a digest of every key and of the files it names."""
     frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
     frozen["content"] = _content(config)
-    digest = hashlib.sha256(json.dumps(frozen, sort_keys=True).encode()).hexdigest()[:8]
     names = f"{name_of(config.target)}-{draft_name(config)}-{config.task.name}"
-    return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}{slug(config.accept)}-{digest}"
+    return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}{slug(config.accept)}-{json_digest(frozen)}"
 
 
 def draft_name(config: RunConfig) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specbench.config import TaskConfig
-from specbench.errors import MachineError
+from specbench.errors import MachineError, first_line
 from specbench.hub import hub_is_reachable
 
 
@@ -20,11 +20,7 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, Any]]:
             nested = row.get("translation")
             yield nested if isinstance(nested, dict) else row
     except Exception as error:  # datasets and the hub client raise a dozen kinds
-        reason = (
-            "no connection"
-            if not hub_is_reachable()
-            else (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        )
+        reason = first_line(error) if hub_is_reachable() else "no connection"
         raise MachineError(
             f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "
             "offline choices: task=ende-mini | sum-mini | lm-mini, or task.path=FILE.jsonl[.gz] with your own rows"

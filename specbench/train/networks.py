@@ -21,7 +21,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 from specbench.train.places import resolve
 from specbench.train.schema import ModelShape
 
@@ -45,7 +45,7 @@ def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: 
     try:
         return auto.from_pretrained(resolve(where), dtype=dtype, revision=revision)
     except (OSError, ValueError) as error:
-        raise UserError(f"no {family} model can be loaded from '{where}': {str(error).splitlines()[0]}") from error
+        raise UserError(f"no {family} model can be loaded from '{where}': {first_line(error)}") from error
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
@@ -53,7 +53,7 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
     try:
         return AutoTokenizer.from_pretrained(resolve(where))
     except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer can be loaded from '{where}': {str(error).splitlines()[0]}") from error
+        raise UserError(f"no tokenizer can be loaded from '{where}': {first_line(error)}") from error
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config import TaskConfig
-from specbench.errors import MachineError, UserError
+from specbench.errors import MachineError, UserError, first_line
 from specbench.tasks.hub import hub_rows
 from specbench.tasks.rows import read_rows
 from specbench.train.places import resolve
@@ -65,7 +65,7 @@ def _hub_rows(plan: DataPlan) -> Iterator[Row]:
             TaskConfig(name="data", hub=plan.hub, subset=plan.subset, revision=plan.revision), plan.split
         )
     except MachineError as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        reason = first_line(error.__cause__ or error)
         raise MachineError(f"data.hub={plan.hub} cannot be read: {reason}; without the hub, use data.path") from error
 
 
