@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specbench.models.graph import (
-    Layouts,
+    PackedWeights,
     capture,
     for_last_row,
     for_one_token,
@@ -64,7 +64,7 @@ def test_an_rms_norm_spelt_out_is_one_operation() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         weight.data = weight.data.to(dtype)
         graph = simplify(capture(function, [torch.ones(1, 7, 16, dtype=dtype)]))
-        run = lower(graph, Layouts(), False)
+        run = lower(graph, PackedWeights(), False)
         assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [torch.rms_norm]
         x = torch.randn(1, 5, 16).to(dtype)
         assert torch.allclose(run(x), function(x), atol=1e-6 if dtype == torch.float32 else 0.02)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from specbench.models.base import Prompt
-from specbench.models.graph import Layouts
+from specbench.models.graph import PackedWeights
+from specbench.models.layout import Layout, chain
 from specbench.models.program import Step
 from specbench.models.static import StaticModel, StaticSession
 
@@ -60,15 +61,15 @@ class CudaGraphModel(StaticModel):
         network: Any,
         vocabulary_size: int,
         eos_ids: frozenset[int],
-        layouts: Layouts | None = None,
+        packed: PackedWeights | None = None,
         capture: Callable[[Callable[[], Tensor]], Captured] = CudaCapture,
     ) -> None:
-        super().__init__(network, vocabulary_size, eos_ids, layouts)
+        super().__init__(network, vocabulary_size, eos_ids, packed)
         self.capture = capture
         self._graphs: dict[tuple[int, ...], StepGraph] = {}
 
     def _alike(self, network: Any) -> "CudaGraphModel":
-        return CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.layouts, self.capture)
+        return CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.capture)
 
     def _prepare(self) -> None:
         """Nothing: a graph computes its positions itself."""
@@ -92,20 +93,29 @@ class StepGraph:
 
     def __init__(self, model: CudaGraphModel, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
         self._ids_1L = torch.zeros(1, count, dtype=torch.long, device=model.device)
-        self._length = torch.zeros((), dtype=torch.long, device=model.device)
-        self._source_length = torch.ones((), dtype=torch.long, device=model.device)
-        inputs = [self._ids_1L, self._length, self._source_length, *buffers]
-        # Capturing runs the step, which writes at positions that count: put back what was there.
-        kept = [buffer[:, :, :count].clone() for buffer in buffers]
-        self._captured = model.capture(lambda: step.whole(*inputs))
-        for buffer, states in zip(buffers, kept, strict=True):
+        self._source_length_1 = torch.ones(1, dtype=torch.long, device=model.device)
+        self._layout = [tensor.clone() for tensor in chain(0, count, model.numbers(buffers[0].shape[2])).tensors]
+        self._placed: list[Tensor | None] = [None] * len(self._layout)
+        self._sources = 1
+        inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
+        self._of_sizes = step.of_sizes(*inputs)
+        # Capturing runs the step, which writes into slots that count: put back what was there.
+        before = [buffer[:, :, :count].clone() for buffer in buffers]
+        self._captured = model.capture(lambda: step.following(self._of_sizes, *inputs))
+        for buffer, states in zip(buffers, before, strict=True):
             buffer[:, :, :count] = states
 
-    def run(self, ids_1L: Tensor, length: int, source_length: int) -> Tensor:
+    def run(self, ids_1L: Tensor, layout: Layout, sources: int) -> Tensor:
+        """Logits [L, V]."""
         self._ids_1L.copy_(ids_1L)
-        self._length.fill_(length)
-        self._source_length.fill_(source_length)
-        return self._captured.replay().clone()  # the next replay writes over it
+        for index, tensor in enumerate(layout.tensors):
+            if self._placed[index] is not tensor:
+                self._placed[index] = tensor
+                self._layout[index].copy_(tensor)
+        if sources != self._sources:
+            self._sources = sources
+            self._source_length_1.fill_(sources)
+        return self._captured.replay()[0].clone()  # the next replay writes over it
 
 
 class CudaGraphSession(StaticSession):
@@ -117,4 +127,11 @@ class CudaGraphSession(StaticSession):
         if len(tokens) > MOST_TOKENS:
             return super()._step(step, tokens)
         graph = self.model.graph(step, len(tokens), self._buffers)
-        return graph.run(self.model.ids(tokens), self.length, self._sources)
+        return graph.run(self.model.ids(tokens), self._chain(len(tokens)), self._sources)
+
+    def _chain(self, count: int) -> Layout:
+        key = (0, self.length, count, self._capacity)
+        tensors = self.model.positions.get(key)
+        if tensors is None:
+            tensors = self.model.positions.put(key, super()._chain(count).tensors)
+        return Layout(*tensors)

@@ -2,7 +2,7 @@
 
 Knows the two families and how each is called; knows no sessions. The caches are buffers handed in by the caller.
 
-Shapes: L new tokens, C positions of the self-attention buffers, S of the cross-attention ones, V logits.
+Shapes: B rows, L new tokens, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
 """
 
 import gc
@@ -17,8 +17,8 @@ from torch.fx import GraphModule
 from transformers import EncoderDecoderCache
 
 from specbench.models.graph import (
-    Layouts,
     Lowering,
+    PackedWeights,
     capture,
     for_last_row,
     for_one_token,
@@ -29,11 +29,13 @@ from specbench.models.graph import (
     simplify,
 )
 from specbench.models.graph.capture import example_sizes
+from specbench.models.layout import Layout, chain
+from specbench.models.placement import Placement
 
-SIZES_KEPT = 128  # sources of so many lengths have their position biases kept
+SIZES_CACHED = 128  # sources of so many lengths have their position biases cached
 
 # The inputs of a step, in order; the buffers follow.
-IDS, LENGTH, SOURCE_LENGTH = range(3)
+IDS, SLOTS, POSITIONS, VISIBLE, SOURCE_LENGTH = range(5)
 
 
 @contextmanager
@@ -50,19 +52,21 @@ def _without_collecting() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step in three parts, each taking (ids_1L, length, source_length, *buffers) and what those before it
-    gave. `of_source` and `of_length` depend on nothing but source_length, length and sizes, so what they give can be
-    kept; `run` gives logits [L, V].
+    """One decoding step in four parts, each taking (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B,
+    *buffers) and what the parts before it returned. The first three depend on nothing but sizes and weights, the
+    source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
     """
 
+    of_sizes: Callable[..., tuple[Tensor, ...]]
     of_source: Callable[..., tuple[Tensor, ...]]
-    of_length: Callable[..., tuple[Tensor, ...]]
+    of_layout: Callable[..., tuple[Tensor, ...]]
     run: Callable[..., Tensor]
 
-    def whole(self, *inputs: Tensor) -> Tensor:
-        """All three."""
-        of_source = self.of_source(*inputs)
-        return self.run(*inputs, *of_source, *self.of_length(*inputs, *of_source))
+    def following(self, of_sizes: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+        """All of it but what depends on sizes alone."""
+        inputs += of_sizes
+        inputs += self.of_source(*inputs)
+        return self.run(*inputs, *self.of_layout(*inputs))
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,18 @@ class Program:
     @staticmethod
     @_without_collecting()
     def of(
-        network: Any, cache_dtype: torch.dtype, lowering: Lowering = lower, layouts: Layouts | None = None
+        network: Any,
+        cache_dtype: torch.dtype,
+        lowering: Lowering = lower,
+        weights: PackedWeights | None = None,
+        one_row: bool = True,
     ) -> "Program":
         """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
-        `layouts` are those of a program that shares weights with this one."""
-        layouts = layouts or Layouts()
+
+        `weights` are those of a program that shares weights with this one. Steps take one row, or, without `one_row`,
+        any number of rows from two.
+        """
+        weights = weights or PackedWeights()
         with markers.marked(network), torch.no_grad():
             self_states, cross_states = _what_it_caches(network)
             shapes = {
@@ -92,27 +103,29 @@ class Program:
                 "cross": [(t.shape[1], t.shape[3]) for t in cross_states],
             }
             taken = {size for tensor in (*network.parameters(), *self_states, *cross_states) for size in tensor.shape}
-            tokens, capacity, positions, source = example_sizes(taken, 4)
+            tokens, capacity, cross_capacity, source, rows, sources = example_sizes(taken, 6)
+            rows, sources = (1, 1) if one_row else (rows, sources)
             buffers = [
-                torch.zeros(1, heads, places, channels, dtype=cache_dtype, device=network.device)
-                for kind, places in (("self", capacity), ("cross", positions))
+                torch.zeros(rows, heads, slots, channels, dtype=cache_dtype, device=network.device)
+                for kind, slots in (("self", capacity), ("cross", cross_capacity))
                 for heads, channels in shapes[kind]
             ]
-            ids = torch.zeros(1, tokens, dtype=torch.long, device=network.device)
-            length = torch.tensor(3, device=network.device)
-            inputs = [ids, length, length.clone(), *buffers]
+            ids = torch.zeros(rows, tokens, dtype=torch.long, device=network.device)
+            layout = chain(0, tokens, torch.arange(capacity, device=network.device).unsqueeze(0))
+            placed = [tensor.expand(rows, *tensor.shape[1:]).clone() for tensor in layout.tensors]
+            inputs = [ids, *placed, ids.new_ones(rows), *buffers]
             if cross_states:
-                inputs.append(ids.new_zeros(1, source))
+                inputs.append(ids.new_zeros(sources, source))
             captured = simplify(capture(_decoding(network, len(self_states)), inputs))
-            graph = for_outputs(captured, 0, range(3 + len(buffers)))
+            graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
         return Program(
             shapes,
             cache_dtype,
-            one=_cut(for_one_token(graph), lambda module: lowering(module, layouts, True)),
-            several=_cut(graph, lambda module: lowering(module, layouts, False)),
-            last=_cut(for_last_row(graph), lambda module: lower(module, layouts, False)),  # run once a prompt
-            encode=None if encode is None else _encode(encode, layouts),
+            one=_cut(for_one_token(graph), lambda module: lowering(module, weights, True)),
+            several=_cut(graph, lambda module: lowering(module, weights, False)),
+            last=_cut(for_last_row(graph), lambda module: lower(module, weights, False)),  # run once a prompt
+            encode=None if encode is None else _encode(encode, weights),
         )
 
 
@@ -131,47 +144,58 @@ def _what_it_caches(network: Any) -> tuple[list[Tensor], list[Tensor]]:
 def _decoding(network: Any, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
     """The step, and in the same run of the decoder what its cross-attention caches of a source, as a function of
     tensors alone: (logits, keys and values layer by layer)."""
+    placement = Placement(network)
 
-    def decoder_only(ids: Tensor, length: Tensor, _: Tensor, *buffers: Tensor) -> tuple[Tensor, ...]:
-        cache = markers.over(buffers, length)
-        return (network(input_ids=ids, past_key_values=cache, use_cache=True).logits[0],)
+    def decoder_only(
+        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
+    ) -> tuple[Tensor, ...]:
+        layout = Layout(slots, positions, visible)
+        cache = markers.over(buffers, slots, layout.new_positions_BL[0, 0])
+        with placement.following(layout) as options:
+            return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
 
     def encoder_decoder(
-        ids: Tensor, length: Tensor, source_length: Tensor, *buffers_and_source: Tensor
+        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
     ) -> tuple[Tensor, ...]:
-        *buffers, source = buffers_and_source
+        *buffers, source = others
+        layout = Layout(slots, positions, visible)
         cross = markers.replaced(buffers[of_self:])  # the step reads buffers, whatever the source
-        positions = buffers[of_self].shape[2]
+        cross_slots = torch.arange(buffers[of_self].shape[2], device=ids.device)
         read = {
             "encoder_outputs": network.get_encoder()(input_ids=source),
-            "attention_mask": (torch.arange(positions, device=ids.device) < source_length).view(1, 1, 1, -1),
-            "past_key_values": EncoderDecoderCache(markers.over(buffers[:of_self], length), cross),
+            "attention_mask": (cross_slots < source_length.unsqueeze(-1))[:, None, None, :],
+            "past_key_values": EncoderDecoderCache(
+                markers.over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
+            ),
         }
-        logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **read).logits[0]
+        with placement.following(layout) as options:
+            logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **read, **options).logits
         return logits, *markers.recorded(cross)
 
     return encoder_decoder if network.config.is_encoder_decoder else decoder_only
 
 
-def _encode(graph: GraphModule, layouts: Layouts) -> Callable[[Tensor], list[Tensor]]:
+def _encode(graph: GraphModule, weights: PackedWeights) -> Callable[[Tensor], list[Tensor]]:
     """`graph`, from source ids to cross-attention keys and values, made ready."""
     parts = hoist(graph, [], with_constants=True)
-    run = lower(parts.rest, layouts, one_token=False)
-    of_size: dict[int, tuple[Tensor, ...]] = {}  # relative position biases
+    run = lower(parts.rest, weights, one_token=False)
+    of_size: dict[torch.Size, tuple[Tensor, ...]] = {}  # relative position biases
 
     def encoded(source: Tensor) -> list[Tensor]:
-        if source.shape[1] not in of_size:
-            if len(of_size) >= SIZES_KEPT:
+        if source.shape not in of_size:
+            if len(of_size) >= SIZES_CACHED:
                 of_size.clear()
-            of_size[source.shape[1]] = parts.apart.forward(source)
-        states: list[Tensor] = run(source, *of_size[source.shape[1]])
+            of_size[source.shape] = parts.apart.forward(source)
+        states: list[Tensor] = run(source, *of_size[source.shape])
         return states
 
     return encoded
 
 
 def _cut(graph: Any, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
-    source = hoist(graph, [SOURCE_LENGTH], with_constants=False)
-    length = hoist(source.rest, [LENGTH], with_constants=True)
-    # hoist() adds inputs in the order: the source's results, then the length's.
-    return Step(source.apart.forward, length.apart.forward, lowered(length.rest))
+    sizes = hoist(graph, [], with_constants=True)
+    # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
+    of_sizes = range(first := sum(node.op == "placeholder" for node in graph.graph.nodes), first + sizes.count)
+    source = hoist(sizes.rest, [SOURCE_LENGTH, *of_sizes], with_constants=False)
+    layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
+    return Step(sizes.apart.forward, source.apart.forward, layout.apart.forward, lowered(layout.rest))

@@ -1,8 +1,8 @@
 """Sessions over preallocated caches and a captured step: the same tokens as `eager`, without the model's Python.
 
-A cache is a set of buffers with room for a number of positions, of which the first `length` count; rolling back is
-moving that number. Buffers grow by doubling, so that attention never pays for more than twice what was read, and
-go back to the model's pool with their session.
+A cache is a set of buffers with room for a number of tokens, of which the first `length` count; rolling back is moving
+that number. Buffers grow by doubling, so that attention never pays for more than twice what was read, and go back to
+the model's pool with their session.
 """
 
 import copy
@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from specbench.models.base import Prompt
+from specbench.models.buffers import BufferPool, Buffers, TensorCache
 from specbench.models.eager import EagerModel
-from specbench.models.graph import Layouts, Lowering, compiled, lower
+from specbench.models.graph import Lowering, PackedWeights, compiled, lower
 from specbench.models.hidden import LastRead
-from specbench.models.program import LENGTH, Program, Step
+from specbench.models.layout import Layout, chain
+from specbench.models.program import Program, Step
 from specbench.models.shallow import ShallowSession
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
-REMEMBERED_BYTES = 64 * 2**20  # masks and position biases kept between steps
 
 
 class StaticModel(EagerModel):
@@ -34,23 +35,24 @@ class StaticModel(EagerModel):
     lowering: Lowering = staticmethod(lower)
 
     def __init__(
-        self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], layouts: Layouts | None = None
+        self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], packed: PackedWeights | None = None
     ) -> None:
         super().__init__(network, vocabulary_size, eos_ids)
         began = time.perf_counter()
-        self.layouts = layouts or Layouts()
-        self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.layouts)
-        self.buffers = Buffers(self.program, self.device)
-        self.positions, self.sources = Remembered(), Remembered()
+        self.packed = packed or PackedWeights()
+        self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.packed)
+        self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
+        self.positions, self.sources = TensorCache(), TensorCache()
+        self._numbers: dict[int, Tensor] = {}
         self._prepare()
         self.warmup_s = time.perf_counter() - began
 
     def _prepare(self) -> None:
         with torch.inference_mode():
-            StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).remember(USUAL_COUNTS)
+            StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).look_up(USUAL_COUNTS)
 
     def _alike(self, network: Any) -> "StaticModel":
-        return type(self)(network, self.vocabulary_size, self.eos_ids, self.layouts)
+        return type(self)(network, self.vocabulary_size, self.eos_ids, self.packed)
 
     @staticmethod
     def _cache_dtype(network: Any) -> torch.dtype:
@@ -61,6 +63,12 @@ class StaticModel(EagerModel):
     def start(self, prompt: Prompt) -> "StaticSession":
         return StaticSession(self, prompt)
 
+    def numbers(self, slots: int) -> Tensor:
+        """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
+        if slots not in self._numbers:
+            self._numbers[slots] = torch.arange(slots, device=self.device).unsqueeze(0)
+        return self._numbers[slots]
+
 
 class CompiledModel(StaticModel):
     """A `StaticModel` whose steps torch.compile makes ready. Needs a C++ compiler, and a minute or so in all."""
@@ -69,64 +77,18 @@ class CompiledModel(StaticModel):
     lowering: Lowering = staticmethod(compiled)
 
 
-class Remembered:
-    """What depends on lengths alone, by (step, length of the text or of the source, tokens, capacity); emptied when it
-    grows large."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, int, int, int], tuple[Tensor, ...]] = {}
-        self._bytes = 0
-
-    def get(self, key: tuple[int, int, int, int]) -> tuple[Tensor, ...] | None:
-        return self._kept.get(key)
-
-    def keep(self, key: tuple[int, int, int, int], found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """`found`, which is given at every `get` from now on."""
-        found = tuple(tensor.contiguous() for tensor in found)
-        self._bytes += sum(tensor.nbytes for tensor in found)
-        if self._bytes > REMEMBERED_BYTES:
-            self._kept.clear()
-            self._bytes = 0
-        self._kept[key] = found
-        return found
-
-
-class Buffers:
-    """Caches that no session uses at the moment, by their number of positions."""
-
-    def __init__(self, program: Program, device: torch.device) -> None:
-        self.program = program
-        self.device = device
-        self._free: dict[tuple[str, int], list[list[Tensor]]] = {}
-
-    def take(self, kind: str, positions: int) -> list[Tensor]:
-        """Buffers for `kind` ('self' or 'cross') attention. What they hold is finite, and stale."""
-        free = self._free.setdefault((kind, positions), [])
-        if free:
-            return free.pop()
-        return [
-            torch.zeros(1, heads, positions, channels, dtype=self.program.cache_dtype, device=self.device)
-            for heads, channels in self.program.shapes[kind]
-        ]
-
-    def give_back(self, held: dict[str, list[Tensor]]) -> None:
-        for kind, buffers in held.items():
-            if buffers:
-                self._free[kind, buffers[0].shape[2]].append(buffers)
-
-
 class StaticSession:
-    """One sequence: buffers, and how many of their positions count."""
+    """One sequence: buffers, and how many of their slots count."""
 
     def __init__(self, model: StaticModel, prompt: Prompt) -> None:
         self.model = model
         self.length = self.ahead = self.ahead_layers = 0
         self._parts: dict[int, StaticSession] = {}
         self._last = LastRead()
-        self._held: dict[str, list[Tensor]] = {"self": [], "cross": []}
-        weakref.finalize(self, model.buffers.give_back, self._held)
+        self._held: dict[str, Buffers] = {}
+        weakref.finalize(self, model.pool.give_back, self._held)
         self._sources = len(prompt.source)
-        self._source_length = torch.tensor(len(prompt.source), device=model.device)
+        self._source_length_1 = torch.tensor([len(prompt.source)], device=model.device)
         with torch.inference_mode():
             if model.program.encode is not None:
                 self._read_source(prompt.source)
@@ -147,7 +109,7 @@ class StaticSession:
         return ShallowSession(self, layers)
 
     def level(self) -> None:
-        self.ahead = 0  # what the buffers hold behind `length` does not count, and is written over
+        self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
 
     def crop_ahead(self, tokens: int) -> None:
         self.ahead -= tokens
@@ -168,29 +130,34 @@ class StaticSession:
             model = self.model.shallow(layers)
             assert isinstance(model, StaticModel)
             part.model, part._parts = model, {}
-            used = {kind: len(shapes) for kind, shapes in model.program.shapes.items()}
-            part._buffers = [*self._held["self"][: used["self"]], *self._held["cross"][: used["cross"]]]
+            part._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
+            part._collect()
         return self._parts[layers]
 
     def _read_source(self, source: Sequence[int]) -> None:
-        positions = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
-        self._held["cross"] = self.model.buffers.take("cross", positions)
+        slots = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
+        self._held["cross"] = self.model.pool.take("cross", slots)
         assert self.model.program.encode is not None
         states = self.model.program.encode(self.model.ids(source))
-        for buffer, state in zip(self._held["cross"], states, strict=True):
+        for buffer, state in zip(self._held["cross"].layers, states, strict=True):
             buffer[:, :, : len(source)] = state
 
     def _reserve(self, needed: int) -> None:
-        """Room for `needed` positions, in the next power of two; what was read moves along."""
-        old, read = self._held["self"], self.length + max(0, self.ahead)
-        capacity = 1 << (needed - 1).bit_length()
-        self._held["self"] = new = self.model.buffers.take("self", capacity)
-        for before, after in zip(old, new, strict=False):
-            after[:, :, :read] = before[:, :, :read]
-        self.model.buffers.give_back({"self": old})
-        self._capacity = capacity
-        self._buffers = [*new, *self._held["cross"]]
+        """Room for `needed` tokens, in the next power of two; what was read moves along."""
+        old, self._capacity = self._held.get("self"), 1 << (needed - 1).bit_length()
+        new = self.model.pool.take("self", self._capacity)
+        if old is not None:
+            new.copy_slots(old, self.length + max(0, self.ahead))
+            self.model.pool.give_back({"self": old})
+        self._held["self"] = new
+        self._collect()
         self._parts.clear()
+
+    def _collect(self) -> None:
+        """Buffers as a step takes them."""
+        self._buffers = [
+            tensor for kind in ("self", "cross") if kind in self._held for tensor in self._held[kind].layers
+        ]
 
     def _make_room(self, needed: int) -> None:
         if needed > self._capacity:
@@ -211,33 +178,42 @@ class StaticSession:
         return self._last.states(start, stop)
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
-        count = len(tokens)
-        # The step proper reads no lengths: what depends on them is looked up, and computed the first time only.
-        inputs = [self.model.ids(tokens), self._source_length, self._source_length, *self._buffers]
-        key = (id(step), self._sources, count, self._capacity)
-        of_source = self.model.sources.get(key)
-        if of_source is None:
-            of_source = self.model.sources.keep(key, step.of_source(*inputs))
-        return step.run(*inputs, *of_source, *self._of_length(step, count, inputs, of_source))
-
-    def _of_length(
-        self, step: Step, count: int, inputs: list[Tensor], of_source: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
+        # The step proper reads no positions: what depends on them is looked up, and computed the first time only.
+        ids_1L, count = self.model.ids(tokens), len(tokens)
+        fixed = self._of_source(step, ids_1L)
         key = (id(step), self.length, count, self._capacity)
-        found = self.model.positions.get(key)
+        placed = self.model.positions.get(key)
+        if placed is None:
+            placed = self.model.positions.put(key, self._placed(step, ids_1L, self._chain(count), fixed))
+        return step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+
+    def _chain(self, count: int) -> Layout:
+        return chain(self.length, count, self.model.numbers(self._capacity))
+
+    def _placed(self, step: Step, ids_1L: Tensor, layout: Layout, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`layout`, and what the step computes from it."""
+        inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
+        return *layout.tensors, *step.of_layout(*inputs, *fixed)
+
+    def _of_source(self, step: Step, ids_1L: Tensor) -> tuple[Tensor, ...]:
+        """What the step computes from sizes and the source's length."""
+        count, cached = ids_1L.shape[1], self.model.sources
+        key = (id(step), self._sources, count, self._capacity)
+        found = cached.get(key)
         if found is None:
-            inputs[LENGTH] = torch.tensor(self.length, device=self.model.device)
-            found = self.model.positions.keep(key, step.of_length(*inputs, *of_source))
+            inputs = (ids_1L, *self._chain(count).tensors, self._source_length_1, *self._buffers)
+            of_sizes = step.of_sizes(*inputs)
+            found = cached.put(key, (*of_sizes, *step.of_source(*inputs, *of_sizes)))
         return found
 
-    def remember(self, counts: Sequence[int]) -> None:
-        """Look up all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""
+    def look_up(self, counts: Sequence[int]) -> None:
+        """Compute all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""
         program, began = self.model.program, self.length
         end = min(self._capacity, self.model.longest or self._capacity)
         for count in counts:
-            step = program.one if count == 1 else program.several
-            inputs = [self.model.ids([0] * count), self._source_length, self._source_length, *self._buffers]
-            of_source = step.of_source(*inputs)
+            step, ids_1L = program.one if count == 1 else program.several, self.model.ids([0] * count)
+            fixed = self._of_source(step, ids_1L)
             for self.length in range(began, end - count + 1):
-                self._of_length(step, count, inputs, of_source)
+                key = (id(step), self.length, count, self._capacity)
+                self.model.positions.put(key, self._placed(step, ids_1L, self._chain(count), fixed))
         self.length = began

@@ -7,14 +7,14 @@ are what the simplified graph calls. None of these knows a model's architecture,
 
 from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
-from specbench.models.graph.lower import Layouts, Lowering, compiled, lower
+from specbench.models.graph.lower import Lowering, PackedWeights, compiled, lower
 from specbench.models.graph.rewrite import simplify
 from specbench.models.graph.specialise import for_last_row, for_one_token, for_outputs
 
 __all__ = [
     "Hoisted",
-    "Layouts",
     "Lowering",
+    "PackedWeights",
     "capture",
     "compiled",
     "for_last_row",

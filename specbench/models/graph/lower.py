@@ -14,13 +14,13 @@ from specbench.models.graph.nodes import add_constant, aten, calls, constant, fi
 LARGE_FP32 = {True: 2**20, False: 2**18}
 
 
-class Layouts:
+class PackedWeights:
     """Weights as oneDNN lays them out, each made once, however many graphs use it."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # a place is only good while its tensor lives
 
-    def packed(self, weight: Tensor) -> Tensor:
+    def of(self, weight: Tensor) -> Tensor:
         place = (weight.data_ptr(), *weight.shape, *weight.stride())
         if place not in self._made:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
@@ -28,11 +28,11 @@ class Layouts:
         return self._made[place][1]
 
 
-# What makes a simplified graph ready to run: (graph, layouts, whether it is for one token) to a function.
-Lowering = Callable[[GraphModule, Layouts, bool], Callable[..., Any]]
+# What makes a simplified graph ready to run: (graph, packed weights, whether it is for one token) to a function.
+Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]
 
 
-def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> Callable[..., Any]:
+def lower(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
     """`module` with kernels chosen, in place, ready to run."""
     _name_kernels(module, one_token)
     for node in calls(module, aten.rsqrt.default):
@@ -40,14 +40,14 @@ def lower(module: GraphModule, layouts: Layouts, one_token: bool) -> Callable[..
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
     if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
         for node in calls(module, aten.linear.default):
-            _lean_linear(module, node, layouts, one_token)
+            _lean_linear(module, node, packed, one_token)
     for node in module.graph.nodes:
         _through_torch(node)
     ready: Callable[..., Any] = finished(module).forward
     return ready
 
 
-def compiled(module: GraphModule, layouts: Layouts, one_token: bool) -> Callable[..., Any]:
+def compiled(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
     """`module` for torch.compile, which makes kernels and layouts of its own, at the first run for each new size."""
     _name_kernels(module, one_token)
     made: Callable[..., Any] = torch.compile(finished(module), options={"freezing": True})
@@ -129,7 +129,7 @@ def _through_torch(node: Node) -> None:
         node.op, node.target, node.args = "call_method", WIDENINGS[node.args[1]], node.args[:1]  # type: ignore[index]
 
 
-def _lean_linear(module: GraphModule, node: Node, layouts: Layouts, one_token: bool) -> None:
+def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, one_token: bool) -> None:
     weight = constant(module, node.args[1])
     bias = node.args[2] if len(node.args) > 2 else None
     if weight is None or value(node.args[0]).dtype != weight.dtype:
@@ -138,7 +138,7 @@ def _lean_linear(module: GraphModule, node: Node, layouts: Layouts, one_token: b
     if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= LARGE_FP32[one_token]):
         return
     with module.graph.inserting_before(node):
-        packed = add_constant(module, layouts.packed(weight))
-        lean = module.graph.call_function(kernels.packed_linear, (node.args[0], packed, bias))
+        laid_out = add_constant(module, packed.of(weight))
+        lean = module.graph.call_function(kernels.packed_linear, (node.args[0], laid_out, bias))
     lean.meta = dict(node.meta)
     replace(node, lean)

@@ -122,17 +122,17 @@ class ReplacingLayer(RecordingLayer):
 
 
 class BufferLayer(_Layer):
-    """Given buffers [1, K, C, D], of which the first `length` positions count. `length` is a tensor, so that a graph
-    captured once holds for every length."""
+    """Writes new states into given buffers [B, K, C, D], in the slots `at` [B * L], row by row. `length`, the first new
+    token's position, is for models that count cached tokens themselves. Both are tensors, so that a graph captured once
+    holds for all."""
 
-    def __init__(self, keys: Tensor, values: Tensor, length: Tensor | int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, at: Tensor, length: Tensor) -> None:
         super().__init__()
-        self.keys, self.values, self.length, self.is_initialized = keys, values, length, True
+        self.keys, self.values, self.at, self.length, self.is_initialized = keys, values, at, length, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        at = torch.arange(key_states.shape[-2], device=key_states.device) + self.length
-        write(self.keys, at, key_states)
-        write(self.values, at, value_states)
+        write(self.keys, self.at, key_states)
+        write(self.values, self.at, value_states)
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
@@ -151,9 +151,10 @@ def recorded(cache: Any) -> list[Tensor]:
     return [states for layer in cache.layers for states in (layer.keys, layer.values)]
 
 
-def over(buffers: Sequence[Tensor], length: Tensor | int) -> Cache:
-    """A cache over given buffers: keys and values of each layer in turn."""
-    return Cache(layers=[BufferLayer(keys, values, length) for keys, values in _pairs(buffers)])
+def over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:
+    """A cache over given buffers, keys and values of each layer in turn, which takes new states in at `slots_BL`."""
+    at = slots_BL.flatten()
+    return Cache(layers=[BufferLayer(keys, values, at, length) for keys, values in _pairs(buffers)])
 
 
 def replaced(buffers: Sequence[Tensor]) -> Cache:

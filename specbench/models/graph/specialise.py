@@ -26,7 +26,7 @@ def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]
 
 
 def for_one_token(module: GraphModule) -> GraphModule:
-    """A copy for one new token, where the first input is the new tokens [1, L]."""
+    """A copy for one new token, where the first input is the new tokens [B, L]."""
     module = GraphModule(module, copy.deepcopy(module.graph))
     tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
     count = str(value(tokens).shape[1])
@@ -39,7 +39,7 @@ def for_one_token(module: GraphModule) -> GraphModule:
 
 
 def for_last_row(module: GraphModule) -> GraphModule:
-    """A copy that computes the last token's logits only, where the output is rows [L, V] of a linear map."""
+    """A copy that computes the last token's logits only, where the output [B, L, V] is that of a linear map."""
     module = GraphModule(module, copy.deepcopy(module.graph))
     output = next(node for node in module.graph.nodes if node.op == "output")
     head = output.all_input_nodes[0]
@@ -59,9 +59,9 @@ def _transpose_as_view(module: GraphModule, node: Node, count: str) -> None:
     source = node.args[0]
     assert isinstance(source, Node)
     shape: Any = source.args[1] if source.target in VIEWS else None
-    if shape is not None and list(shape[:2]) == [1, 1] and len(shape) == 4:
+    if shape is not None and len(shape) == 4 and shape[1] == 1:
         with module.graph.inserting_before(node):
-            view = module.graph.call_function(aten.view.default, (source.args[0], [1, shape[2], 1, shape[3]]))
+            view = module.graph.call_function(aten.view.default, (source.args[0], [shape[0], shape[2], 1, shape[3]]))
         view.meta = dict(node.meta)
         replace(node, view)
     elif count in map(str, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):

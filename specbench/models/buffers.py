@@ -1,0 +1,84 @@
+"""Preallocated caches: keys and values of all layers, with room for a number of slots, lent to sessions by a pool.
+
+Shapes: N tensors of one shape, B rows, K key heads, C slots, D channels of a head.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CACHED_BYTES = 64 * 2**20  # masks and position biases that are cached between steps
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Keys and values of each layer in turn, [B, K, C, D] each. Those of one shape are views of one stack, so that all
+    layers are moved at once."""
+
+    layers: list[Tensor]
+    stacks: list[Tensor]  # [N, B, K, C, D]
+
+    @staticmethod
+    def zeros(shapes: list[tuple[int, int]], slots: int, dtype: torch.dtype, device: torch.device) -> "Buffers":
+        """One row of `slots` slots, for these (heads, channels)."""
+        stacks = {
+            shape: torch.zeros(number, 1, shape[0], slots, shape[1], dtype=dtype, device=device)
+            for shape, number in Counter(shapes).items()
+        }
+        views = {shape: iter(stack.unbind()) for shape, stack in stacks.items()}
+        return Buffers([next(views[shape]) for shape in shapes], list(stacks.values()))
+
+    @property
+    def slots(self) -> int:
+        return self.layers[0].shape[2] if self.layers else 0
+
+    def first(self, tensors: int) -> "Buffers":
+        """The first `tensors` of the layers' keys and values."""
+        shared = Counter(layer.shape for layer in self.layers[:tensors])
+        return Buffers(self.layers[:tensors], [stack[: shared[stack.shape[1:]]] for stack in self.stacks])
+
+    def copy_slots(self, others: "Buffers", count: int) -> None:
+        """Take over the first `count` slots of `others`."""
+        for mine, theirs in zip(self.stacks, others.stacks, strict=True):
+            mine[..., :count, :] = theirs[..., :count, :]
+
+
+class BufferPool:
+    """Buffers that no session uses at the moment, by kind and number of slots."""
+
+    def __init__(self, shapes: dict[str, list[tuple[int, int]]], dtype: torch.dtype, device: torch.device) -> None:
+        self._shapes, self._dtype, self._device = shapes, dtype, device
+        self._free: dict[tuple[str, int], list[Buffers]] = {}
+
+    def take(self, kind: str, slots: int) -> Buffers:
+        """Buffers for `kind` ('self' or 'cross') attention. What they hold is finite, and stale."""
+        free = self._free.get((kind, slots))
+        return free.pop() if free else Buffers.zeros(self._shapes[kind], slots, self._dtype, self._device)
+
+    def give_back(self, held: dict[str, Buffers]) -> None:
+        for kind, buffers in held.items():
+            self._free.setdefault((kind, buffers.slots), []).append(buffers)
+
+
+class TensorCache:
+    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity); emptied when it grows
+    large."""
+
+    def __init__(self) -> None:
+        self._cached: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple[int, ...]) -> tuple[Tensor, ...] | None:
+        return self._cached.get(key)
+
+    def put(self, key: tuple[int, ...], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Cache `tensors`, and return them as `get` will."""
+        tensors = tuple(tensor.contiguous() for tensor in tensors)
+        self._bytes += sum(tensor.nbytes for tensor in tensors)
+        if self._bytes > CACHED_BYTES:
+            self._cached.clear()
+            self._bytes = 0
+        self._cached[key] = tensors
+        return tensors

@@ -1,0 +1,78 @@
+"""A `transformers` network that takes positions and masks from a `Layout` instead of counting cached tokens itself.
+
+Position ids are passed. A mask is the model's own rule (causal, or within a window), evaluated at the layout's
+positions and narrowed to what is visible there. The relative bias of T5's family has no such argument: its row for the
+last slot holds a value for each distance, and is gathered by query position minus key position.
+
+Shapes: B rows, L new tokens a row, C slots of the cache, H heads.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import masking_utils
+
+from specbench.models.layout import Layout
+
+
+class Placement:
+    """How `network` takes positions."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        name = "decoder_position_ids" if network.config.is_encoder_decoder else "position_ids"
+        self._argument = name if name in inspect.signature(network.forward).parameters else None
+        self._biases = [
+            module
+            for module in network.get_decoder().modules()
+            if getattr(module, "has_relative_attention_bias", False) and hasattr(module, "compute_bias")
+        ]
+        self.masks_made = False  # whether the network asked for its mask, so that it took the layout's
+
+    @contextmanager
+    def following(self, layout: Layout) -> Iterator[dict[str, Any]]:
+        """Within this context the decoder follows `layout`, if it is called with the keyword arguments given."""
+        masks = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+        name = self._network.get_decoder().config._attn_implementation
+        masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first
+        for module in self._biases:
+            module.compute_bias = partial(_bias_by_distance, module.compute_bias, layout)
+        try:
+            yield {self._argument: layout.new_positions_BL} if self._argument else {}
+        finally:
+            del masks[name]
+            for module in self._biases:
+                del module.compute_bias
+
+    def _mask(
+        self, layout: Layout, library: Callable[..., Any], *, mask_function: Callable[..., Tensor], **options: Any
+    ) -> Any:
+        """What `transformers` calls a mask interface: bool [B, 1, L, C], or the source's own mask."""
+        if mask_function is masking_utils.bidirectional_mask_function:
+            return library(mask_function=mask_function, **options)
+        if options.get("use_vmap"):
+            raise NotImplementedError("a mask rule of its own that is more than a function of positions")
+        self.masks_made = True
+        visible_B1LC = layout.visible_BLC.unsqueeze(1)
+        if mask_function is masking_utils.causal_mask_function:  # nothing later is visible in any layout
+            return visible_B1LC
+        query_B1L1 = layout.new_positions_BL[:, None, :, None]
+        rows = torch.arange(query_B1L1.shape[0], device=query_B1L1.device).view(-1, 1, 1, 1)
+        heads = torch.zeros_like(rows[:1])
+        return mask_function(rows, heads, query_B1L1, layout.positions_BC[:, None, None, :]) & visible_B1LC
+
+
+def _bias_by_distance(
+    compute_bias: Callable[..., Tensor], layout: Layout, query_length: int, key_length: int, **options: Any
+) -> Tensor:
+    """T5's relative position bias [B, H, L, C] at the layout's positions."""
+    last = key_length - 1
+    of_last_1H1C = compute_bias(1, key_length, **(options | {"past_seen_tokens": last}))  # distances C - 1 ... 0
+    # What follows a token is not visible to it, so that its bias is never read.
+    ahead_BLC = (layout.positions_BC.unsqueeze(1) - layout.new_positions_BL.unsqueeze(-1)).clamp(max=0)
+    return of_last_1H1C[0, :, 0][:, ahead_BLC + last].transpose(0, 1)
