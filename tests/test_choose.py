@@ -122,9 +122,25 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    ("verb", "override", "said"),
+    [
+        ("recommend", "gamma=3", "gamma=3: specbench recommend has no use for gamma; give gammas=[…]"),
+        ("validate", "gamma=auto", "gamma=auto: specbench validate has no use for gamma; give gammas=[…]"),
+        ("alpha", "gamma=3", "gamma=3: specbench alpha has no use for gamma"),
+        ("recommend", "repeats=2", "repeats=2: specbench recommend has no use for repeats"),
+        ("validate", "verify=2", "verify=2: specbench validate has no use for verify"),
+    ],
+)
+def test_a_key_that_a_verb_ignores_is_an_error(verb: str, override: str, said: str, capfd: Capture) -> None:
+    assert main([verb, "draft=random", override]) == 2
+    assert capfd.readouterr().err == f"specbench: {said}\n"
+
+
 @pytest.mark.parametrize("override", WRONG)
 def test_mistakes_are_one_line(override: str, argv: list[str], capfd: Capture) -> None:
-    assert main(["alpha", *argv, *([] if override.startswith("draft") else ["draft=random"]), override]) == 2
+    verb = "recommend" if override.startswith("gammas") else "alpha"
+    assert main([verb, *argv, *([] if override.startswith("draft") else ["draft=random"]), override]) == 2
     err = capfd.readouterr().err
     assert err.startswith(f"specbench: {WRONG[override]}") and err.count("\n") == 1
 
@@ -141,13 +157,13 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert "measured" in (tmp_path / "c.csv").read_text() and (tmp_path / "c.svg").read_text().startswith("<svg")
     (file,) = (tmp_path / "recommend").glob("*.json")
     record = json.loads(file.read_text())
-    values = [row["calibrated"]["value"] for row in record["rows"]]
+    values = [row["estimated"]["value"] for row in record["rows"]]
     assert len(values) == 4 and values == sorted(values, reverse=True)
     best, (proof,) = record["rows"][0], record["verified"]
     assert (proof["draft"], proof["gamma"]) == (best["draft"], best["gamma"])
     (run,) = Catalog(tmp_path).rows()
     assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
-    assert proof["off"] == pytest.approx(best["calibrated"]["value"] / proof["measured"] - 1)
+    assert proof["off"] == pytest.approx(best["estimated"]["value"] / proof["measured"] - 1)
     assert "→" in out and " win" in out and "run for real" in out
     assert main(["recommend", *argv, "draft=random", "--picture", "c.gif"]) == 2
     assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
@@ -164,7 +180,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     out = capfd.readouterr().out
     rows = {row["gamma_requested"]: row for row in Catalog(tmp_path).rows()}
     found = store.read(store.record_file(tmp_path, rows["auto"]["run_id"]))
-    best = max(found["gamma"]["probe"], key=lambda one: one["calibrated"]["value"])
+    best = max(found["gamma"]["probe"], key=lambda one: one["estimated"]["value"])
     assert rows["auto"]["gamma"] == found["gamma"]["gamma"] == best["gamma"]
     assert found["config"]["gamma"] == "auto" and f"γ={best['gamma']} (auto)" in out
     adaptive = store.read(store.record_file(tmp_path, rows["adaptive"]["run_id"]))

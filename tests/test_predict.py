@@ -1,6 +1,7 @@
 """Costs from probes, speedups from agreement and costs, the cover of their intervals, and what is said of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from specbench.measure.costs import Costs
 from specbench.measure.predict import Predictions
 from specbench.measure.probe import Round, Timed
 from specbench.sampling import Sampling
+from specbench.stats import Interval
 
 STEP = 0.01
 
@@ -74,10 +76,10 @@ def test_where_positions_are_independent_both_ways_agree() -> None:
         assert one.tokens_per_pass == pytest.approx(one.tokens_per_pass_iid, rel=0.06)  # texts end; Eq. 1 has no end
         assert one.predicted == pytest.approx(theory.walltime_improvement(one.alpha.value, one.gamma, 0.05))
         cost = one.gamma * 0.05 + 1 + 0.05 * one.gamma + 0.02
-        assert one.calibrated_iid == pytest.approx(one.tokens_per_pass_iid / cost)
-        assert one.calibrated.low <= one.calibrated.value <= one.calibrated.high
-    assert [one.calibrated.value for one in table.ranked] == sorted(
-        (one.calibrated.value for one in table.ranked), reverse=True
+        assert one.calibrated == pytest.approx(one.tokens_per_pass_iid / cost)
+        assert one.estimated.low <= one.estimated.value <= one.estimated.high
+    assert [one.estimated.value for one in table.ranked] == sorted(
+        (one.estimated.value for one in table.ranked), reverse=True
     )
 
 
@@ -91,7 +93,7 @@ def test_stretches_that_are_easy_and_hard_are_not_what_equation_one_thinks() -> 
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 6])
-def test_at_temperature_zero_the_calibrated_speedup_is_that_of_decoding_at_these_prices(gamma: int) -> None:
+def test_at_temperature_zero_the_estimated_speedup_is_that_of_decoding_at_these_prices(gamma: int) -> None:
     """Decode for real on the toy model, price every pass by the table, and compare. Texts do not end here: a draft that
     draws the end behind a rejected token stops early, which is seen by nobody who only reads the target's text."""
 
@@ -109,19 +111,19 @@ def test_at_temperature_zero_the_calibrated_speedup_is_that_of_decoding_at_these
     one = next(p for p in Predictions(found, rounds, 40, 100, 0).ranked if p.gamma == gamma)
     spent = sum(p.drafted * 0.1 + 1 + 0.05 * p.drafted + 0.02 for p in trace.passes)
     assert one.tokens_per_pass == pytest.approx(len(text) / len(trace.passes))
-    assert one.calibrated.value == pytest.approx(len(text) / spent)
+    assert one.estimated.value == pytest.approx(len(text) / spent)
 
 
 @pytest.mark.statistical
-def test_the_interval_of_the_calibrated_speedup_covers_the_truth() -> None:
+def test_the_interval_of_the_estimated_speedup_covers_the_truth() -> None:
     """Independent positions with alpha 0.7 and timings with 20% noise; 150 samples of 30 prompts and 8 rounds. The
     truth is from one very large sample. The floor holds with a false alarm for fewer than one seed in 1,000."""
     many = Predictions({"a": texts(0.7, 20_000, 99)}, [fake_round({"a": 0.1}, [3])] * 2, 128, 2, 0)
-    truth, covered = many.ranked[0].calibrated.value, 0
+    truth, covered = many.ranked[0].estimated.value, 0
     for seed in range(150):
         rounds = [fake_round({"a": 0.1}, [3], 0.2, 1000 * seed + number) for number in range(8)]
         (one,) = Predictions({"a": texts(0.7, 30, seed)}, rounds, 128, 200, seed).ranked
-        covered += one.calibrated.low <= truth <= one.calibrated.high
+        covered += one.estimated.low <= truth <= one.estimated.high
     assert covered / 150 >= 0.85
 
 
@@ -129,8 +131,37 @@ def test_reasons_name_what_decides() -> None:
     table = predictions({"cheap": 0.5, "good": 0.75}, {"cheap": 0.01, "good": 0.6})
     said = "\n".join(reasons(table))
     assert table.ranked[0].draft == "cheap" and "cheap with γ=" in said
-    assert "cheap beats good here" in said and "but its c is 0.60 against 0.01" in said
+    assert "cheap with γ=3 beats good with γ=1 by 48%" in said
+    assert "α 0.48 against 0.73, c 0.010 against 0.600, checking 1.15 against 1.05" in said
     assert "for good with γ=" in said and "to win it would need" in said
+
+
+def test_only_what_differs_is_compared() -> None:
+    """Two drafts that cost the same, to the last digit printed."""
+    costs = {"worse": 0.001, "better": 0.0014}
+    rounds = [fake_round(costs, [3])] * 2
+    found = {"worse": texts(0.1, 40, 0), "better": texts(0.5, 40, 1)}
+    table = Predictions(found, rounds, 128, 200, seed=0)
+    (line,) = [line for line in reasons(table) if " beats " in line]
+    assert line.startswith("better with γ=3 beats worse with γ=3 by ") and line.endswith("; α 0.50 against 0.09")
+    table = Predictions(dict.fromkeys(costs, found["better"]), rounds, 128, 200, seed=0)
+    assert any(line.endswith("; α, c, checking and accepting are alike") for line in reasons(table))
+
+
+def test_a_gain_that_cannot_be_told_from_none_is_said_first() -> None:
+    """Six texts of which one agrees throughout: the interval holds 1."""
+    agreed = [Agreement([float(index == 0)] * 30, [float(index == 0)] * 30) for index in range(6)]
+    (table,) = [Predictions({"a": agreed}, [fake_round({"a": 0.01}, [5])] * 3, 64, 200, 0)]
+    (best,) = table.ranked
+    best_low, best_high = best.estimated.low, best.estimated.high
+    table.ranked = [replace(best, estimated=Interval(1.13, min(best_low, 0.93), max(best_high, 1.63)))]
+    (first, *_) = reasons(table)
+    assert first.startswith("a gain cannot be told from none: the best, a with γ=5, is estimated at 1.13× (0.")
+    assert "from 6 prompts" in first and "faster" not in first
+    table.ranked = [replace(best, estimated=Interval(1.13, None, None))]
+    assert reasons(table)[0].startswith("one prompt does not tell a gain from none")
+    table.ranked = [replace(best, estimated=Interval(0.97, 0.9, 1.08))]
+    assert "0.97× the target's own speed, and not certainly (0.90–1.08)" in reasons(table)[0]
 
 
 def test_what_would_let_the_next_one_win_does() -> None:
@@ -141,7 +172,7 @@ def test_what_would_let_the_next_one_win_does() -> None:
     assert c is not None and 0 < c < other.cost.c
     tied = predictions({"cheap": 0.4, "good": 0.75}, {"cheap": 0.01, "good": c}, prompts=300)
     again = next(one for one in tied.ranked if (one.draft, one.gamma) == (other.draft, other.gamma))
-    assert again.calibrated.value == pytest.approx(best.calibrated.value, rel=0.02)
+    assert again.estimated.value == pytest.approx(best.estimated.value, rel=0.02)
     alpha = winning_alpha(best, other)
     if alpha is not None:
         assert alpha > other.alpha.value

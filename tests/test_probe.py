@@ -101,19 +101,19 @@ def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: floa
     missed = []
     for one in table.ranked:
         measured = per_token(traces[0]) / per_token(traces[one.gamma])
-        assert one.calibrated.value == pytest.approx(measured, rel=0.05), one.gamma
+        assert one.estimated.value == pytest.approx(measured, rel=0.05), one.gamma
         missed.append(one.predicted / measured - 1)
     assert max(missed) > 0.08
 
 
 def test_what_begins_a_text_is_counted_where_texts_are_short() -> None:
     """The first run of a text takes half a step more. With a draft, passes are fewer and it weighs more; at T=0 nothing
-    else is left to chance, so that calibrated is within 1%. Without it, it would be off by 5% and more."""
+    else is left to chance, so that estimated is within 1%. Without it, it would be off by 5% and more."""
     table, traces, _ = chained(0.0, most=8, begin=0.5)
     off = []
     for one in table.ranked:
         measured = per_token(traces[0]) / per_token(traces[one.gamma])
-        assert one.calibrated.value == pytest.approx(measured, rel=0.01), one.gamma
+        assert one.estimated.value == pytest.approx(measured, rel=0.01), one.gamma
         plain = len(table.tokens_P) / table.tokens_P.sum() * 0.5 + 1  # the baseline's own share is in both
         usual = one.tokens_per_pass / (one.drafted_per_pass * one.cost.c + one.cost.verify_cost)
         off.append(abs(usual * plain / measured - 1))

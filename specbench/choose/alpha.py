@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from specbench.acceptance import lenient
-from specbench.choose.candidates import Entry
+from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
@@ -42,24 +42,24 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Scored:
-    """The ways of one sampling setting, along the target's sample: `found[draft][i]` is along text i."""
+    """The candidates of one sampling setting, along the target's sample: `agreement[draft][i]` is along text i."""
 
-    entries: list[Entry]
+    candidates: list[LoadedCandidate]
     sample: Sample
-    found: dict[str, list[Agreement]]
+    agreement: dict[str, list[Agreement]]
     seconds: float  # that all drafts took
 
     @property
     def config(self) -> ChooseConfig:
         """What they have in common."""
-        return self.entries[0].config
+        return self.candidates[0].config
 
     def judged(self) -> dict[str, list[Agreement]]:
-        """The agreement of each way, by its name, as its rule has it."""
-        return {entry.name: [entry.judged(one) for one in self.found[entry.draft]] for entry in self.entries}
+        """The agreement of each candidate, by its name, as its rule has it."""
+        return {one.name: [one.judged(along) for along in self.agreement[one.draft]] for one in self.candidates}
 
 
-def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
+def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
     """The resolved configs and their parts; models are loaded here."""
     resolved = []
     for config in configs:
@@ -69,15 +69,16 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[Entry]:
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
         require_distinct([(draft_name(config), rule_label(config.accept)) for config in group])
-    return [Entry(*pair) for pair in zip(resolved, build_each(resolved, progress.say, progress.note), strict=True)]
+    built = build_each(resolved, progress.say, progress.note)
+    return [LoadedCandidate(*pair) for pair in zip(resolved, built, strict=True)]
 
 
-def score(entries: Sequence[Entry], leniences: Sequence[float], progress: Progress) -> Scored:
+def score(candidates: Sequence[LoadedCandidate], leniences: Sequence[float], progress: Progress) -> Scored:
     """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it."""
-    config, parts = entries[0].config, entries[0].parts
+    config, parts = candidates[0].config, candidates[0].parts
     sampling = sampling_of(config)
-    drafts = {entry.draft: entry.parts.draft for entry in entries}  # each once, however many rules check it
-    rules = {entry.rule: entry.lossy for entry in entries if entry.lossy is not None}
+    drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
+    rules = {one.rule: one.lossy for one in candidates if one.lossy is not None}
     rules |= {f"{one:g}": lenient(one, sampling) for one in leniences}
     found: dict[str, list[Agreement]] = {draft: [] for draft in drafts}
     progress.say(f"the target writes its sample (T={sampling.temperature:g})")
@@ -89,7 +90,7 @@ def score(entries: Sequence[Entry], leniences: Sequence[float], progress: Progre
         for draft, agreement in zip(drafts, scores, strict=True):
             found[draft].append(agreement)
         progress.advance(index + 1, len(sample.texts))
-    return Scored(list(entries), sample, found, parts.target.now() - began)
+    return Scored(list(candidates), sample, found, parts.target.now() - began)
 
 
 def budget(config: ChooseConfig) -> int:
@@ -105,14 +106,14 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     rows, raw = [], []
     surroundings = environment()
     with translated_errors(resolve(configs[0])):
-        entries = sorted(prepare(configs, progress), key=lambda entry: _setting(entry.config))
-        for _, group in groupby(entries, key=lambda entry: _setting(entry.config)):
+        candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
+        for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
             began = time.perf_counter()
             scored = score(list(group), configs[0].leniences, progress)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
             raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
-    ids = [identify(as_run(entry.config)) for entry in entries]
-    first = entries[0].config
+    ids = [identify(as_run(candidate.config)) for candidate in candidates]
+    first = candidates[0].config
     digest = json_digest([ids, first.tokens, first.leniences])
     alpha_id = f"{name_of(first.target)}-{first.task.name}-{digest}"
     record = {
@@ -120,7 +121,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "alpha_id": alpha_id,
         "rows": rows,
         "settings": raw,
-        "configs": [asdict(entry.config) for entry in entries],
+        "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
     file = alpha_folder(first.results) / f"{alpha_id}.json"
@@ -137,14 +138,14 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
     """One row a draft and rule: alpha with its interval over prompts, alpha(l) for each lenience; and of a lossy rule
     the share of drafted tokens that it keeps, and how far it strays from the target (total variation a token)."""
     rows = []
-    for entry in scored.entries:
-        config, texts = entry.config, scored.found[entry.draft]
+    for candidate in scored.candidates:
+        config, texts = candidate.config, scored.agreement[candidate.draft]
         alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
         row = {
-            "target": name_of(config.target), "draft": entry.draft,
+            "target": name_of(config.target), "draft": candidate.draft,
             "task": task_label(config.task.name, config.task.path),
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
-            "accept": entry.rule, "lossy": entry.lossy is not None,
+            "accept": candidate.rule, "lossy": candidate.lossy is not None,
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
@@ -154,10 +155,10 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        if entry.lossy is not None:
-            kept = _under(config, texts, entry.rule)
+        if candidate.lossy is not None:
+            kept = _under(config, texts, candidate.rule)
             row |= {"alpha_rule": kept.value, "alpha_rule_low": kept.low, "alpha_rule_high": kept.high}
-            row |= {"strayed": sum(sum(a.strayed[entry.rule]) for a in texts) / sum(len(a.beta) for a in texts)}
+            row |= {"strayed": sum(sum(a.strayed[candidate.rule]) for a in texts) / sum(len(a.beta) for a in texts)}
         rows.append(row)
     return rows
 
@@ -178,7 +179,7 @@ def _raw(scored: Scored) -> dict[str, Any]:
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
-        "drafts": {name: [asdict(a) for a in texts] for name, texts in scored.found.items()},
+        "drafts": {name: [asdict(a) for a in texts] for name, texts in scored.agreement.items()},
     }
 
 

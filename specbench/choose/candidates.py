@@ -1,5 +1,5 @@
-"""What is compared: drafts, each with a rule that checks it. Says what a way is called, and what its rule makes of p
-and q.
+"""What is compared: drafts, each with a rule that checks it; what tables call such a candidate, and what its rule makes
+of p and q.
 
 - Algorithm 1 (`exact`): the draft's own agreement.
 - `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
@@ -10,6 +10,7 @@ and q.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from specbench.acceptance import TokenRule, accept_block
 from specbench.config import ChooseConfig
@@ -22,7 +23,7 @@ from specbench.run.measure_prompt import sampling_of
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoadedCandidate:
     """One draft with one rule, resolved and loaded."""
 
     config: ChooseConfig
@@ -58,9 +59,14 @@ class Entry:
         return f"{self.draft}, {self.rule}" + (" (lossy)" if self.lossy is not None else "")
 
     @property
-    def way(self) -> Candidate:
+    def timed(self) -> Candidate:
+        """What the probe times."""
         return Candidate(self.parts.draft, self.picked.accept, self.picked.compared)
 
     def judged(self, agreement: Agreement) -> Agreement:
         """The draft's agreement as this rule has it."""
         return agreement if self.lossy is None else agreement.at(self.rule)
+
+    def names(self) -> dict[str, Any]:
+        """What tables call it, the draft and the rule alone too."""
+        return {"draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name}

@@ -1,4 +1,5 @@
-"""A ranking in words: why the best is the best, what would let the next one win, and where the paper's formula errs."""
+"""A ranking in words: whether anything is gained, why the best is the best, what the next would need, and where the
+paper's formula errs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,38 +7,45 @@ from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
 
 TINY = 1e-4
-SAME_STEPS = 0.03  # of a target step: cheaper by less than this is no argument
+SAME_STEPS = 0.03  # of a target step: what differs by less than this is no argument
 
 
 def reasons(table: Predictions) -> list[str]:
     """Sentences, the most important first."""
     best = table.ranked[0]
-    said = [_headline(best), *_gammas(table)]
+    lines = [_headline(table), *_gammas(table)]
     others = {one.draft: one for one in reversed(table.ranked) if one.draft != best.draft}
-    for other in sorted(others.values(), key=lambda one: -one.calibrated.value):
-        said.append(_against(table, best, other))
-        said.append(_would_win(best, other))
-    said += _paper(table)
-    return said
+    for other in sorted(others.values(), key=lambda one: -one.estimated.value):
+        lines.append(_against(table, best, other))
+        lines.append(_would_win(best, other))
+    return lines + _paper(table)
 
 
 def _label(one: Prediction) -> str:
     return f"{one.draft} with γ={one.gamma}"
 
 
-def _headline(best: Prediction) -> str:
-    value = best.calibrated.value
+def _headline(table: Predictions) -> str:
+    """Whether anything is gained comes first, and that it is not known where it is not."""
+    best, prompts = table.ranked[0], len(table.tokens_P)
+    value, low, high = best.estimated.value, best.estimated.low, best.estimated.high
+    cost = f"{best.tokens_per_pass:.2f} tokens a pass for {best.steps_per_pass:.2f} target steps"
     if value < 1:
-        why = (
-            f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
-            if best.alpha.value <= best.cost.c
-            else f"{best.tokens_per_pass:.2f} tokens a pass cost {best.steps_per_pass:.2f} target steps"
+        if best.alpha.value <= best.cost.c:
+            cost = f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
+        unsure = "" if high is None or high <= 1 else f", and not certainly ({low:.2f}–{high:.2f})"
+        return (
+            f"no draft helps here: the best, {_label(best)}, would run at {value:.2f}× the target's own speed{unsure}; "
+            f"{cost}"
         )
-        return f"no draft helps here: the best, {_label(best)}, would run at {value:.2f}× the target's own speed; {why}"
-    return (
-        f"{_label(best)}: {best.tokens_per_pass:.2f} tokens a pass for {best.steps_per_pass:.2f} target steps, "
-        f"{value:.2f}× faster; a pass of all γ costs {_price(best)}"
-    )
+    if low is None:
+        return f"one prompt does not tell a gain from none: {_label(best)}, estimated at {value:.2f}×; {cost}"
+    if low <= 1:
+        return (
+            f"a gain cannot be told from none: the best, {_label(best)}, is estimated at {value:.2f}× ({low:.2f}–"
+            f"{high:.2f}) from {prompts} prompts; more of them (limit=, tokens=) or more rounds= may tell; {cost}"
+        )
+    return f"{_label(best)}: {cost}, {value:.2f}× faster; a pass of all γ costs {_price(best)}"
 
 
 def _price(one: Prediction) -> str:
@@ -65,34 +73,52 @@ def _gammas(table: Predictions) -> list[str]:
 def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     times = table.times_better((best.draft, best.gamma), (other.draft, other.gamma))
     by = f"{100 * (times.value - 1):.0f}%"
-    if times.low is not None and times.low <= 1:
-        by += ", within the interval"
-    verdict = f"{best.draft} beats {other.draft} here by {by}: "
-    if other.alpha.value > best.alpha.value:
-        return verdict + (
-            f"{other.draft} agrees more (α {other.alpha.value:.2f} against {best.alpha.value:.2f}), but its c is "
-            f"{other.cost.c:.2f} against {best.cost.c:.2f}, so a pass of all γ costs {_price(other)} target steps"
-        )
-    if other.gamma * other.cost.c < best.gamma * best.cost.c - SAME_STEPS:
-        return verdict + (
-            f"{other.draft} is cheaper (c {other.cost.c:.3f} against {best.cost.c:.3f}), but its α of "
-            f"{other.alpha.value:.2f} gives {other.tokens_per_pass:.2f} tokens a pass, not {best.tokens_per_pass:.2f}"
-        )
-    return verdict + (
-        f"{other.draft} neither agrees more (α {other.alpha.value:.2f} against {best.alpha.value:.2f}) nor costs less "
-        f"(c {other.cost.c:.3f} against {best.cost.c:.3f})"
+    if times.low is None or times.low <= 1:
+        by += ", which these timings cannot tell from nothing"
+    return (
+        f"{_label(best)} beats {_label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
+        f"{best.steps_per_pass:.2f} target steps against {other.tokens_per_pass:.2f} for {other.steps_per_pass:.2f}; "
+        + (", ".join(_differences(best, other)) or "α, c, checking and accepting are alike")
     )
+
+
+def _differences(best: Prediction, other: Prediction) -> list[str]:
+    """What tells two candidates apart; costs only where they matter to a pass of all gamma."""
+    lines = []
+    if (pair := _printed(best.alpha.value, other.alpha.value, 2)) is not None:
+        lines.append(f"α {pair}")
+    pair = _printed(best.cost.c, other.cost.c, 3)
+    if pair is not None and abs(best.gamma * best.cost.c - other.gamma * other.cost.c) >= SAME_STEPS:
+        lines.append(f"c {pair}")
+    for name, ours, theirs in (
+        ("checking", best.cost.verify_cost, other.cost.verify_cost),
+        ("accepting", best.cost.overhead, other.cost.overhead),
+    ):
+        if abs(ours - theirs) >= SAME_STEPS and (pair := _printed(ours, theirs, 2)) is not None:
+            lines.append(f"{name} {pair}")
+    return lines
+
+
+def _printed(ours: float, theirs: float, digits: int) -> str | None:
+    """'0.84 against 0.47'; None where both would be printed alike."""
+    left, right = f"{ours:.{digits}f}", f"{theirs:.{digits}f}"
+    return None if left == right else f"{left} against {right}"
 
 
 def _would_win(best: Prediction, other: Prediction) -> str:
     """The c, or else the alpha, at which `other` would catch up, all else (its γ too) as measured."""
     c, alpha = winning_c(best, other), winning_alpha(best, other)
-    ways = [f"an α of {alpha:.2f} (it is {other.alpha.value:.2f})"] if alpha is not None else []
-    ways += [f"a c of {c:.3f} (it is {other.cost.c:.3f})"] if c is not None else []
-    if not ways:
+    if c is None and alpha is None:
         return f"{_label(other)} cannot win: not even c = 0 or α = 1 would be enough; checking costs too much"
+    needed = []
+    if alpha is not None and f"{alpha:.2f}" != f"{other.alpha.value:.2f}":
+        needed.append(f"an α of {alpha:.2f} (it is {other.alpha.value:.2f})")
+    if c is not None and f"{c:.3f}" != f"{other.cost.c:.3f}":
+        needed.append(f"a c of {c:.3f} (it is {other.cost.c:.3f})")
+    if not needed:
+        return f"{_label(other)} would need hardly anything more to win"
     missing = "" if c is not None else "; no c would be low enough"
-    return f"for {_label(other)} to win it would need {' or '.join(ways)}{missing}"
+    return f"for {_label(other)} to win it would need {' or '.join(needed)}{missing}"
 
 
 def winning_c(best: Prediction, other: Prediction) -> float | None:
@@ -100,20 +126,20 @@ def winning_c(best: Prediction, other: Prediction) -> float | None:
     if not other.drafted_per_pass:
         return None
     # All that its passes cost more than those of a tie must come off the tokens that they draft.
-    surplus = other.steps_per_pass * (1 - other.calibrated.value / best.calibrated.value)
+    surplus = other.steps_per_pass * (1 - other.estimated.value / best.estimated.value)
     c = other.cost.c - surplus / other.drafted_per_pass
     return c if c >= 0 else None
 
 
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
     """The alpha at which `other` ties, its tokens growing as Eq. 1 says; None where not even 1 would do."""
-    factor = other.calibrated.value / theory.expected_tokens(other.alpha.value, other.gamma)
+    factor = other.estimated.value / theory.expected_tokens(other.alpha.value, other.gamma)
     low, high = other.alpha.value, 1.0
-    if factor * theory.expected_tokens(high, other.gamma) < best.calibrated.value:
+    if factor * theory.expected_tokens(high, other.gamma) < best.estimated.value:
         return None
     while high - low > TINY:
         middle = (low + high) / 2
-        if factor * theory.expected_tokens(middle, other.gamma) < best.calibrated.value:
+        if factor * theory.expected_tokens(middle, other.gamma) < best.estimated.value:
             low = middle
         else:
             high = middle
@@ -121,27 +147,27 @@ def winning_alpha(best: Prediction, other: Prediction) -> float | None:
 
 
 def of_lossy(table: Predictions, strayed: Mapping[str, float]) -> list[str]:
-    """What must be said of lossy ways: how far each strays, and which is the best of those that do not. `strayed` is
-    the mean total variation of a token, by the way's name."""
-    said = [
-        f"{way}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its α, "
-        "along the target's own text"
-        for way, far in strayed.items()
+    """What must be said of lossy candidates: the total variation of each, and which lossless one is the best. `strayed`
+    is the mean total variation of a token, by the candidate's name."""
+    lines = [
+        f"{name}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its "
+        "α, along the target's own text"
+        for name, far in strayed.items()
     ]
     lossless = [one for one in table.ranked if one.draft not in strayed]
     if lossless and table.ranked[0].draft in strayed:
-        said.append(
-            f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].calibrated.value:.2f}× faster"
+        lines.append(
+            f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
         )
-    return said
+    return lines
 
 
-def of_heads(ways: Iterable[str]) -> list[str]:
+def of_heads(names: Iterable[str]) -> list[str]:
     """What must be said of blockwise drafts: they are scored by the head that drafts first (`drafts.blockwise`)."""
     return [
-        f"{way}: its α is of the first token that it drafts; those behind it agree less, so above γ=1 its tokens a "
-        "pass and its calibrated speedup are upper bounds"
-        for way in ways
+        f"{name}: its α is of the first token that it drafts; those behind it agree less, so above γ=1 its tokens a "
+        "pass and its estimated speedup are upper bounds"
+        for name in names
     ]
 
 
@@ -153,6 +179,6 @@ def _paper(table: Predictions) -> list[str]:
         return []
     return [
         f"Theorem 3.8 alone would pick {_label(theirs)} ({theirs.predicted:.2f}× predicted, "
-        f"{theirs.calibrated.value:.2f}× calibrated): it takes checking {theirs.gamma + 1} positions to cost 1 step, "
+        f"{theirs.estimated.value:.2f}× estimated): it takes checking {theirs.gamma + 1} positions to cost 1 step, "
         f"here it costs {theirs.cost.verify_cost:.2f}, and accepting {theirs.cost.overhead:.2f}"
     ]

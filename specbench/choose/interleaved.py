@@ -1,5 +1,5 @@
-"""Every way of decoding on every prompt, in turn, with rounds of timed passes between; and whether what came out is the
-target's own text."""
+"""Every candidate decodes every prompt, in turn, with rounds of timed passes in between; and whether the texts are the
+target's own."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from specbench.choose.alpha import Scored
-from specbench.choose.candidates import Entry
+from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.recommend import time_passes
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
@@ -17,16 +17,16 @@ from specbench.measure.probe import Round
 from specbench.run import Progress
 from specbench.run.measure_prompt import generator_for, prove_greedily, sampling_of
 
-WARMUP = 2  # prompts that every way decodes before the clock starts
-Name = tuple[str, int | str]  # the way, and gamma or the policy; the baseline is BASELINE
+WARMUP = 2  # prompts that every candidate decodes untimed
+Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
 BASELINE: Name = ("", 0)
 Decode = Callable[[int], Trace]
 
 
 @dataclass
 class Decoded:
-    """What one way did with each prompt, over all repeats: seconds, tokens, and of the first repeat how many drafted
-    tokens were accepted of how many that were judged."""
+    """How one candidate decoded each prompt, over all repeats: seconds and tokens; in the first repeat accepted and
+    judged draft tokens, too."""
 
     decode_s: list[float]
     start_s: list[float]
@@ -46,7 +46,7 @@ class Decoded:
         if first:
             self.texts.append(trace.tokens)
             self.accepted[index] += sum(p.accepted for p in trace.passes)
-            # Not what was drafted behind the end of the text: nothing was rejected before it.
+            # A token drafted after an accepted end of text was not judged.
             self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
     def plain(self) -> dict[str, Any]:
@@ -56,20 +56,20 @@ class Decoded:
         return values
 
 
-def all_ways(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
-    """The baseline, every way at every gamma, and its policies: prompt number to trace."""
+def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
+    """The baseline, every candidate at every gamma, and its policies: each decodes the prompt of a number."""
     config, sampling = scored.config, sampling_of(scored.config)
 
     def baseline(index: int) -> Trace:
-        parts = scored.entries[0].parts
+        parts = scored.candidates[0].parts
         return autoregressive(
             parts.target, parts.prompts[index], sampling=sampling, max_new_tokens=config.max_new_tokens,
             generator=generator_for(config.seed, index, "baseline", parts.device),
         )  # fmt: skip
 
-    def decoding(entry: Entry, gamma: Gamma) -> Decode:
+    def decoding(candidate: LoadedCandidate, gamma: Gamma) -> Decode:
         def decode(index: int) -> Trace:
-            parts, picked = entry.parts, entry.picked
+            parts, picked = candidate.parts, candidate.picked
             return speculative(
                 parts.target, parts.draft, parts.prompts[index],
                 gamma=gamma, sampling=sampling, max_new_tokens=config.max_new_tokens,
@@ -79,22 +79,24 @@ def all_ways(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name
 
         return decode
 
-    found: dict[Name, Decode] = {BASELINE: baseline}
-    for entry in scored.entries:
+    decoders: dict[Name, Decode] = {BASELINE: baseline}
+    for candidate in scored.candidates:
         fixed: dict[int | str, Gamma] = {gamma: Constant(gamma) for gamma in sorted(set(config.gammas))}
-        for gamma, chosen in (fixed | dict(policies[entry.name])).items():
-            found[entry.name, gamma] = decoding(entry, chosen)
-    return found
+        for gamma, chosen in (fixed | dict(policies[candidate.name])).items():
+            decoders[candidate.name, gamma] = decoding(candidate, chosen)
+    return decoders
 
 
-def in_turn(scored: Scored, ways: dict[Name, Decode], progress: Progress) -> tuple[dict[Name, Decoded], list[Round]]:
-    """Every way on every prompt, `repeats` times, each time in another order (neighbours are worth a few percent), with
-    rounds of timed passes spread between."""
+def interleave(
+    scored: Scored, decoders: dict[Name, Decode], progress: Progress
+) -> tuple[dict[Name, Decoded], list[Round]]:
+    """Every decoder on every prompt, `repeats` times, each time in another order (neighbours are worth a few percent),
+    with rounds of timed passes spread between."""
     config, prompts = scored.config, len(scored.sample.texts)
-    names = list(ways)
+    names = list(decoders)
     rounds: list[Round] = []
     for index in range(min(WARMUP, prompts)):
-        for decode in ways.values():
+        for decode in decoders.values():
             decode(index)
     decoded = {name: Decoded.of(prompts) for name in names}
     for number in range(total := config.repeats * prompts):
@@ -102,29 +104,30 @@ def in_turn(scored: Scored, ways: dict[Name, Decode], progress: Progress) -> tup
         while len(rounds) < -(-(number + 1) * config.rounds // total):
             rounds += time_passes(scored, len(rounds), 1)
         for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
-            decoded[names[place]].add(index, ways[names[place]](index), first=number < prompts)
+            decoded[names[place]].add(index, decoders[names[place]](index), first=number < prompts)
         progress.advance(number + 1, total)
     return decoded, rounds
 
 
 def prove(scored: Scored) -> None:
-    """Where texts will be sampled: the lossless ways at T = 0 first, as before a run. Raises MachineError."""
+    """Where texts will be sampled: the lossless candidates at T = 0 first, as before a run. Raises MachineError."""
     if sampling_of(scored.config).temperature > 0:
-        for entry in scored.entries:
-            if entry.lossy is None:
-                prove_greedily(entry.config, replace(entry.parts, gamma=Constant(max(entry.config.gammas))))
+        for candidate in scored.candidates:
+            if candidate.lossy is None:
+                most = Constant(max(candidate.config.gammas))
+                prove_greedily(candidate.config, replace(candidate.parts, gamma=most))
 
 
 def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
-    """The ways that should be lossless and wrote, at T = 0, a text that rounding does not explain."""
+    """The candidates that should be lossless and wrote, at T = 0, a text that rounding does not explain."""
     if sampling_of(scored.config).temperature > 0:
         return set()
     own = decoded[BASELINE].texts
     found = set()
-    for entry in scored.entries:
-        parts = entry.parts
+    for candidate in scored.candidates:
+        parts = candidate.parts
         for name, one in decoded.items():
-            if name[0] != entry.name or entry.lossy is not None:
+            if name[0] != candidate.name or candidate.lossy is not None:
                 continue
             for prompt, right, text in zip(parts.prompts, own, one.texts, strict=False):
                 difference = first_difference(parts.target, prompt, right, text)
@@ -134,10 +137,11 @@ def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
 
 
 def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
-    """The share of texts of lossless ways that are the target's own; at T > 0 there is nothing to compare."""
+    """The share of texts of lossless candidates that are the target's own; at T > 0 there is nothing to compare."""
     if scored.config.sampling.temperature > 0:
         return None
-    lossless = {entry.name for entry in scored.entries if entry.lossy is None}
+    lossless = {candidate.name for candidate in scored.candidates if candidate.lossy is None}
     own = decoded[BASELINE].texts
-    same = [a == b for (way, _), one in decoded.items() if way in lossless for a, b in zip(own, one.texts, strict=True)]
+    theirs = [one.texts for (name, _), one in decoded.items() if name in lossless]
+    same = [a == b for texts in theirs for a, b in zip(own, texts, strict=True)]
     return sum(same) / len(same) if same else None

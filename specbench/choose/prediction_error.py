@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.candidates import Entry
-from specbench.choose.interleaved import BASELINE, Decoded, Name, all_ways, in_turn, not_lossless, prove, same_texts
+from specbench.choose.candidates import LoadedCandidate
+from specbench.choose.interleaved import (
+    BASELINE,
+    Decoded,
+    Name,
+    all_decoders,
+    interleave,
+    not_lossless,
+    prove,
+    same_texts,
+)
 from specbench.choose.recommend import plain, predictions
 from specbench.config import ChooseConfig
+from specbench.config.kinds import DRAFT_KINDS
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -39,14 +49,14 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
     """Time and decode; write `validate-TARGET-TASK-T.json` into the results folder, and return it. The table
     is `report.prediction_error`."""
     if len({config.sampling.temperature for config in configs}) > 1:
-        raise UserError("sampling.temperature: a table of misses is for one temperature; give one")
+        raise UserError("sampling.temperature: a table of prediction errors is for one temperature; give one")
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
-        entries = prepare([replace(config, device=str(device)) for config in configs], progress)
-        scored = score(entries, (), progress)
-        gammas = {entry.name: _policies(entry, progress) for entry in entries}
+        candidates = prepare([replace(config, device=str(device)) for config in configs], progress)
+        scored = score(candidates, (), progress)
+        gammas = {candidate.name: _policies(candidate, progress) for candidate in candidates}
         prove(scored)
-        decoded, rounds = in_turn(scored, all_ways(scored, gammas), progress)
+        decoded, rounds = interleave(scored, all_decoders(scored, gammas), progress)
         wrong = not_lossless(scored, decoded)
     config, surroundings = scored.config, environment()
     where = hardware(surroundings, config.device)
@@ -57,7 +67,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": where,
-        "engine": entries[0].parts.engine,
+        "engine": candidates[0].parts.engine,
         "prompts": len(scored.sample.texts),
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
@@ -65,13 +75,15 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": [row | {"lossless": _lossless(row, wrong)} for row in _rows(scored, decoded, rounds)],
         "policies": [
-            row | {"lossless": _lossless(row, wrong)} for entry in entries for row in _against_best(entry, decoded)
+            row | {"lossless": _lossless(row, wrong)}
+            for candidate in candidates
+            for row in _against_best(candidate, decoded)
         ],
         "learning": _learning(scored, decoded),
         "alpha_rows": alpha_rows(scored, where),
         "same_texts": same_texts(scored, decoded),
-        "decoded": [{"way": way, "gamma": gamma, **one.plain()} for (way, gamma), one in decoded.items()],
-        "configs": [asdict(entry.config) for entry in entries],
+        "decoded": [{"candidate": name, "gamma": gamma, **one.plain()} for (name, gamma), one in decoded.items()],
+        "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
     name = f"validate-{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
@@ -80,17 +92,17 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
     return file, record
 
 
-def _policies(entry: Entry, progress: Progress) -> dict[str, Gamma]:
+def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:
     """auto and adaptive, as a run would choose_gamma them; from one probe for both."""
-    progress.say(f"probing for {entry.name}")
-    settled = choose_gamma(replace(entry.config, gamma="adaptive"), entry.parts)
+    progress.say(f"probing for {candidate.name}")
+    settled = choose_gamma(replace(candidate.config, gamma="adaptive"), candidate.parts)
     best = settled["probe"][0]["gamma"] if settled["probe"] else settled["gamma"]
     return dict(zip(POLICIES, (Constant(best), policy(settled)), strict=True))
 
 
 def _lossless(row: dict[str, Any], wrong: set[Name]) -> bool:
-    """False where there must be no speed; lossy ways are named so, and their texts are not compared."""
-    return (row["way"], row["gamma"]) not in wrong
+    """False where there must be no speed; lossy candidates are named so, and their texts are not compared."""
+    return (row["candidate"], row["gamma"]) not in wrong
 
 
 def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int]]:
@@ -98,36 +110,44 @@ def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int
 
 
 def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Calibrated, measured and the miss of every way and fixed gamma."""
+    """Estimated and measured speedup of every candidate, and the prediction error."""
     config, table, rows = scored.config, predictions(scored, rounds), []
-    by_name = {entry.name: entry for entry in scored.entries}
+    by_name = {candidate.name: candidate for candidate in scored.candidates}
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
-        entry, did = by_name[one.draft], decoded[one.draft, one.gamma]
+        candidate, did = by_name[one.draft], decoded[one.draft, one.gamma]
         times = _times(decoded[BASELINE], did)
         measured = bootstrap(times, ratio_of_ratios, config.resamples, config.seed)
-        by_decoding = bootstrap(list(zip(did.accepted, did.judged, strict=True)), ratio, config.resamples, config.seed)
         rows.append(
             one.row()
-            | {"draft": entry.draft, "accept": entry.rule, "lossy": entry.lossy is not None, "way": entry.name}
-            | {"measured": asdict(measured), "miss": asdict(table.miss((one.draft, one.gamma), times))}
-            | {"alpha_decoded": asdict(by_decoding)}
+            | candidate.names()
+            | {"measured": asdict(measured), "error": asdict(table.error((one.draft, one.gamma), times))}
+            | {"alpha_decoded": _alpha_decoded(candidate, did)}
         )
     return rows
 
 
-def _against_best(entry: Entry, decoded: dict[Name, Decoded]) -> list[dict[str, Any]]:
+def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> dict[str, float | None] | None:
+    """Accepted over judged draft tokens. That is alpha under Algorithm 1 alone, for a draft whose tokens agree alike
+    wherever its proposal began; None elsewhere: a block is judged as one, and a lossy rule accepts more than alpha."""
+    if candidate.rule != "exact" or DRAFT_KINDS[candidate.config.draft.kind].falls:
+        return None
+    config = candidate.config
+    return asdict(bootstrap(list(zip(did.accepted, did.judged, strict=True)), ratio, config.resamples, config.seed))
+
+
+def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded]) -> list[dict[str, Any]]:
     """Each policy, and each other fixed gamma, against the fixed gamma that took the least time: its time per token
     over theirs, on the same prompts."""
-    config = entry.config
-    of_entry = {gamma: one for (way, gamma), one in decoded.items() if way == entry.name}
-    fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in of_entry.items() if isinstance(gamma, int)}
+    config = candidate.config
+    own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
+    fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])
     rows = []
-    for gamma, one in of_entry.items():
-        faster = bootstrap(_times(of_entry[best], one), ratio_of_ratios, config.resamples, config.seed)
+    for gamma, one in own.items():
+        faster = bootstrap(_times(own[best], one), ratio_of_ratios, config.resamples, config.seed)
         measured = bootstrap(_times(decoded[BASELINE], one), ratio_of_ratios, config.resamples, config.seed)
         compared = {"measured": asdict(measured), "best": best, "against_best": asdict(faster)}
-        rows.append({"way": entry.name, "gamma": gamma, **compared})
+        rows.append({"candidate": candidate.name, "gamma": gamma, **compared})
     return rows
 
 
@@ -135,7 +155,7 @@ def _learning(scored: Scored, decoded: dict[Name, Decoded]) -> dict[str, float]:
     """Seconds that alpha of all drafts took: scoring the sample, and decoding its prompts once with each and gamma."""
     fixed = [one for name, one in decoded.items() if isinstance(name[1], int) and name != BASELINE]
     return {
-        "drafts": len(scored.found),
+        "drafts": len(scored.agreement),
         "score_s": scored.seconds,
         "decode_s": sum(sum(one.decode_s) + sum(one.start_s) for one in fixed) / scored.config.repeats,
     }

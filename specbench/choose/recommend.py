@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.candidates import Entry
 from specbench.choose.explain import of_heads, of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
@@ -55,18 +54,19 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     table = predictions(scored, rounds)
     if not table.ranked:
         raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
-    entries = {entry.name: entry for entry in scored.entries}
+    candidates = {one.name: one for one in scored.candidates}
     # The proof is on the prompts of the prediction, unless the user names how many.
     limit = configs[0].limit or len(scored.sample.texts)
-    proved = {entry.name: replace(one, limit=limit) for entry, one in zip(scored.entries, configs, strict=True)}
+    proved = {name: replace(config, limit=limit) for name, config in zip(candidates, configs, strict=True)}
     verified = [
-        _verify(proved[one.draft], one, progress) | _rule(entries[one.draft]) for one in table.ranked[: config.verify]
+        _verify(proved[one.draft], one, progress) | candidates[one.draft].names()
+        for one in table.ranked[: config.verify]
     ]
     surroundings = environment()
-    ids = [identify(as_run(entry.config, config.gammas[0])) for entry in scored.entries]
+    ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
-    heads = [entry.name for entry in scored.entries if entry.config.draft.kind == "blockwise"]
-    strayed = {e.name: row["strayed"] for e, row in zip(scored.entries, alphas, strict=True) if row["lossy"]}
+    heads = [candidate.name for candidate in scored.candidates if candidate.config.draft.kind == "blockwise"]
+    strayed = {name: row["strayed"] for name, row in zip(candidates, alphas, strict=True) if row["lossy"]}
     digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
     record = {
         "schema": SCHEMA,
@@ -76,8 +76,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),
-        "engine": scored.entries[0].parts.engine,
-        "rows": [one.row() | _rule(entries[one.draft]) for one in table.ranked],
+        "engine": scored.candidates[0].parts.engine,
+        "rows": [one.row() | candidates[one.draft].names() for one in table.ranked],
         "reasons": [*of_heads(heads), *reasons(table), *of_lossy(table, strayed)],
         "verified": verified,
         "alpha_rows": alphas,
@@ -86,7 +86,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "rounds": [plain(one) for one in rounds],
-        "configs": [asdict(entry.config) for entry in scored.entries],
+        "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
     }
     file = Path(config.results) / "recommend" / f"{record['recommend_id']}.json"
@@ -95,19 +95,19 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
 
 
 def predictions(scored: Scored, rounds: Sequence[Round]) -> Predictions:
-    """What the agreement of each way and the timed passes come to."""
+    """What the agreement of each candidate and the timed passes come to."""
     config = scored.config
-    whole = {entry.name for entry in scored.entries if entry.whole}
+    whole = {candidate.name for candidate in scored.candidates if candidate.whole}
     return Predictions(scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole)
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
-    """Rounds number `first` and so on of every way and gamma, in texts spread over the sample."""
-    config, parts = scored.config, scored.entries[0].parts
+    """Rounds number `first` and so on of every candidate and gamma, in texts spread over the sample."""
+    config, parts = scored.config, scored.candidates[0].parts
     texts: list[tuple[Prompt, list[int]]] = list(zip(parts.prompts, scored.sample.texts, strict=False))
     return probe(
         parts.target,
-        {entry.name: entry.way for entry in scored.entries},
+        {one.name: one.timed for one in scored.candidates},
         sorted(set(config.gammas)),
         [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
         sampling_of(config),
@@ -118,13 +118,8 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     )
 
 
-def _rule(entry: Entry) -> dict[str, Any]:
-    """`way` is the draft's name with its rule, `draft` without."""
-    return {"draft": entry.draft, "accept": entry.rule, "lossy": entry.lossy is not None, "way": entry.name}
-
-
 def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[str, Any]:
-    """A real run of one way and gamma, beside what was predicted of it."""
+    """A real run of one candidate and gamma, beside what was predicted of it."""
     progress.say(f"running {one.draft} with γ={one.gamma}")
     result = execute(as_run(config, one.gamma), progress)
     summary = result.record["summary"]
@@ -133,11 +128,11 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
         "gamma": one.gamma,
         "run_id": result.record["run_id"],
         "reused": result.reused,
-        "calibrated": asdict(one.calibrated),
+        "estimated": asdict(one.estimated),
         "measured": measured,
         "measured_low": summary["speedup_low"],
         "measured_high": summary["speedup_high"],
-        "off": one.calibrated.value / measured - 1 if measured else None,
+        "off": one.estimated.value / measured - 1 if measured else None,
         "tokens_per_pass": summary["tokens_per_pass"],
         "alpha": summary["alpha"],
         "c": summary["c"],
@@ -152,7 +147,7 @@ def plain(one: Round) -> dict[str, Any]:
         "steps_s": one.steps_s,
         "first_steps_s": one.first_steps_s,
         "passes": [
-            {"way": way, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
-            for (way, gamma), passes in one.passes.items()
+            {"candidate": name, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
+            for (name, gamma), passes in one.passes.items()
         ],
     }

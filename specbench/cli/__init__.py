@@ -14,7 +14,7 @@ VERBS = {
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
     "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
     "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
-    "validate": ("specbench.cli.validate", "hold predictions to account: calibrated against measured, interleaved"),
+    "validate": ("specbench.cli.validate", "hold predictions to account: estimated against measured, interleaved"),
     "results": ("specbench.cli.results", "all records as one table"),
     "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.config.checks import RULE_OF
+from specbench.config.choose import require_used
 from specbench.errors import UserError
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ def launch_each(
 ) -> None:
     """Call `task` with one config of `schema` for each combination of the lists in `argv`. `defaults` holds lists for
     keys that `argv` does not set."""
+    for parsed in filter(None, map(_parsed, argv)):
+        require_used(verb, parsed.key_or_group, parsed.value())
     common, combinations = split(argv, defaults or {})
 
     def job(composed: DictConfig) -> None:

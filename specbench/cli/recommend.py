@@ -92,16 +92,16 @@ def show(file: Path, record: dict[str, Any]) -> None:
         f"{record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "calibrated", "95%"):
+    for title in ("", "draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"):
         table.add_column(title, justify="left" if title in ("", "draft") else "right")
     for place, row in enumerate(record["rows"][:MOST_ROWS]):
-        cost, calibrated = row["cost"], row["calibrated"]
-        low, high = calibrated["low"], calibrated["high"]
+        cost, estimated = row["cost"], row["estimated"]
+        low, high = estimated["low"], estimated["high"]
         table.add_row(
-            "→" if place == 0 else "", row["way"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
+            "→" if place == 0 else "", row["candidate"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
             f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
             f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}", f"{row['predicted']:.2f}",
-            f"{calibrated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
+            f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
             style="bold" if place == 0 else None,
         )  # fmt: skip
     console.print(table)
@@ -116,12 +116,12 @@ def _proof(verified: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")
-    for title in ("draft", "γ", "calibrated", "measured", "95%", "off by", "run"):
+    for title in ("draft", "γ", "estimated", "measured", "95%", "off by", "run"):
         table.add_column(title, justify="left" if title in ("draft", "run") else "right")
     for one in verified:
         measured = one["measured"]
         table.add_row(
-            one["way"], str(one["gamma"]), f"{one['calibrated']['value']:.2f}",
+            one["candidate"], str(one["gamma"]), f"{one['estimated']['value']:.2f}",
             "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
             "–" if one["off"] is None else f"{100 * one['off']:+.1f}%",

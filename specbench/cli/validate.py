@@ -1,4 +1,4 @@
-"""`specbench validate`: calibrated against measured, every draft and gamma, in turn in one process."""
+"""`specbench validate`: estimated against measured, every draft and gamma, interleaved in one process."""
 
 import sys
 
@@ -9,7 +9,7 @@ from specbench.config import ChooseConfig, check_choose
 
 ABOUT = """
 Hold `specbench recommend` to account: every draft and gamma is timed in short passes, as a recommendation does, and
-decodes all prompts, interleaved in one process. Says how far the calibrated speedup lies from the measured, with 95%
+decodes all prompts, interleaved in one process. Says how far the estimated speedup lies from the measured, with 95%
 intervals; how gamma=auto and gamma=adaptive fare against the best fixed gamma on the same prompts; and what it costs to
 learn alpha by scoring and by decoding. Writes results/validate-TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """

@@ -41,6 +41,21 @@ def check_choose(config: ChooseConfig) -> None:
     require(config.verify >= 0, "verify", config.verify, "at least 0")
 
 
+# Keys of a run that a verb has no use for, and what to give in their place.
+UNUSED = {
+    "alpha": dict.fromkeys(("gamma", "gammas", "rounds", "repeats", "verify", "warmup", "force"), ""),
+    "recommend": {"gamma": "gammas=[…]", "repeats": "", "leniences": ""},
+    "validate": {"gamma": "gammas=[…]", "verify": "", "leniences": "", "warmup": "", "force": ""},
+}
+
+
+def require_used(verb: str, key: str, value: object) -> None:
+    """Raise UserError for a key that `verb` would ignore."""
+    if (instead := UNUSED[verb].get(key)) is not None:
+        advice = f"; give {instead}" if instead else ""
+        raise UserError(f"{key}={value}: specbench {verb} has no use for {key}{advice}")
+
+
 def require_distinct(names: list[tuple[str, str]]) -> None:
     """Drafts with their rules are told apart by name."""
     twice = next((name for name in names if names.count(name) > 1), None)

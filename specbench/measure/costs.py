@@ -1,4 +1,4 @@
-"""What a pass costs with each way of decoding and gamma, in steps of the target: c, v(gamma) and overhead.
+"""What a pass costs with each candidate and gamma, in steps of the target: c, v(gamma) and overhead.
 
 Made from timed passes (`measure.probe`). Each round is divided by its own target step, so that a machine that slows
 down between rounds cancels. A walltime is a sum, so what is added up are means and not medians: passes that do more
@@ -46,24 +46,24 @@ class Prices:
 
     costs: dict[Key, Cost]
     first_step: float  # the baseline's first step of a text
-    idle: dict[str, float]  # a pass in which this way drafted nothing
+    idle: dict[str, float]  # a pass in which it drafted nothing
     short: dict[str, float]  # what a pass costs beyond its tokens that drafted fewer than gamma
 
     def of_passes(self, key: Key) -> NDArray[np.float64]:
         """[2, gamma + 1]: of passes that draft 0 ... gamma tokens, those that begin a text and others. Between the
         gammas that were timed costs are lines."""
-        way, gamma = key
-        known = sorted(one for name, one in self.costs if name == way and one <= gamma)
+        name, gamma = key
+        known = sorted(one for named, one in self.costs if named == name and one <= gamma)
         drafted, at = np.arange(gamma + 1), [0, *known]
-        bare = self.first_step + self.costs[way, known[0]].overhead
-        first = np.interp(drafted, at, [bare, *(self.costs[way, one].first for one in known)])
-        other = np.interp(drafted, at, [self.idle[way], *(self.costs[way, one].of_pass(one) for one in known)])
-        other[1:gamma] += self.short[way]
+        bare = self.first_step + self.costs[name, known[0]].overhead
+        first = np.interp(drafted, at, [bare, *(self.costs[name, one].first for one in known)])
+        other = np.interp(drafted, at, [self.idle[name], *(self.costs[name, one].of_pass(one) for one in known)])
+        other[1:gamma] += self.short[name]
         return np.array([first, other])
 
 
 class Costs:
-    """The cost of each (way, gamma) of which full passes were seen, from any choice of the rounds."""
+    """The cost of each (candidate, gamma) of which full passes were seen, from any choice of the rounds."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self.rounds = [one for one in rounds if one.steps_s]
@@ -93,33 +93,33 @@ class Costs:
                     passes=sum(len(one.passes[key][kind]) for one in picked for kind in ("full", "first")),
                     first=float(((usual if first is None else first) / step).sum()),
                 )  # fmt: skip
-        ways = list(dict.fromkeys(way for way, _ in costs))
+        names = list(dict.fromkeys(name for name, _ in costs))
         first_step = 1.0 if begun is None else float(begun[0] / step[0])
-        idle = {way: 1 + cost.overhead for (way, _), cost in costs.items()}
-        short = dict.fromkeys(ways, 0.0)
+        idle = {name: 1 + cost.overhead for (name, _), cost in costs.items()}
+        short = dict.fromkeys(names, 0.0)
         bare = Prices(costs, first_step, idle.copy(), short.copy())
-        for way in ways:
-            keys = [key for key in costs if key[0] == way]
+        for name in names:
+            keys = [key for key in costs if key[0] == name]
             nothing = _mean((one.passes[key]["idle"] for one in picked for key in keys), at_least=FEW)
             if nothing is not None:
-                idle[way] = float((nothing / step).sum())
+                idle[name] = float((nothing / step).sum())
             more = [
                 one.passes[key]["short"].sum(-1) / step - bare.of_passes(key)[1][one.drafted[key]]
                 for one in picked
                 for key in keys
             ]
-            short[way] = _middle(np.concatenate(more))
+            short[name] = _middle(np.concatenate(more))
         return Prices(costs, first_step, idle, short)
 
-    def stops(self, way: str) -> float | None:
+    def stops(self, name: str) -> float | None:
         """The chance, at each token drafted from a rejected one on, that the draft ended its proposal there. None if no
         proposal was ever shorter than asked for."""
-        told = [seen for one in self.rounds for key, many in one.passes.items() if key[0] == way for seen in many]
-        if not any(0 < seen.drafted < seen.asked for seen in told):
+        timed = [seen for one in self.rounds for key, many in one.passes.items() if key[0] == name for seen in many]
+        if not any(0 < seen.drafted < seen.asked for seen in timed):
             return None
-        behind = [seen for seen in told if seen.accepted < seen.drafted]
-        tokens = sum(seen.drafted - seen.accepted for seen in behind)
-        return sum(seen.drafted < seen.asked for seen in behind) / tokens if tokens else 0.0
+        rejecting = [seen for seen in timed if seen.accepted < seen.drafted]
+        tokens = sum(seen.drafted - seen.accepted for seen in rejecting)
+        return sum(seen.drafted < seen.asked for seen in rejecting) / tokens if tokens else 0.0
 
 
 class _Seen:

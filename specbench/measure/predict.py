@@ -2,8 +2,8 @@
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha.
-- calibrated_iid: E / (gamma c + v + overhead), with what a pass really costs, E still by Eq. 1.
-- calibrated: the baseline's steps over the cost of the passes that these very texts need
+- calibrated: Theorem 3.8 with v + overhead for its 1, E still by Eq. 1. A run's `speedup_calibrated` is the same.
+- estimated: the baseline's steps over the cost of the passes that these very texts need
   (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
 machine that was busier at one time than at another.
@@ -29,7 +29,7 @@ TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 @dataclass(frozen=True)
 class Prediction:
     """One (draft, gamma) with all that its speedup is made from. Where several rules check one draft, `draft` is the
-    name of the way: the draft with its rule."""
+    candidate's name: the draft with its rule."""
 
     draft: str
     gamma: int
@@ -40,8 +40,8 @@ class Prediction:
     drafted_per_pass: float
     steps_per_pass: float  # what a pass costs in the mean, in target steps: some begin a text, some draft less
     predicted: float
-    calibrated_iid: float
-    calibrated: Interval
+    calibrated: float
+    estimated: Interval
 
     def row(self) -> dict[str, Any]:
         """As plain values, for a record."""
@@ -85,7 +85,7 @@ class Predictions:
             for draft, texts in found.items()
         }
         ranked = [self._predict(key, alphas[key[0]]) for key in self.counts]
-        self.ranked = sorted(ranked, key=lambda one: -one.calibrated.value)
+        self.ranked = sorted(ranked, key=lambda one: -one.estimated.value)
 
     def _predict(self, key: Key, alpha: Interval) -> Prediction:
         draft, gamma = key
@@ -99,18 +99,18 @@ class Predictions:
             drafted_per_pass=float((counts_2G @ np.arange(gamma + 1)).sum() / number),
             steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
             predicted=theory.walltime_improvement(alpha.value, gamma, cost.c),
-            calibrated_iid=by_equation / cost.of_pass(gamma),
-            calibrated=percentiles(self._speedup(key), self.resampled[key]),
+            calibrated=by_equation / cost.of_pass(gamma),
+            estimated=percentiles(self._speedup(key), self.resampled[key]),
         )  # fmt: skip
 
     def times_better(self, one: Key, other: Key) -> Interval:
-        """The calibrated speedup of `one` over that of `other`, on the same prompts and rounds."""
+        """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""
         with np.errstate(divide="ignore", invalid="ignore"):
             resampled_S = self.resampled[one] / self.resampled[other]
         return percentiles(self._speedup(one) / self._speedup(other), resampled_S)
 
-    def miss(self, key: Key, times_P4: ArrayLike) -> Interval:
-        """The calibrated speedup over the measured one, less 1, on the same drawn prompts. `times_P4` holds of each
+    def error(self, key: Key, times_P4: ArrayLike) -> Interval:
+        """The estimated speedup over the measured, less 1, on the same drawn prompts. `times_P4` holds of each
         text the seconds and tokens of the baseline, then of speculative decoding."""
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1

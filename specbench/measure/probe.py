@@ -2,9 +2,9 @@
 
 A probe is a handful of passes, begun inside texts that the target wrote, at places spread over their length, so that
 caches are as long as in a run and the engine is the one that a run uses. The first pass of a text is timed from its
-own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and each way
-of decoding at every gamma in turn, in an order of its own: which buffers and caches a neighbour left behind is worth a
-few percent, and would else go to the same ones every time.
+own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and each
+candidate at every gamma in turn, in an order of its own: which buffers and caches a neighbour left is worth a few
+percent, and would else favour the same candidates every time.
 """
 
 import math
@@ -25,9 +25,9 @@ from specbench.sampling import Sampling
 
 T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
-Key = tuple[str, int]  # the name of a way, and gamma
+Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS = 16  # baseline steps of a round
-PASSES = 5  # about so many passes of each (way, gamma) a round
+PASSES = 5  # about so many passes of each (candidate, gamma) a round
 GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 
@@ -55,7 +55,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Round:
-    """One place of one text: seconds of baseline steps, and the passes of each (way, gamma)."""
+    """One place of one text: seconds of baseline steps, and the passes of each (candidate, gamma)."""
 
     steps_s: list[float]
     passes: dict[Key, list[Timed]]
@@ -64,7 +64,7 @@ class Round:
 
 def probe(
     target: Model,
-    ways: Mapping[str, Candidate],
+    candidates: Mapping[str, Candidate],
     gammas: Sequence[int],
     texts: Sequence[WrittenText],
     sampling: Sampling,
@@ -74,20 +74,20 @@ def probe(
     seed: int = 0,
     first: int = 0,
 ) -> list[Round]:
-    """`rounds` rounds over `texts`, numbered from `first`. Where that is 0, one more goes before them unheard: what is
+    """`rounds` rounds over `texts`, numbered from `first`. Where that is 0, an untimed round goes before them: what is
     made at a first call is not the cost."""
-    found = []
+    timed = []
     if first == 0:
-        _round(target, ways, gammas, texts, sampling, max_new_tokens, -1, seed)
+        _round(target, candidates, gammas, texts, sampling, max_new_tokens, -1, seed)
         _visit_lengths(target, gammas, texts, rounds, max_new_tokens)
     for number in range(first, first + rounds):
-        found.append(_round(target, ways, gammas, texts, sampling, max_new_tokens, number, seed))
-    return found
+        timed.append(_round(target, candidates, gammas, texts, sampling, max_new_tokens, number, seed))
+    return timed
 
 
 def _round(
     target: Model,
-    ways: Mapping[str, Candidate],
+    candidates: Mapping[str, Candidate],
     gammas: Sequence[int],
     texts: Sequence[WrittenText],
     sampling: Sampling,
@@ -97,7 +97,7 @@ def _round(
 ) -> Round:
     prompt, written = texts[number % len(texts)]
 
-    def heard(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
+    def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
         """What `decode` gave at the beginning of the text, and further on, of about `most` tokens."""
         most = min(most, max_new_tokens)
         start = _start(len(written), most, number)
@@ -117,33 +117,33 @@ def _round(
             target, begun, sampling=sampling, max_new_tokens=most, generator=generator()
         ).steps_s  # fmt: skip
 
-    def passes(way: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
+    def passes(candidate: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
         trace = speculative(
-            target, way.draft, begun,
+            target, candidate.draft, begun,
             gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
-            accept=way.accept, compared=way.compared,
+            accept=candidate.accept, compared=candidate.compared,
         )  # fmt: skip
         ends = [0, *accumulate(one.emitted for one in trace.passes)]
         return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
 
-    for way in ways.values():  # what an engine keeps for a source's length is made at first sight: let no one time it
-        passes(way, max(gammas), prompt, max(gammas) + 1)
-    found = Round([], {(name, gamma): [] for name in ways for gamma in gammas}, [])
-    jobs: list[Key | None] = [job for name in ways for job in (None, *((name, gamma) for gamma in gammas))]
+    for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
+        passes(candidate, max(gammas), prompt, max(gammas) + 1)
+    this = Round([], {(name, gamma): [] for name in candidates for gamma in gammas}, [])
+    jobs: list[Key | None] = [job for name in candidates for job in (None, *((name, gamma) for gamma in gammas))]
     for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
         if (key := jobs[job]) is None:
-            begins, later = heard(steps, STEPS, 1)
-            found.first_steps_s.extend(begins)
-            found.steps_s.extend(later)
+            begins, later = begin_and_rest(steps, STEPS, 1)
+            this.first_steps_s.extend(begins)
+            this.steps_s.extend(later)
             continue
         name, gamma = key
-        first, others = heard(partial(passes, ways[name], gamma), PASSES * (gamma + 1), gamma + 1)
-        found.passes[key].extend(
+        first, others = begin_and_rest(partial(passes, candidates[name], gamma), PASSES * (gamma + 1), gamma + 1)
+        this.passes[key].extend(
             Timed(asked, one.drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
             for seen, begins_text in ((first, True), (others, False))
             for asked, one in seen
         )
-    return found
+    return this
 
 
 def _start(length: int, tokens: int, number: int) -> int:

@@ -9,36 +9,36 @@ Interval = dict[str, float | None]
 
 
 def markdown(record: Record) -> str:
-    """All of it: misses, policies, and what alpha costs to learn."""
+    """All of it: prediction errors, policies, and what alpha costs to learn."""
     same = record["same_texts"]
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}, {record['hardware']}. {record['prompts']} prompts, {record['tokens']} tokens, "
-        f"each decoded {record['repeats']} times in each way, in turn, with {len(record['rounds'])} rounds of "
-        "timed passes. 95% intervals resample prompts, and those of calibrated and of the miss rounds, too.",
+        f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
+        "timed passes. 95% intervals resample prompts, and those of the estimate and of its error the rounds, too.",
     ]
     if same is not None:
-        said.append(f"{100 * same:.1f}% of the texts of lossless ways are the target's own, token for token.")
+        said.append(f"{100 * same:.1f}% of the texts of lossless candidates are the target's own, token for token.")
     parts = [_errors(record), _policies(record), _learning(record)]
-    return "\n\n".join(["# Calibrated against measured", *said, *parts]) + "\n"
+    return "\n\n".join(["# Estimated against measured", *said, *parts]) + "\n"
 
 
 def _errors(record: Record) -> str:
     if not record["rows"]:
-        return "## Misses\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
+        return "## Prediction errors\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
     table = markdown_table(
-        ("draft", "γ", "tokens per pass", "Theorem 3.8", "calibrated", "measured", "miss"),
+        ("draft", "γ", "tokens per pass", "Theorem 3.8", "estimated", "measured", "error"),
         [
             (
-                row["way"], row["gamma"], f"{row['tokens_per_pass']:.2f}", f"{row['predicted']:.2f}",
-                span(row["calibrated"]), _speed(row), percent(row["miss"]) if row["lossless"] else "none",
+                row["candidate"], row["gamma"], f"{row['tokens_per_pass']:.2f}", f"{row['predicted']:.2f}",
+                span(row["estimated"]), _speed(row), percent(row["error"]) if row["lossless"] else "none",
             )
             for row in record["rows"]
         ],
     )  # fmt: skip
-    known = [abs(row["miss"]["value"]) for row in record["rows"] if row["lossless"]]
-    largest = f"The largest miss is {100 * max(known):.1f}%." if known else "No way was lossless."
-    return "\n\n".join(["## Misses", table, largest])
+    known = [abs(row["error"]["value"]) for row in record["rows"] if row["lossless"]]
+    largest = f"The largest error is {100 * max(known):.1f}%." if known else "No candidate was lossless."
+    return "\n\n".join(["## Prediction errors", table, largest])
 
 
 def _policies(record: Record) -> str:
@@ -46,7 +46,7 @@ def _policies(record: Record) -> str:
     for row in record["policies"]:
         best = row["gamma"] == row["best"]
         against = "the best" if best else percent({k: v and v - 1 for k, v in row["against_best"].items()})
-        cells.append((row["way"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
+        cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
     return "\n\n".join(["## γ left to the program", table])
 
@@ -55,7 +55,11 @@ def _learning(record: Record) -> str:
     learning = record["learning"]
     table = markdown_table(
         ("draft", "α by teacher forcing", "γ", "α by decoding"),
-        [(row["way"], span(row["alpha"], 3), row["gamma"], span(row["alpha_decoded"], 3)) for row in record["rows"]],
+        [
+            (row["candidate"], span(row["alpha"], 3), row["gamma"], span(row["alpha_decoded"], 3))
+            for row in record["rows"]
+            if row["alpha_decoded"] is not None
+        ],
     )
     times = learning["decode_s"] / learning["score_s"]
     said = (

@@ -73,8 +73,8 @@ def policy(settled: Mapping[str, Any]) -> Gamma:
 
 
 def _price(one: Prediction) -> float:
-    """What Eq. 1 must be divided by for the calibrated speedup: the cost of a pass, and by how much Eq. 1 is off."""
-    return one.tokens_per_pass_iid / one.calibrated.value
+    """What Eq. 1 must be divided by for the estimated speedup: the cost of a pass, and by how much Eq. 1 is off."""
+    return one.tokens_per_pass_iid / one.estimated.value
 
 
 def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:

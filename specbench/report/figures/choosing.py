@@ -14,30 +14,30 @@ MOST_PANELS = 4
 def choosing(record: dict[str, Any], name: str = "choosing") -> Drawn:
     """`record` is that of `specbench recommend`. Drafts come in the order of their best gamma."""
     rows = _rows(record)
-    drafts = list(dict.fromkeys(_way(row) for row in record["rows"]))[:MOST_PANELS]
+    drafts = list(dict.fromkeys(row["candidate"] for row in record["rows"]))[:MOST_PANELS]
     figure, axes = panels(len(drafts), width=0.8 + 2.4 * len(drafts), height=2.7)
-    highs = rows[["predicted", "calibrated", "calibrated_high", "measured_high"]].max().max()
-    top = max(1.15, 1.05 * min(float(highs), 1.5 * float(rows["calibrated"].max())))
+    highs = rows[["predicted", "estimated", "estimated_high", "measured_high"]].max().max()
+    top = max(1.15, 1.05 * min(float(highs), 1.5 * float(rows["estimated"].max())))
     for panel, draft in zip(axes, drafts, strict=True):
         _panel(panel, rows[rows["draft"] == draft].sort_values("gamma"), top)
     axes[0].set_ylabel("speedup")
     notes = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {record['hardware']}",
-        "Predicted: Theorem 3.8. Calibrated: tokens over the cost of the passes that the target's own texts need, with "
+        "Predicted: Theorem 3.8. Estimated: tokens over the cost of the passes that the target's own texts need, with "
         "95% interval. Measured: real runs, with 95% interval",
     ]
     return Drawn(name, "Which draft, which γ", figure, rows, notes)
 
 
 def _rows(record: dict[str, Any]) -> pd.DataFrame:
-    proofs = {(_way(one), one["gamma"]): one for one in record["verified"]}
+    proofs = {(one["candidate"], one["gamma"]): one for one in record["verified"]}
     rows = []
     for row in record["rows"]:
-        proof = proofs.get((_way(row), row["gamma"]), {})
+        proof = proofs.get((row["candidate"], row["gamma"]), {})
         rows.append({
-            "draft": _way(row), "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
-            "predicted": row["predicted"], "calibrated": row["calibrated"]["value"],
-            "calibrated_low": row["calibrated"]["low"], "calibrated_high": row["calibrated"]["high"],
+            "draft": row["candidate"], "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
+            "predicted": row["predicted"], "estimated": row["estimated"]["value"],
+            "estimated_low": row["estimated"]["low"], "estimated_high": row["estimated"]["high"],
             "measured": proof.get("measured"), "measured_low": proof.get("measured_low"),
             "measured_high": proof.get("measured_high"), "run_id": proof.get("run_id"),
         })  # fmt: skip
@@ -47,17 +47,12 @@ def _rows(record: dict[str, Any]) -> pd.DataFrame:
     return frame
 
 
-def _way(row: dict[str, Any]) -> str:
-    """The draft with its rule; records from before rules were compared name the draft alone."""
-    return str(row.get("way", row["draft"]))
-
-
 def _panel(axes: Axes, group: pd.DataFrame, top: float) -> None:
-    known = group.dropna(subset=["calibrated_low"])
+    known = group.dropna(subset=["estimated_low"])
     axes.fill_between(
-        known["gamma"], known["calibrated_low"], known["calibrated_high"], color=VERMILLION, alpha=0.15, linewidth=0
+        known["gamma"], known["estimated_low"], known["estimated_high"], color=VERMILLION, alpha=0.15, linewidth=0
     )
-    lines = {"predicted": (FAINT, (0, (4, 2))), "calibrated": (VERMILLION, "solid")}
+    lines = {"predicted": (FAINT, (0, (4, 2))), "estimated": (VERMILLION, "solid")}
     places = spread([float(group[column].iloc[-1]) for column in lines], top * 0.08)
     for (column, (colour, dashes)), place in zip(lines.items(), places, strict=True):
         axes.plot(group["gamma"], group[column], color=colour, linestyle=dashes, linewidth=1.4)
