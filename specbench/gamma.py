@@ -1,19 +1,21 @@
 """How many tokens to draft next: the same number always, or one that follows what passes so far have shown.
 
-A `Gamma` is a policy; `start()` gives its state for one text. The state is told of each pass when it is over, so a
-choice rests on the past alone: the next proposal is still accepted or rejected by Algorithm 1 at a gamma that was
+A `Gamma` is a policy; `start()` gives its state for one text. The state learns from each pass when it is over, so a
+choice depends on the past alone: the next proposal is still accepted or rejected by Algorithm 1 at a gamma that was
 fixed before a token of it was drawn, and the text keeps the target's distribution. (A draft may end its proposal
-sooner, by what it has drawn: `drafts.model`.) Knows no models and no clocks.
+sooner, by what it has drawn: `drafts.model`.) `GammaChoice` is the policy that a run chose, as plain values. Knows no
+models and no clocks.
 
 >>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
 5
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
+from specbench.config.checks import MAX_GAMMA
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
@@ -129,3 +131,43 @@ class AdaptiveState:
     def learn(self, drafted: int, accepted: int) -> None:
         self.accepted += accepted
         self.judged += accepted + (accepted < drafted)
+
+
+@dataclass(frozen=True)
+class GammaChoice:
+    """What `gamma=` of a config came to. The journal and the record hold it as plain values, so that a resumed run
+    drafts as it began and a reader sees why.
+
+    requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
+    gamma: the constant number; None where it changes from pass to pass.
+    most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence.
+    alpha, prices: what `Adaptive` starts from.
+    probe: a row for each gamma that was tried, best first; None without a probe.
+    """
+
+    requested: int | str
+    gamma: int | None
+    most: int | None = None
+    alpha: float | None = None
+    prices: Mapping[int, float] | None = None
+    probe: list[dict[str, Any]] | None = None
+
+    @property
+    def policy(self) -> Gamma:
+        """What decides in each pass."""
+        if (constant := self.gamma or self.most) is not None:
+            return Constant(constant)
+        if self.alpha is None or self.prices is None:
+            return Heuristic(MAX_GAMMA)
+        return Adaptive(self.alpha, self.prices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without those that are not set."""
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        prices = {} if self.prices is None else {"prices": {str(gamma): price for gamma, price in self.prices.items()}}
+        return {"requested": self.requested, "gamma": self.gamma} | given | prices
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "GammaChoice":
+        prices = values.get("prices")
+        return cls(**{**values, "prices": prices and {int(gamma): price for gamma, price in prices.items()}})

@@ -127,3 +127,18 @@ def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
     if token < 0:
         raise FloatingPointError(NOT_FINITE)
     return token
+
+
+def draw_next(
+    logits_LV: Tensor, sampling: Sampling, vocabulary_size: int, generator: torch.Generator
+) -> tuple[int, Tensor | None]:
+    """One token that follows the last position, and the standardised row [1, V] that it was drawn from. At T = 0 the
+    row is None: it has all its mass on the token, which is found without it.
+
+    Raises FloatingPointError where the distribution is not finite.
+    """
+    if sampling.temperature == 0:
+        (token,) = most_likely(logits_LV, vocabulary_size)
+        return token, None
+    row_1V = standardise(logits_LV[-1:], sampling, vocabulary_size)
+    return draw(row_1V[0], generator), row_1V

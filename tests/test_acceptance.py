@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.acceptance import accept_exact, residual
+from specbench.acceptance import Verdict, accept_exact, residual
 from specbench.sampling import Sampling, draw, standardise
 
 
@@ -19,23 +19,23 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_equal_distributions_accept_all_and_add_a_token() -> None:
     p = rows([0.5, 0.5], [0.5, 0.5], [0.0, 1.0])
-    assert accept_exact(p, p[:2], [0, 1], generator()) == (2, 1)
+    assert accept_exact(p, p[:2], [0, 1], generator()) == Verdict.chain(2, 1)
 
 
 def test_a_token_of_target_probability_zero_is_never_accepted() -> None:
     p, q = rows([0.0, 1.0], [1.0, 0.0]), rows([1.0, 0.0])
-    assert all(accept_exact(p, q, [0], generator(seed)) == (0, 1) for seed in range(200))
+    assert all(accept_exact(p, q, [0], generator(seed)) == Verdict.chain(0, 1) for seed in range(200))
 
 
 def test_greedy_rows_accept_while_the_argmaxes_agree() -> None:
     logits = torch.eye(4)[[1, 2, 3, 0]]
     p = standardise(logits, Sampling(0.0), 4)
     q = standardise(torch.eye(4)[[1, 2, 0]], Sampling(0.0), 4)
-    assert accept_exact(p, q, [1, 2, 0], generator()) == (2, 3)
+    assert accept_exact(p, q, [1, 2, 0], generator()) == Verdict.chain(2, 3)
 
 
 def test_nothing_drafted_is_a_plain_draw_from_p() -> None:
-    assert accept_exact(rows([0.0, 1.0]), torch.empty(0), [], generator()) == (0, 1)
+    assert accept_exact(rows([0.0, 1.0]), torch.empty(0), [], generator()) == Verdict.chain(0, 1)
 
 
 def test_acceptance_probability_is_the_ratio() -> None:

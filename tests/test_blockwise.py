@@ -6,10 +6,10 @@ from typing import Any
 import chi
 import pytest
 import torch
+from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY, exact
 
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import BlockwiseDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements

@@ -4,10 +4,10 @@ model's q."""
 import chi
 import pytest
 import torch
+from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, LookupDraft, ModelDraft, Proposal, UniformDraft
 from specbench.drafts.base import DraftSession, start_beside
 from specbench.drafts.cascade import CascadeSession
@@ -140,18 +140,28 @@ def test_the_inner_draft_forgets_what_the_target_rejected(name: str) -> None:
     assert any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes) and inner.proposals > 20
 
 
-def test_operations_are_counted() -> None:
-    """With an inner draft that is always right each pass of the middle model gives inner_gamma + 1 tokens."""
+def test_operations_are_counted_in_the_proposal() -> None:
+    """With an inner draft that is always right each pass of the middle model gives inner_gamma + 1 tokens; what was
+    drafted before changes nothing."""
     draft = CascadeDraft(MIDDLE, ModelDraft(MIDDLE, VOCABULARY), 2, VOCABULARY)
-    assert draft.operations == 3 * 1.0 + 2 * 1.0  # nothing seen yet: as if it were never right
-    session, generator = draft.start(PROMPT, WARM), torch.Generator().manual_seed(0)
-    while draft.emitted != 3 * (draft.read // 3) or draft.emitted < 9:  # until no end of sequence cut a proposal
-        session = draft.start(PROMPT, WARM)
-        draft.inner_drafted = draft.read = draft.emitted = 0
-        for _ in range(3):
-            session.rollback(0)
-            session.propose([START], 3, generator)
-    assert draft.operations == pytest.approx((9 + 6) / 9)
+    generator, counted = torch.Generator().manual_seed(0), set()
+    for _ in range(20):
+        proposal = draft.start(PROMPT, WARM).propose([START], 3, generator)
+        if len(proposal.tokens) == 3:  # no end of sequence cut it
+            counted.add(proposal.operations)
+        assert draft.operations == 3 * 1.0 + 2 * 1.0  # a token, as if it were never right
+    assert counted == {3 * 1.0 + 2 * 1.0}
+
+
+def test_operations_of_a_cascade_inside_a_cascade_add_up() -> None:
+    """Inner drafts that are always right: 3 positions of the middle for 3 tokens, drafted by 2 positions of the inner
+    cascade's model, which 1 of its own inner draft wrote."""
+    inner = CascadeDraft(MIDDLE, ModelDraft(MIDDLE, VOCABULARY), 1, VOCABULARY)
+    draft = CascadeDraft(MIDDLE, inner, 2, VOCABULARY)
+    proposals = (
+        draft.start(PROMPT, WARM).propose([START], 3, torch.Generator().manual_seed(seed)) for seed in range(20)
+    )
+    assert {one.operations for one in proposals if len(one.tokens) == 3} == {3.0 + 2.0 + 1.0}
 
 
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]

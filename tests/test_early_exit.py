@@ -6,11 +6,11 @@ from typing import Any
 import chi
 import pytest
 import torch
+from decode import autoregressive, speculative
 from networks import network
 from torch import Tensor
 from toy import EOS, VOCABULARY, exact
 
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import EarlyExitDraft
 from specbench.measure.agreement import agreements
 from specbench.models import Prompt

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from decode import autoregressive, speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
 from torch import Tensor
 
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.errors import UserError
 from specbench.models import Prompt

@@ -9,10 +9,10 @@ import chi
 import pytest
 import torch
 from chi import ALARM
+from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.acceptance import AcceptanceRule, accept_block, accept_exact
-from specbench.decoding import speculative
 from specbench.drafts import Draft, ModelDraft
 from specbench.gamma import Gamma, Heuristic
 from specbench.sampling import Sampling

@@ -11,10 +11,10 @@ import chi
 import pytest
 import torch
 from chi import ALARM
+from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
 
 from specbench.acceptance import Verdict, accept_exact
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft, UniformDraft
 from specbench.gamma import Adaptive, Gamma
 from specbench.sampling import Sampling, draw
@@ -157,7 +157,7 @@ def no_residual(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     """Draws from p after a rejection."""
     verdict = accept_exact(p, q, drafted, generator)
     if verdict.accepted < len(drafted):
-        return Verdict(verdict.accepted, draw(p[verdict.accepted], generator))
+        return Verdict.chain(verdict.accepted, draw(p[verdict.accepted], generator))
     return verdict
 
 
@@ -171,14 +171,14 @@ def greedy_match(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     """Accepts what equals the target's argmax, at T > 0."""
     matched = [int(p[i].argmax()) == token for i, token in enumerate(drafted)]
     accepted = next((i for i, same in enumerate(matched) if not same), len(matched))
-    return Verdict(accepted, draw(p[accepted], generator))
+    return Verdict.chain(accepted, draw(p[accepted], generator))
 
 
 def one_too_many(p, q, drafted, generator):  # type: ignore[no-untyped-def]
     """After full acceptance draws the next token from the row of the last draft: off by one."""
     verdict = accept_exact(p, q, drafted, generator)
     if drafted and verdict.accepted == len(drafted):
-        return Verdict(verdict.accepted, draw(p[verdict.accepted - 1], generator))
+        return Verdict.chain(verdict.accepted, draw(p[verdict.accepted - 1], generator))
     return verdict
 
 

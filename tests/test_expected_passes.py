@@ -3,10 +3,10 @@ Algorithm 1 and by block verification."""
 
 import pytest
 import torch
+from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.acceptance import accept_block
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
 from specbench.measure.expected_passes import passes

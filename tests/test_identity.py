@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from decode import autoregressive, speculative
 from networks import network
 
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit

@@ -4,10 +4,10 @@ lenience writes what our reading of A.5 says, played without a cache.
 
 import pytest
 import torch
+from decode import autoregressive, speculative
 from networks import network
 
 from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, lenient
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import Draft, ModelDraft, UniformDraft
 from specbench.gamma import Gamma, Heuristic
 from specbench.models import Prompt

@@ -5,7 +5,7 @@ import torch
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import TokenRule, accept_exact, lenient, residual
+from specbench.acceptance import TokenRule, Verdict, accept_exact, lenient, residual
 from specbench.acceptance.lenient import Lenient, NearBest
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
@@ -108,8 +108,8 @@ def test_at_t_0_what_is_near_the_best_is_kept() -> None:
     assert total_variation(rule, p, second).item() == 1.0
     assert emitted(rule, p, third).tolist() == [[1.0, 0.0, 0.0]]
     p = p.expand(3, -1)
-    assert rule(p, torch.cat([second, third]), [1, 2], generator) == (1, 0)  # the argmax in the refused one's place
-    assert rule(p, torch.cat([second, second]), [1, 1], generator) == (2, 0)  # and behind the last
+    assert rule(p, torch.cat([second, third]), [1, 2], generator) == Verdict.chain(1, 0)  # the argmax in its place
+    assert rule(p, torch.cat([second, second]), [1, 1], generator) == Verdict.chain(2, 0)  # and behind the last
 
 
 @pytest.mark.statistical

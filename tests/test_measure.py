@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decode import speculative
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.acceptance import lenient
-from specbench.decoding import speculative
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements, beta
 from specbench.measure.by_position import acceptance_by_position

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.choose.explain import of_heads, reasons, winning_alpha, winning_c
-from specbench.decoding import autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import Costs

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from decode import autoregressive, spec_of, speculative
 from toy import PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.decoding import Trace, autoregressive, speculative
+from specbench.decoding import Trace
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.measure.agreement import agreements
 from specbench.measure.costs import Costs
@@ -20,12 +21,13 @@ GAMMAS = [1, 2, 3, 5, 7]
 
 def test_probes_are_passes_of_the_loop_inside_the_texts() -> None:
     target = ToyModel(random_table(3))
+    spec = spec_of(Sampling(1.0), 40)
     drafts = {
-        "near": Candidate(ModelDraft(ToyModel(random_table(4)), VOCABULARY)),
-        "any": Candidate(UniformDraft(4, torch.device("cpu"))),
+        "near": Candidate(ModelDraft(ToyModel(random_table(4)), VOCABULARY), spec),
+        "any": Candidate(UniformDraft(4, torch.device("cpu")), spec),
     }
     text = [1, 2, 1, 0, 2, 1, 1, 2, 0, 1] * 4
-    rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, Sampling(1.0), max_new_tokens=40, rounds=6)
+    rounds = probe(target, drafts, [1, 3], [(PROMPT, text)] * 2, rounds=6)
     assert len(rounds) == 6
     table = Costs(rounds).table()
     assert set(table) == {(name, gamma) for name in drafts for gamma in (1, 3)}
@@ -78,7 +80,7 @@ def chained(
     found = [agreements(target, [draft], p, t, sampling)[0] for p, t in zip(prompts, written, strict=True)]
     spent = [clock.seconds - began]
     begun = list(zip(prompts, written, strict=True))
-    rounds = probe(target, {"a": Candidate(draft)}, GAMMAS, begun, sampling, max_new_tokens=most, rounds=8)
+    rounds = probe(target, {"a": Candidate(draft, spec_of(sampling, most))}, GAMMAS, begun, rounds=8)
     began = clock.seconds
     traces = {
         gamma: [speculative(target, draft, prompt, gamma=gamma, **keys) for prompt in prompts]  # type: ignore[arg-type]
@@ -135,9 +137,8 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
     keys = {"sampling": sampling, "max_new_tokens": 40, "generator": generator}
     written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(400)]  # type: ignore[arg-type]
     found = {"a": [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]}
-    rounds = probe(
-        target, {"a": Candidate(draft)}, [3, 6], [(PROMPT, t) for t in written], sampling, max_new_tokens=40, rounds=300
-    )
+    candidates = {"a": Candidate(draft, spec_of(sampling, 40))}
+    rounds = probe(target, candidates, [3, 6], [(PROMPT, t) for t in written], rounds=300)
     assert 0.05 < Costs(rounds).stops("a") < 0.5
     for one in Predictions(found, rounds, 40, 2, 0).ranked:
         traces = [speculative(target, draft, PROMPT, gamma=one.gamma, **keys) for _ in range(400)]  # type: ignore[arg-type]
@@ -149,9 +150,6 @@ def test_proposals_that_end_early_are_counted_as_the_probe_saw_them() -> None:
 
 def test_a_draft_that_never_ends_a_proposal_early() -> None:
     target = ToyModel(random_table(3))
-    candidates = {"a": Candidate(UniformDraft(4, torch.device("cpu")))}
-    rounds = probe(
-        target, candidates, [3], [(PROMPT, [1, 2, 1, 0] * 6)], Sampling(1.0),
-        max_new_tokens=24, rounds=4,
-    )  # fmt: skip
+    candidates = {"a": Candidate(UniformDraft(4, torch.device("cpu")), spec_of(Sampling(1.0), 24))}
+    rounds = probe(target, candidates, [3], [(PROMPT, [1, 2, 1, 0] * 6)], rounds=4)
     assert Costs(rounds).stops("a") is None

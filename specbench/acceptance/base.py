@@ -1,6 +1,4 @@
-"""What a rule is, and the residual: the shapes that all rules share.
-
-A rule is called with (p, q, drafted, generator) and answers how many drafted tokens stay and which token follows them.
+"""What goes into a rule and what comes out: a proposal, a verdict, and the residual that all lossless rules share.
 
 Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """
@@ -12,20 +10,48 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.sampling import draw
+from specbench.sampling import draw, one_hot
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
 
 
-class Verdict(NamedTuple):
-    """The outcome of one pass: the first `accepted` drafted tokens stay, and `token` follows them."""
+class Proposal(NamedTuple):
+    """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
 
-    accepted: int
+    A draft may return fewer tokens than it was asked for, or none. Without `q_GV` each token was certain: it had all
+    the mass, as at T = 0 or where a text is copied. `operations` counts the arithmetic operations that drafting took
+    where they depend on what was drawn (`drafts.cascade`); None: the draft's `operations` a token.
+    """
+
+    tokens: list[int]
+    q_GV: Tensor | None = None
+    operations: float | None = None
+
+    def q(self, like_GV: Tensor) -> Tensor:
+        """q [G, V], of the width and on the device of `like_GV`."""
+        return one_hot(self.tokens, like_GV.shape[-1], like_GV.device) if self.q_GV is None else self.q_GV
+
+
+class Verdict(NamedTuple):
+    """The outcome of one pass: the drafted tokens at the indices `path` are accepted, in this order, and `token`
+    follows them. The path of a chain of tokens is 0, 1, ..., n - 1."""
+
+    path: Sequence[int]
     token: int
 
+    @classmethod
+    def chain(cls, accepted: int, token: int) -> "Verdict":
+        """The first `accepted` drafted tokens, then `token`."""
+        return cls(range(accepted), token)
 
-# p_GV has one row more than q_GV: the target's distribution behind the last drafted token.
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+
+# (p_GV, q_GV, drafted tokens, generator); p_GV has one row more than q_GV: the target's distribution after the last
+# drafted token.
 AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
 
 
@@ -68,4 +94,4 @@ class TokenRule(ABC):
             accepted = int((uniform_G1 < probability_G1).cumprod(0).sum())
         p_1V = p_GV[accepted : accepted + 1]
         next_1V = self.bonus(p_1V) if accepted == count else self.recovered(p_1V, q_GV[accepted : accepted + 1])
-        return Verdict(accepted, draw(next_1V[0], generator))
+        return Verdict.chain(accepted, draw(next_1V[0], generator))

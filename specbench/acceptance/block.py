@@ -24,14 +24,14 @@ def accept_block(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator
     """
     count = len(drafted_G)
     if count == 0:
-        return Verdict(0, draw(p_GV[0], generator))
+        return Verdict.chain(0, draw(p_GV[0], generator))
     h_G, weights = chances(p_GV, q_GV, drafted_G)
     passed = (torch.rand(count, generator=generator, device=p_GV.device) < h_G).nonzero()
     accepted = int(passed[-1]) + 1 if len(passed) else 0
     if accepted == count:
-        return Verdict(accepted, draw(p_GV[count], generator))
+        return Verdict.chain(accepted, draw(p_GV[count], generator))
     weight = weights[accepted - 1] if accepted else 1.0
-    return Verdict(accepted, draw(residual(weight * p_GV[accepted], q_GV[accepted]), generator))
+    return Verdict.chain(accepted, draw(residual(weight * p_GV[accepted], q_GV[accepted]), generator))
 
 
 def chances(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int]) -> tuple[Tensor, list[float]]:

@@ -21,7 +21,7 @@ def accept_by_chance(alpha: float) -> AcceptanceRule:
         uniform_G = torch.rand(count, generator=generator, device=p_GV.device)
         accepted = int((uniform_G < alpha).cumprod(0).sum())
         if accepted == count:
-            return Verdict(accepted, draw(p_GV[count], generator))
-        return Verdict(accepted, draw(residual(p_GV[accepted], q_GV[accepted]), generator))
+            return Verdict.chain(accepted, draw(p_GV[count], generator))
+        return Verdict.chain(accepted, draw(residual(p_GV[accepted], q_GV[accepted]), generator))
 
     return accept

@@ -12,13 +12,12 @@ from specbench.bench import growth
 from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
 from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
-from specbench.decoding import autoregressive, speculative
+from specbench.decoding import DecodingSpec, autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft
 from specbench.errors import first_line
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 
-GREEDY = Sampling()
 MATCH = 2  # tokens that a prompt lookup has to find again
 
 
@@ -71,16 +70,15 @@ def _network(model: Any) -> Any:
 def _ours(setup: Bench, gamma: int | None) -> Decoder:
     """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
 
+    spec = DecodingSpec.algorithm_1(Sampling(), setup.max_new_tokens, gamma or 0)
+
     def way(index: int) -> tuple[float, list[int]]:
         generator = torch.Generator(device=setup.device)
-        settings: dict[str, Any] = {
-            "sampling": GREEDY, "max_new_tokens": setup.max_new_tokens, "generator": generator
-        }  # fmt: skip
         began = setup.target.now()
         if gamma is None:
-            trace = autoregressive(setup.target, setup.prompts[index], **settings)
+            trace = autoregressive(setup.target, setup.prompts[index], spec, generator)
         else:
-            trace = speculative(setup.target, setup.draft, setup.prompts[index], gamma=gamma, **settings)
+            trace = speculative(setup.target, setup.draft, setup.prompts[index], spec, generator)
         return setup.target.now() - began, trace.tokens
 
     return way

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.bench.timing import medians
-from specbench.decoding import Pass, autoregressive, speculative
+from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.models import Model, Prompt, Session
 from specbench.sampling import Sampling
@@ -72,18 +72,18 @@ def take_apart(
     Raises TooShort.
     """
     generator = torch.Generator(device=getattr(target, "device", torch.device("cpu")))
-    settings: dict[str, Any] = {"sampling": Sampling(), "max_new_tokens": tokens, "generator": generator}
+    spec = DecodingSpec.algorithm_1(Sampling(), tokens, gamma)
     checking, proposing = Watched(target), Watched(draft.model)
     watched_draft = ModelDraft(proposing, draft.vocabulary_size)
     found: list[PassParts] = []
     steps: list[float] = []
     for prompt in prompts:
         checking.runs.clear()
-        autoregressive(checking, prompt, **settings)
+        autoregressive(checking, prompt, spec, generator)
         steps += [seconds for _, seconds in checking.runs]
         checking.runs.clear()
         proposing.runs.clear()
-        trace = speculative(checking, watched_draft, prompt, gamma=gamma, **settings)
+        trace = speculative(checking, watched_draft, prompt, spec, generator)
         # Not the first pass, which sets up what later ones reuse.
         found += [parts for parts, count in _by_pass(trace.passes, checking, proposing)[1:] if count == gamma]
     if not found:

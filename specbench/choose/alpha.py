@@ -30,7 +30,6 @@ from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.identity import draft_name, identify
-from specbench.run.measure_prompt import sampling_of
 from specbench.stats import Interval, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
@@ -76,7 +75,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
 def score(candidates: Sequence[LoadedCandidate], leniences: Sequence[float], progress: Progress) -> Scored:
     """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it."""
     config, parts = candidates[0].config, candidates[0].parts
-    sampling = sampling_of(config)
+    sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
     rules = {one.rule: one.lossy for one in candidates if one.lossy is not None}
     rules |= {f"{one:g}": lenient(one, sampling) for one in leniences}

@@ -9,17 +9,15 @@ of p and q.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from specbench.acceptance import TokenRule, accept_block
 from specbench.config import ChooseConfig
 from specbench.measure.agreement import Agreement
 from specbench.measure.probe import Candidate
-from specbench.run.accept import BuiltRule, build_rule, rule_label
+from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 from specbench.run.identity import draft_name
-from specbench.run.measure_prompt import sampling_of
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,14 @@ class LoadedCandidate:
         """As tables call it: 'exact', 'lenient l=0.3'."""
         return rule_label(self.config.accept)
 
-    @cached_property
-    def picked(self) -> BuiltRule:
-        return build_rule(self.config, sampling_of(self.config))
-
     @property
     def lossy(self) -> TokenRule | None:
-        return self.picked.lossy
+        return self.parts.spec.verification.lossy
 
     @property
     def whole(self) -> bool:
         """Whether the drafted block is judged as one."""
-        return self.picked.accept is accept_block
+        return self.parts.spec.verification.rule is accept_block
 
     @property
     def name(self) -> str:
@@ -61,7 +55,7 @@ class LoadedCandidate:
     @property
     def timed(self) -> Candidate:
         """What the probe times."""
-        return Candidate(self.parts.draft, self.picked.accept, self.picked.compared)
+        return Candidate(self.parts.draft, self.parts.spec)
 
     def judged(self, agreement: Agreement) -> Agreement:
         """The draft's agreement as this rule has it."""

@@ -15,7 +15,7 @@ from specbench.gamma import Constant, Gamma
 from specbench.measure.lossless import first_difference
 from specbench.measure.probe import Round
 from specbench.run import Progress
-from specbench.run.measure_prompt import generator_for, prove_greedily, sampling_of
+from specbench.run.measure_prompt import generator_for, prove_greedily
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
@@ -58,24 +58,20 @@ class Decoded:
 
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
     """The baseline, every candidate at every gamma, and its policies: each decodes the prompt of a number."""
-    config, sampling = scored.config, sampling_of(scored.config)
+    config = scored.config
 
     def baseline(index: int) -> Trace:
         parts = scored.candidates[0].parts
-        return autoregressive(
-            parts.target, parts.prompts[index], sampling=sampling, max_new_tokens=config.max_new_tokens,
-            generator=generator_for(config.seed, index, "baseline", parts.device),
-        )  # fmt: skip
+        generator = generator_for(config.seed, index, "baseline", parts.device)
+        return autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
 
     def decoding(candidate: LoadedCandidate, gamma: Gamma) -> Decode:
+        parts = candidate.parts
+        spec = replace(parts.spec, gamma=gamma)
+
         def decode(index: int) -> Trace:
-            parts, picked = candidate.parts, candidate.picked
-            return speculative(
-                parts.target, parts.draft, parts.prompts[index],
-                gamma=gamma, sampling=sampling, max_new_tokens=config.max_new_tokens,
-                generator=generator_for(config.seed, index, "speculative", parts.device),
-                accept=picked.accept, compared=picked.compared,
-            )  # fmt: skip
+            generator = generator_for(config.seed, index, "speculative", parts.device)
+            return speculative(parts.target, parts.draft, parts.prompts[index], spec, generator)
 
         return decode
 
@@ -111,16 +107,16 @@ def interleave(
 
 def prove(scored: Scored) -> None:
     """Where texts will be sampled: the lossless candidates at T = 0 first, as before a run. Raises MachineError."""
-    if sampling_of(scored.config).temperature > 0:
+    if scored.config.sampling.temperature > 0:
         for candidate in scored.candidates:
             if candidate.lossy is None:
-                most = Constant(max(candidate.config.gammas))
-                prove_greedily(candidate.config, replace(candidate.parts, gamma=most))
+                spec = replace(candidate.parts.spec, gamma=Constant(max(candidate.config.gammas)))
+                prove_greedily(candidate.config, replace(candidate.parts, spec=spec))
 
 
 def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
     """The candidates that should be lossless and wrote, at T = 0, a text that rounding does not explain."""
-    if sampling_of(scored.config).temperature > 0:
+    if scored.config.sampling.temperature > 0:
         return set()
     own = decoded[BASELINE].texts
     found = set()

@@ -37,7 +37,7 @@ from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
-from specbench.run.gamma import choose_gamma, policy
+from specbench.run.gamma import choose_gamma
 from specbench.run.gpu_lock import locked_device
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
@@ -93,11 +93,11 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
 
 
 def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:
-    """auto and adaptive, as a run would choose_gamma them; from one probe for both."""
+    """auto and adaptive, as a run would choose them; from one probe for both."""
     progress.say(f"probing for {candidate.name}")
-    settled = choose_gamma(replace(candidate.config, gamma="adaptive"), candidate.parts)
-    best = settled["probe"][0]["gamma"] if settled["probe"] else settled["gamma"]
-    return dict(zip(POLICIES, (Constant(best), policy(settled)), strict=True))
+    choice = choose_gamma(replace(candidate.config, gamma="adaptive"), candidate.parts)
+    best = Constant(choice.probe[0]["gamma"]) if choice.probe else choice.policy
+    return dict(zip(POLICIES, (best, choice.policy), strict=True))
 
 
 def _lossless(row: dict[str, Any], wrong: set[Name]) -> bool:

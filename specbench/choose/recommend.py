@@ -27,7 +27,6 @@ from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
-from specbench.run.measure_prompt import sampling_of
 
 SCHEMA = 1
 
@@ -110,8 +109,6 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
         {one.name: one.timed for one in scored.candidates},
         sorted(set(config.gammas)),
         [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
-        sampling_of(config),
-        max_new_tokens=config.max_new_tokens,
         rounds=rounds,
         seed=config.seed,
         first=first,

@@ -22,7 +22,7 @@ from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import Parts
 from specbench.run.identity import files_of
-from specbench.run.measure_prompt import generator_for, sampling_of
+from specbench.run.measure_prompt import generator_for
 
 SAVED_EVERY_S = 60.0
 SCHEMA = 1
@@ -87,13 +87,8 @@ def _name(index: int, prompt: Prompt) -> str:
 
 
 def _write_text(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
-    trace = autoregressive(
-        parts.target,
-        parts.prompts[index],
-        sampling=sampling_of(config),
-        max_new_tokens=config.max_new_tokens,
-        generator=generator_for(config.seed, index, "baseline", parts.device),
-    )
+    generator = generator_for(config.seed, index, "baseline", parts.device)
+    trace = autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
     return {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
 
 

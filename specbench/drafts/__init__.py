@@ -4,7 +4,8 @@ A draft returns the token it drew together with the very distribution that it wa
 acceptance test is the q that was sampled. Deterministic drafts return one-hot rows.
 """
 
-from specbench.drafts.base import Draft, DraftSession, Proposal, ReadsTarget, start_beside
+from specbench.acceptance import Proposal
+from specbench.drafts.base import Draft, DraftSession, ReadsTarget, start_beside
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft

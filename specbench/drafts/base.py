@@ -1,31 +1,17 @@
 """The interface of a draft.
 
-Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
+Shapes: L positions, V tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from specbench.acceptance import Proposal
 from specbench.models import Prompt, Session
-from specbench.sampling import Sampling, one_hot
-
-
-class Proposal(NamedTuple):
-    """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
-
-    A draft may return fewer tokens than it was asked for, none included. Without `q_GV` each token was certain: all
-    mass was on it, as at T = 0 or when a text is copied.
-    """
-
-    tokens: list[int]
-    q_GV: Tensor | None = None
-
-    def q(self, like_GV: Tensor) -> Tensor:
-        """q [G, V], of the width and on the device of `like_GV`."""
-        return one_hot(self.tokens, like_GV.shape[-1], like_GV.device) if self.q_GV is None else self.q_GV
+from specbench.sampling import Sampling
 
 
 class DraftSession(Protocol):

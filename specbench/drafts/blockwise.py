@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.models import Heads, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.sampling import Sampling, draw, standardise
 

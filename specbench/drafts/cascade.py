@@ -7,6 +7,8 @@ q that the target's test must use, for the accepted tokens and for the one that 
 own distribution plays no part outside.
 
 A pass inside never drafts past what was asked for outside, so nothing has to be cut off.
+
+Shapes: G drafted tokens, L positions, V logits of the head.
 """
 
 from collections.abc import Sequence
@@ -14,11 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import accept_certain, accept_exact
-from specbench.drafts.base import Draft, Proposal, start_beside
+from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
+from specbench.drafts.base import Draft, start_beside
 from specbench.drafts.model import ModelDraftSession
 from specbench.models import Model, Prompt, up_to_end
-from specbench.sampling import Sampling, most_likely, standardise
+from specbench.sampling import Sampling
 
 
 class CascadeDraft:
@@ -29,15 +31,8 @@ class CascadeDraft:
         self.vocabulary_size = vocabulary_size
         self.inner = inner
         self.inner_gamma = inner_gamma
-        self.inner_drafted = self.read = self.emitted = 0  # tokens, so far
-
-    @property
-    def operations(self) -> float:
-        """Counted over what was drafted so far, with every position that the middle model checked (Theorem 3.11);
-        before anything was, as if the inner draft were never right."""
-        if self.emitted == 0:
-            return (self.inner_gamma + 1) * self.model.operations + self.inner_gamma * self.inner.operations
-        return (self.read * self.model.operations + self.inner_drafted * self.inner.operations) / self.emitted
+        # As if the inner draft were never right. What a proposal really took depends on that, and is counted in it.
+        self.operations = (inner_gamma + 1) * middle.operations + inner_gamma * inner.operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
         return CascadeSession(self, prompt, sampling)
@@ -50,35 +45,31 @@ class CascadeSession(ModelDraftSession):
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
         self.draft = draft
+        self.verification = Verification(accept_exact, sampling)
         self.drafting = start_beside(self.session, draft.inner, prompt, sampling)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         sequence, end = list(tokens), len(tokens) + gamma
-        rows: list[Tensor] = []
+        middle_operations, inner_operations, operations = self.model.operations, self.draft.inner.operations, 0.0
+        q_rows: list[Tensor] = []
         while len(sequence) < end:
             inner = self.drafting.propose(sequence, min(self.draft.inner_gamma, end - len(sequence) - 1), generator)
-            count = len(inner.tokens)
-            logits_LV = self.session.extend(sequence[self.session.length :] + inner.tokens)
-            if self.sampling.temperature == 0:
-                verdict = accept_certain(most_likely(logits_LV, self.vocabulary_size, count + 1), inner.tokens)
-            else:
-                q_GV = standardise(logits_LV[-(count + 1) :], self.sampling, self.vocabulary_size)
-                verdict = accept_exact(q_GV, inner.q(q_GV), inner.tokens, generator)
-                rows += q_GV[: verdict.accepted + 1].split(1)
-            emitted = up_to_end([*inner.tokens[: verdict.accepted], verdict.token], self.model.eos_ids)
-            self._count(count, len(emitted))
-            sequence += emitted
+            drafted = inner.tokens
+            logits_LV = self.session.extend(sequence[self.session.length :] + drafted)
+            rows = target_rows(logits_LV, len(drafted), self.verification, self.vocabulary_size)
+            path, token = verify(rows, inner, self.verification, generator)
+            if isinstance(rows, Tensor):
+                q_rows += rows[: len(path) + 1].split(1)
+            sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
+            # Every position that the middle model checked counts (Theorem 3.11).
+            drafting = len(drafted) * inner_operations if inner.operations is None else inner.operations
+            operations += (len(drafted) + 1) * middle_operations + drafting
             self.rollback(len(sequence) - 1)
             if sequence[-1] in self.model.eos_ids:
                 break
-        drafted = sequence[len(tokens) :]
-        return Proposal(drafted, torch.cat(rows[: len(drafted)]) if rows else None)
+        tokens_G = sequence[len(tokens) :]
+        return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
 
     def rollback(self, length: int) -> None:
         super().rollback(length)
         self.drafting.rollback(length)
-
-    def _count(self, drafted: int, emitted: int) -> None:
-        self.draft.inner_drafted += drafted
-        self.draft.read += drafted + 1
-        self.draft.emitted += emitted

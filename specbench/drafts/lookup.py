@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.drafts.certain import certain
 from specbench.models import Prompt
 from specbench.sampling import Sampling

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.models import Model, Prompt, Session
-from specbench.sampling import Sampling, draw, most_likely, standardise
+from specbench.sampling import Sampling, draw_next, standardise
+
+BEFORE_ARGMAX = Sampling(temperature=1.0)
 
 
 class ModelDraft:
@@ -27,10 +29,10 @@ class ModelDraftSession:
     """The draft model's session. It reads what it has not read yet at its next step, so after a fully accepted
     block, whose last token it never read, that step takes two tokens.
 
-    With a `confidence` a proposal ends behind the first token whose own q is below it (at T = 0: q before argmax). That
-    token stays in the proposal. An end that rests on what was drawn so far is an end of the block like any other, and
-    each token in it is still a draw from the q that it is judged by. To drop the token instead would leave those that
-    stay a draw from the sure ones alone, and no longer from q.
+    With a `confidence` a proposal ends after the first token whose own q is below it (at T = 0: q before argmax). That
+    token is part of the proposal. An end that depends on what was drawn so far is an end of the block like any other,
+    and each token is still a draw from the q that it is tested with. Dropping the token would make the proposal a draw
+    from the sure tokens alone, and no longer from q.
     """
 
     def __init__(
@@ -48,28 +50,26 @@ class ModelDraftSession:
         self.confidence = confidence
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        sequence, session, ends = list(tokens), self.session, self.model.eos_ids
-        size, greedy = self.vocabulary_size, self.sampling.temperature == 0
+        sequence, session, ends, size = list(tokens), self.session, self.model.eos_ids, self.vocabulary_size
         rows: list[Tensor] = []
         for _ in range(gamma):
             logits_LV = session.extend(sequence[session.length :])
-            if greedy:
-                (token,) = most_likely(logits_LV, size)
-            else:
-                rows.append(standardise(logits_LV[-1:], self.sampling, size))
-                token = draw(rows[-1][0], generator)
+            token, row_1V = draw_next(logits_LV, self.sampling, size, generator)
+            if row_1V is not None:
+                rows.append(row_1V)
             sequence.append(token)
             if token in ends:
                 break  # nothing can follow
-            if self.confidence is not None and self._q(logits_LV[-1:] if greedy else rows[-1], token) < self.confidence:
+            if self.confidence is not None and self._is_unsure(token, row_1V, logits_LV):
                 break
         return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None)
 
-    def _q(self, row_1V: Tensor, token: int) -> float:
-        """The probability of `token`, from the row that it was taken from: standardised, or at T = 0 logits."""
-        if self.sampling.temperature == 0:
-            row_1V = row_1V[..., : self.vocabulary_size].float().softmax(-1)
-        return float(row_1V[0, token])
+    def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
+        """Whether the q of `token` is below the confidence: of the row that it was drawn from, and where it needed none
+        (T = 0) of the row before argmax."""
+        if row_1V is None:
+            row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)
+        return float(row_1V[0, token]) < (self.confidence or 0.0)
 
     def rollback(self, length: int) -> None:
         self.session.rollback(length)

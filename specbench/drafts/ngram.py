@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.drafts.counts import Counts
 from specbench.models import Prompt
 from specbench.sampling import Sampling, draw, one_hot, standardise
@@ -59,8 +59,19 @@ class NgramDraft:
             row_V[followers] += (times - self.discount) / total
         return torch.from_numpy(row_V)
 
+    def draw_next(
+        self, before: Sequence[int], sampling: Sampling, generator: torch.Generator
+    ) -> tuple[int, Tensor | None]:
+        """As `sampling.draw_next`: at T = 0 the token comes from a table, and no row is made."""
+        if sampling.temperature == 0:
+            return self.best(before), None
+        row_1V = self.row(before, sampling)
+        return draw(row_1V[0], generator), row_1V
+
     def row(self, before: Sequence[int], sampling: Sampling) -> Tensor:
-        """Standardised q [1, V] behind the tokens `before`; kept, since text repeats itself."""
+        """Standardised q [1, V] after the tokens `before`; cached, since text repeats itself."""
+        if sampling.temperature == 0:  # the token of the table: rounding to fp32 may make a tie of two
+            return one_hot([self.best(before)], len(self.unigram_V), self.device)
         key = (sampling, self._context(before))
         row_1V = self._rows.get(key)
         if row_1V is None:
@@ -119,19 +130,15 @@ class NgramSession:
         first = len(before)
         rows: list[Tensor] = []
         for _ in range(gamma):
-            if self.sampling.temperature == 0:
-                before.append(self.draft.best(before))
-            else:
-                rows.append(self.draft.row(before, self.sampling))
-                before.append(draw(rows[-1][0], generator))
+            token, row_1V = self.draft.draw_next(before, self.sampling, generator)
+            if row_1V is not None:
+                rows.append(row_1V)
+            before.append(token)
         return Proposal(before[first:], torch.cat(rows) if rows else None)
 
     def rollback(self, length: int) -> None:
         """It remembers nothing."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        draft = self.draft
-        befores = [tokens[max(0, end - draft.order) : end] for end in range(prefix_length, len(tokens))]
-        if self.sampling.temperature == 0:
-            return one_hot([draft.best(before) for before in befores], len(draft.unigram_V), draft.device)
-        return torch.cat([draft.row(before, self.sampling) for before in befores])
+        contexts = [tokens[max(0, end - self.draft.order) : end] for end in range(prefix_length, len(tokens))]
+        return torch.cat([self.draft.row(context, self.sampling) for context in contexts])

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.drafts.certain import certain
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.models import Prompt

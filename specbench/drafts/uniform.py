@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.drafts.base import Proposal
+from specbench.acceptance import Proposal
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 

@@ -9,7 +9,7 @@ percent, and would else favour the same candidates every time.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import TypeVar
@@ -17,11 +17,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from specbench.acceptance import AcceptanceRule, accept_exact
-from specbench.decoding import Pass, autoregressive, speculative
+from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
 from specbench.drafts import Draft
+from specbench.gamma import Constant
 from specbench.models import Model, Prompt
-from specbench.sampling import Sampling
 
 T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
@@ -33,11 +32,10 @@ GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A draft, and the rule that checks it; `compared` is how p is adjusted for the rule, where not as for sampling."""
+    """A draft, and how texts are decoded with it; the gamma is the probe's to set."""
 
     draft: Draft
-    accept: AcceptanceRule = accept_exact
-    compared: Sampling | None = None
+    spec: DecodingSpec
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,7 @@ def probe(
     candidates: Mapping[str, Candidate],
     gammas: Sequence[int],
     texts: Sequence[WrittenText],
-    sampling: Sampling,
     *,
-    max_new_tokens: int,
     rounds: int,
     seed: int = 0,
     first: int = 0,
@@ -78,11 +74,16 @@ def probe(
     made at a first call is not the cost."""
     timed = []
     if first == 0:
-        _round(target, candidates, gammas, texts, sampling, max_new_tokens, -1, seed)
-        _visit_lengths(target, gammas, texts, rounds, max_new_tokens)
+        _round(target, candidates, gammas, texts, -1, seed)
+        _visit_lengths(target, gammas, texts, rounds, _common(candidates).max_new_tokens)
     for number in range(first, first + rounds):
-        timed.append(_round(target, candidates, gammas, texts, sampling, max_new_tokens, number, seed))
+        timed.append(_round(target, candidates, gammas, texts, number, seed))
     return timed
+
+
+def _common(candidates: Mapping[str, Candidate]) -> DecodingSpec:
+    """The sampling and limits that all candidates have in common."""
+    return next(iter(candidates.values())).spec
 
 
 def _round(
@@ -90,12 +91,11 @@ def _round(
     candidates: Mapping[str, Candidate],
     gammas: Sequence[int],
     texts: Sequence[WrittenText],
-    sampling: Sampling,
-    max_new_tokens: int,
     number: int,
     seed: int,
 ) -> Round:
     prompt, written = texts[number % len(texts)]
+    max_new_tokens = _common(candidates).max_new_tokens
 
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
         """What `decode` gave at the beginning of the text, and further on, of about `most` tokens."""
@@ -113,16 +113,11 @@ def _round(
         return torch.Generator(device).manual_seed(seed + number + 1)
 
     def steps(begun: Prompt, most: int) -> list[float]:
-        return autoregressive(
-            target, begun, sampling=sampling, max_new_tokens=most, generator=generator()
-        ).steps_s  # fmt: skip
+        return autoregressive(target, begun, replace(_common(candidates), max_new_tokens=most), generator()).steps_s
 
     def passes(candidate: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
-        trace = speculative(
-            target, candidate.draft, begun,
-            gamma=gamma, sampling=sampling, max_new_tokens=most, generator=generator(),
-            accept=candidate.accept, compared=candidate.compared,
-        )  # fmt: skip
+        spec = replace(candidate.spec, gamma=Constant(gamma), max_new_tokens=most)
+        trace = speculative(target, candidate.draft, begun, spec, generator())
         ends = [0, *accumulate(one.emitted for one in trace.passes)]
         return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
 

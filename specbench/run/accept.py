@@ -1,45 +1,34 @@
-"""What `accept=` of a config comes to: a rule, how p is adjusted for it, and what it is called."""
+"""What `accept=` of a config comes to: a rule, how p is standardised for it, and its label; and with `sampling` and the
+limits the whole `DecodingSpec`."""
 
-from dataclasses import dataclass
+from dataclasses import asdict
 
-from specbench.acceptance import (
-    AcceptanceRule,
-    TokenRule,
-    Typical,
-    accept_block,
-    accept_by_chance,
-    accept_exact,
-    lenient,
-)
+from specbench.acceptance import Typical, Verification, accept_block, accept_by_chance, accept_exact, lenient
 from specbench.config import AcceptConfig, RunConfig
+from specbench.decoding import DecodingSpec
 from specbench.sampling import Sampling, before_argmax
 
 
-@dataclass(frozen=True)
-class BuiltRule:
-    """A rule ready for one sampling setting."""
-
-    accept: AcceptanceRule
-    compared: Sampling  # how p is adjusted for it
-    lossy: TokenRule | None = None  # the rule itself, where what comes out is not the target's own distribution
+def build_spec(config: RunConfig) -> DecodingSpec:
+    """How a run of a checked config decodes; its gamma is chosen later, with the models at hand (`run.gamma`)."""
+    sampling = Sampling(**asdict(config.sampling))
+    return DecodingSpec(sampling, config.max_new_tokens, build_verification(config, sampling))
 
 
-def build_rule(config: RunConfig, sampling: Sampling) -> BuiltRule:
-    """The rule of a config that was checked. At T = 0 `typical` keeps the argmax alone, which is Algorithm 1."""
+def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
+    """The rule of a checked config. At T = 0 `typical` accepts the argmax alone, which is Algorithm 1."""
     accept = config.accept
     if config.simulate.alpha is not None:
-        return BuiltRule(accept_by_chance(config.simulate.alpha), sampling)
+        return Verification(accept_by_chance(config.simulate.alpha), sampling)
     if accept.rule == "block":
-        return BuiltRule(accept_block, sampling)
+        return Verification(accept_block, sampling)
     if accept.rule == "lenient":
         assert accept.lenience is not None
-        rule = lenient(accept.lenience, sampling)
-        return BuiltRule(rule, before_argmax(sampling), rule)
+        return Verification(lenient(accept.lenience, sampling), before_argmax(sampling))
     if accept.rule == "typical" and sampling.temperature > 0:
         assert accept.epsilon is not None and accept.delta is not None
-        typical = Typical(accept.epsilon, accept.delta)
-        return BuiltRule(typical, sampling, typical)
-    return BuiltRule(accept_exact, sampling)
+        return Verification(Typical(accept.epsilon, accept.delta), sampling)
+    return Verification(accept_exact, sampling)
 
 
 def canonicalise(accept: AcceptConfig) -> AcceptConfig:

@@ -7,19 +7,17 @@ import torch
 
 from specbench.config import RunConfig
 from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.decoding import DecodingSpec
 from specbench.drafts import Draft
 from specbench.errors import UserError
-from specbench.gamma import Constant, Gamma
 from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer
 from specbench.models.load import name_of
-from specbench.run.accept import canonicalise
+from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
 from specbench.run.draft_builders.base import DraftRequest, Say, report_fallback
 from specbench.run.prompts import encode_tasks
 from specbench.tasks import Example
-
-UNSETTLED = Constant(1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Parts:
     device: torch.device
     engine: str  # what ran the target, and after a '+' the draft where it is another
     warmup_s: float  # seconds that made the engines ready
-    gamma: Gamma = UNSETTLED  # `run.gamma` puts in what the config comes to
+    spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -109,7 +107,8 @@ def build_each(configs: Sequence[RunConfig], say: Say, note: Say | None = None, 
             require_room(config, model.longest, prompts)
             engine += f"+{model.engine}" if model.engine != target.engine else ""
             warmup_s += model.warmup_s
-        found.append(Parts(examples, prompts, vocabulary, target, drafts[_key(config)], device, engine, warmup_s))
+        draft, spec = drafts[_key(config)], build_spec(config)
+        found.append(Parts(examples, prompts, vocabulary, target, draft, device, engine, warmup_s, spec))
     return found
 
 

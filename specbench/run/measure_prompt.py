@@ -1,6 +1,6 @@
 """One prompt, decoded both ways: the raw measurement that everything else is made from."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +8,12 @@ import torch
 
 from specbench.acceptance import lenient
 from specbench.config import RunConfig
-from specbench.decoding import Trace, autoregressive, speculative
+from specbench.decoding import DecodingSpec, Trace, autoregressive, speculative
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
-from specbench.run.accept import build_rule
+from specbench.run.accept import build_verification
 from specbench.run.build import Parts
 from specbench.sampling import Sampling
 
@@ -22,23 +22,21 @@ WARMUP_TOKENS = 32
 GREEDY = Sampling(temperature=0.0)
 
 
-def sampling_of(config: RunConfig) -> Sampling:
-    return Sampling(**asdict(config.sampling))
-
-
 def warm_up(config: RunConfig, parts: Parts) -> None:
     """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
+    short = replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
     for index in range(min(config.warmup, len(parts.prompts))):
-        decode_both(config, parts, index, sampling_of(config), tokens=min(WARMUP_TOKENS, config.max_new_tokens))
-    lossy = build_rule(config, sampling_of(config)).lossy is not None
-    if config.sampling.temperature > 0 and config.simulate.alpha is None and not lossy:
+        decode_both(config, parts, short, index)
+    lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
+    if config.sampling.temperature > 0 and lossless:
         prove_greedily(config, parts)
 
 
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
     """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first."""
+    spec = replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
-        baseline, ours = decode_both(config, parts, index, GREEDY)
+        baseline, ours = decode_both(config, parts, spec, index)
         difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
         if difference is not None and not difference.is_rounding:
             raise MachineError(
@@ -52,8 +50,8 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any
     """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree.
 
     Under a lossy rule they need not, and how often its tokens stay is kept as well (`rule`)."""
-    prompt, example, sampling = parts.prompts[index], parts.examples[index], sampling_of(config)
-    baseline, ours = decode_both(config, parts, index, sampling)
+    prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
+    baseline, ours = decode_both(config, parts, parts.spec, index)
     raw = {
         "index": example.index,
         "prompt": example.prompt,
@@ -65,7 +63,7 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any
     }
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
         return raw | {"beta": [config.simulate.alpha] * len(baseline.tokens)}
-    difference, lossy = None, build_rule(config, sampling).lossy
+    difference, lossy = None, parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
         found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
         difference = found and asdict(found) | {"is_rounding": found.is_rounding}
@@ -82,32 +80,18 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any
     }  # fmt: skip
 
 
-def decode_both(
-    config: RunConfig, parts: Parts, index: int, sampling: Sampling, tokens: int | None = None
-) -> tuple[Trace, Trace]:
+def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
     """The baseline and the speculative decoding of one prompt. Which goes first alternates, so that a machine that
     slows down or speeds up favours neither."""
     prompt = parts.prompts[index]
-    most = tokens or config.max_new_tokens
-    picked = build_rule(config, sampling)
 
     def baseline() -> Trace:
         generator = generator_for(config.seed, index, "baseline", parts.device)
-        return autoregressive(parts.target, prompt, sampling=sampling, max_new_tokens=most, generator=generator)
+        return autoregressive(parts.target, prompt, spec, generator)
 
     def ours() -> Trace:
         generator = generator_for(config.seed, index, "speculative", parts.device)
-        return speculative(
-            parts.target,
-            parts.draft,
-            prompt,
-            gamma=parts.gamma,
-            sampling=sampling,
-            max_new_tokens=most,
-            generator=generator,
-            accept=picked.accept,
-            compared=picked.compared,
-        )
+        return speculative(parts.target, parts.draft, prompt, spec, generator)
 
     if index % 2 == 0:
         first = baseline()

@@ -33,7 +33,7 @@ def make_record(
         prompts,
         gamma=settled["gamma"],
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
-        c_hat=parts.draft.operations / parts.target.operations,
+        c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
         max_new_tokens=config.max_new_tokens,
         falls=DRAFT_KINDS[config.draft.kind].falls and config.simulate.alpha is None,
         resamples=config.resamples,
@@ -84,6 +84,16 @@ def resummarised(record: dict[str, Any]) -> dict[str, Any]:
         seed=config["seed"],
     )
     return record | {"summary": {key: value for key, value in summary.items() if key not in REMOVED} | measured}
+
+
+def _operations_per_drafted_token(parts: Parts, prompts: list[dict[str, Any]]) -> float:
+    """Arithmetic operations of the draft a token (Def 3.10): as the recorded passes counted them, so that a resumed run
+    comes to the same; where they did not, the draft's own figure."""
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    counted = [one for one in passes if one["drafted"] and one.get("draft_operations") is not None]
+    operations: float = sum(one["draft_operations"] for one in counted)
+    drafted: int = sum(one["drafted"] for one in counted)
+    return operations / drafted if counted else parts.draft.operations
 
 
 def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 
 from specbench.config import RunConfig
 from specbench.errors import MachineError
+from specbench.gamma import GammaChoice
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.run.build import Parts, build, resolve
@@ -60,8 +61,8 @@ def execute(config: RunConfig, progress: Progress) -> Result:
         try:
             with translated_errors(config):
                 parts = build(replace(config, device=str(device)), progress.say, progress.note, f"run {run_id}: ")
-                parts, settled = with_gamma(config, parts, journal.parts[-1].get("gamma") if journal.parts else None)
-                _decode_missing(config, parts, journal, {"gamma": settled}, progress)
+                parts, choice = with_gamma(config, parts, _choice_before(journal))
+                _decode_missing(config, parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             record = make_record(config, run_id, parts, prompts, journal.parts)
         except Exception as error:
@@ -92,6 +93,12 @@ def follow(config: RunConfig, progress: Progress) -> None:
             measure_prompt(config, parts, place)
 
 
+def _choice_before(journal: Journal) -> GammaChoice | None:
+    """The gamma that this run chose before it was interrupted."""
+    before = journal.parts[-1].get("gamma") if journal.parts else None
+    return before and GammaChoice.from_json(before)
+
+
 def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
     """The record in `file`, unless there is none, or it is damaged, or it only says why the run failed."""
     if not file.exists():
@@ -113,16 +120,14 @@ def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
         store.write(config.results, failed_record(config, run_id, error))
 
 
-def _decode_missing(
-    config: RunConfig, parts: Parts, journal: Journal, settled: dict[str, Any], progress: Progress
-) -> None:
+def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
     total = len(parts.examples)
     missing = agree([place for place, example in enumerate(parts.examples) if example.index not in journal.prompts])
     if not missing:
         return
     if journal.prompts:
         progress.say(f"going on behind {len(journal.prompts)} prompts that were finished before")
-    journal.begin_part({"started": datetime.now(UTC).isoformat(timespec="seconds"), **settled})
+    journal.begin_part({"started": datetime.now(UTC).isoformat(timespec="seconds"), "gamma": choice.to_json()})
     progress.say("warming up")
     warm_up(config, parts)
     for place in missing:

@@ -39,7 +39,7 @@ def jobs(sweep: str) -> list[RunConfig]:
 
 
 def row(config: RunConfig) -> tuple[Any, ...]:
-    gamma = config.gamma if config.gamma == "adaptive" else choose_gamma(config, None)["requested"]  # type: ignore[arg-type]
+    gamma = config.gamma if config.gamma == "adaptive" else choose_gamma(config, None).requested  # type: ignore[arg-type]
     names = (config.target.name, draft_name(config), config.task.name, config.sampling.temperature)
     return (*names, rule_label(canonicalise(config.accept)), str(gamma))
 

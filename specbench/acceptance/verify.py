@@ -1,0 +1,71 @@
+"""From the target's logits to a verdict: the one place where T = 0 takes a shortcut.
+
+A lossless rule at T = 0 compares one-hot rows, so that all it can ask is whether a drafted token is the argmax.
+`target_rows` then finds the argmax tokens and makes no rows, which on a CPU costs as much as the rest of the
+verification; `verify` reads the verdict from these tokens. A test holds both to what the rule says of the rows.
+
+Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance.base import AcceptanceRule, Proposal, TokenRule, Verdict
+from specbench.acceptance.block import accept_block
+from specbench.acceptance.exact import accept_exact
+from specbench.sampling import Sampling, most_likely, standardise
+
+LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
+Rows = Tensor | list[int]  # p [G + 1, V], or the tokens [G + 1] that have all of it
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An acceptance rule, and how p is standardised for it: as tokens are sampled, or where the rule compares p before
+    argmax as `sampling.before_argmax` has it."""
+
+    rule: AcceptanceRule
+    sampling: Sampling
+
+    @property
+    def lossy(self) -> TokenRule | None:
+        """The rule where its formulas say what it emits in place of the target's own distribution; None for a lossless
+        rule, and for acceptance by chance."""
+        return self.rule if isinstance(self.rule, TokenRule) else None
+
+    @cached_property
+    def argmax_only(self) -> bool:
+        """Whether the argmax tokens of p decide."""
+        return self.sampling.temperature == 0 and self.rule in LOSSLESS
+
+
+def target_rows(logits_LV: Tensor, drafted: int, verification: Verification, vocabulary_size: int) -> Rows:
+    """p at the last `drafted` + 1 positions of the target's run.
+
+    Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
+    """
+    if verification.argmax_only:
+        return most_likely(logits_LV, vocabulary_size, drafted + 1)
+    return standardise(logits_LV[-(drafted + 1) :], verification.sampling, vocabulary_size)
+
+
+def verify(rows: Rows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
+    """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`."""
+    if isinstance(rows, Tensor):
+        return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
+    return _by_argmax(rows, proposal.tokens)
+
+
+def _by_argmax(best_G: Sequence[int], drafted_G: Sequence[int]) -> Verdict:
+    """Every lossless rule at T = 0: p(x) is 1 or 0, so that r q(x) < p(x) asks whether x is the argmax, and the
+    residual of a row that rejects x is its argmax. `best_G` has one token more than `drafted_G`."""
+    accepted = 0
+    for best, drafted in zip(best_G, drafted_G, strict=False):
+        if best != drafted:
+            break
+        accepted += 1
+    return Verdict.chain(accepted, best_G[accepted])

@@ -1,0 +1,45 @@
+"""Decoding of one prompt with the settings spelled out, for tests that vary one of them."""
+
+import torch
+
+from specbench import decoding
+from specbench.acceptance import AcceptanceRule, Verification, accept_exact
+from specbench.decoding import DecodingSpec, Trace
+from specbench.drafts import Draft
+from specbench.gamma import Constant, Gamma
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling
+
+
+def spec_of(
+    sampling: Sampling,
+    max_new_tokens: int,
+    gamma: int | Gamma = 0,
+    accept: AcceptanceRule = accept_exact,
+    compared: Sampling | None = None,
+) -> DecodingSpec:
+    """`compared` is how p is standardised for the rule, where that is not `sampling`."""
+    policy = Constant(gamma) if isinstance(gamma, int) else gamma
+    return DecodingSpec(sampling, max_new_tokens, Verification(accept, compared or sampling), policy)
+
+
+def autoregressive(
+    target: Model, prompt: Prompt, *, sampling: Sampling, max_new_tokens: int, generator: torch.Generator
+) -> Trace:
+    return decoding.autoregressive(target, prompt, spec_of(sampling, max_new_tokens), generator)
+
+
+def speculative(
+    target: Model,
+    draft: Draft,
+    prompt: Prompt,
+    *,
+    gamma: int | Gamma,
+    sampling: Sampling,
+    max_new_tokens: int,
+    generator: torch.Generator,
+    accept: AcceptanceRule = accept_exact,
+    compared: Sampling | None = None,
+) -> Trace:
+    spec = spec_of(sampling, max_new_tokens, gamma, accept, compared)
+    return decoding.speculative(target, draft, prompt, spec, generator)
