@@ -135,8 +135,7 @@ def test_impossible_pairs_are_refused_before_weights_are_loaded(
     def never(*_: object) -> None:
         raise AssertionError("weights were loaded")
 
-    for place in ("build", "draft_builders"):
-        monkeypatch.setattr(f"specbench.run.{place}.load_model", never)
+    monkeypatch.setattr("specbench.run.model_loader.load_model", never)
     code, _, err, _ = run(f"draft.path={folders['gpt2-draft']}")
     assert code == 2
     assert "draft=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err

@@ -3,6 +3,8 @@
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -13,7 +15,10 @@ from specbench.config import RunConfig, check
 from specbench.errors import MachineError, UserError, error_line
 
 if TYPE_CHECKING:
-    from specbench.run import Result
+    from specbench.run import Result, SharedModels
+
+_sharing = False  # whether the jobs of this process hand their models on
+_models: "SharedModels | None" = None
 
 
 def job(composed: DictConfig) -> None:
@@ -43,16 +48,32 @@ def job(composed: DictConfig) -> None:
             sweep_log.add(code=0, **about, keys=keys)
 
 
+@contextmanager
+def shared_models() -> Iterator[None]:
+    """Within this, the jobs of this process hand their models on; after it, the memory is free."""
+    global _sharing, _models
+    _sharing = True
+    try:
+        yield
+    finally:
+        if _models is not None:
+            _models.close()
+        _sharing, _models = False, None
+
+
 def decode(config: RunConfig) -> "Result | None":
     """Run a checked config; the result, or None in a process that only lends its device."""
     from specbench.cli.console import Screen  # torch is imported only from here on
-    from specbench.run import execute, follow, rank
+    from specbench.run import SharedModels, execute, follow, rank
 
+    global _models
+    if _sharing and _models is None:
+        _models = SharedModels()
     if rank() > 0:
         with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
-            follow(config, silent)
+            follow(config, silent, _models)
         return None
     with Screen(sys.stderr) as screen:
-        result = execute(config, screen)
+        result = execute(config, screen, _models)
     (screen.line if sweep_log.in_sweep() else screen.show)(result)
     return result

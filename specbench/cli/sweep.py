@@ -7,6 +7,7 @@ from typing import Any
 from specbench.cli import sweep_log
 from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
+from specbench.cli.launcher import ordered_launcher
 from specbench.cli.results import table
 from specbench.config import RunConfig
 from specbench.errors import MachineError, UserError, error_line
@@ -23,7 +24,8 @@ def sweep(argv: list[str], verb: str) -> int:
     # Among the keys, which argparse wants side by side, and before them, so that a user's own are the last word.
     first = next((place for place, word in enumerate(argv) if "=" in word and word[0] != "-"), len(argv))
     try:
-        launch(job, "run", RunConfig, [*argv[:first], *sweep_log.overrides(file), *argv[first:]], verb)
+        with ordered_launcher():
+            launch(job, "run", RunConfig, [*argv[:first], *sweep_log.overrides(file), *argv[first:]], verb)
     except UserError:
         raise  # refused as a whole, before the first job
     except BaseException as error:

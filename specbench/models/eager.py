@@ -7,6 +7,7 @@ belongs to the source and stays.
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ class EagerModel:
         self.operations = 2.0 * _weights_per_step(network)
         self._shallow: dict[int, EagerModel] = {}
         # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
-        self.now: Callable[[], float] = self._now_on_cuda if self.device.type == "cuda" else time.perf_counter
+        # Not a method of its own: a model that holds itself is freed late, and a sweep frees models to load others.
+        on_cuda = self.device.type == "cuda"
+        self.now: Callable[[], float] = partial(_now_on_cuda, self.device) if on_cuda else time.perf_counter
 
     def shallow(self, layers: int) -> "EagerModel":
         """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
@@ -63,12 +66,13 @@ class EagerModel:
             return EncoderDecoderSession(self, prompt.source)
         return DecoderOnlySession(self, prompt.prefix[:-1])
 
-    def _now_on_cuda(self) -> float:
-        torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
     def ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.device)
+
+
+def _now_on_cuda(device: torch.device) -> float:
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def _weights_per_step(network: Any) -> int:

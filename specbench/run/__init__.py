@@ -4,6 +4,7 @@
 """
 
 from specbench.run.distributed import rank
+from specbench.run.model_loader import SharedModels
 from specbench.run.runner import Progress, Result, execute, follow
 
-__all__ = ["Progress", "Result", "execute", "follow", "rank"]
+__all__ = ["Progress", "Result", "SharedModels", "execute", "follow", "rank"]

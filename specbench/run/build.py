@@ -10,12 +10,13 @@ from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.decoding import DecodingSpec
 from specbench.drafts import Draft
 from specbench.errors import UserError
-from specbench.models import Model, Prompt, Vocabulary, load_model, load_tokenizer
+from specbench.models import Model, Prompt, Vocabulary, load_tokenizer
 from specbench.models.load import name_of
 from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
-from specbench.run.draft_builders.base import DraftRequest, Say, report_fallback
+from specbench.run.draft_builders.base import DraftRequest
+from specbench.run.model_loader import ModelLoader, ModelRequest, Say
 from specbench.run.prompts import encode_tasks
 from specbench.tasks import Example
 
@@ -69,31 +70,38 @@ def _dtype(name: str, device: torch.device) -> str:
     return "bfloat16" if fast else "float32"
 
 
-def build(config: RunConfig, say: Say, note: Say | None = None, heading: str = "") -> Parts:
+def build(
+    config: RunConfig, say: Say, note: Say | None = None, heading: str = "", loader: ModelLoader | None = None
+) -> Parts:
     """The parts of a resolved config. `say` is told of each long step, and `note` (unset: `say`) the task and what must
-    be known of its prompts; `heading` begins the first of these lines."""
-    return build_each([config], say, note, heading)[0]
+    be known of its prompts; `heading` begins the first of these lines. `loader` loads the models."""
+    return build_each([config], say, note, heading, loader)[0]
 
 
-def build_each(configs: Sequence[RunConfig], say: Say, note: Say | None = None, heading: str = "") -> list[Parts]:
+def build_each(
+    configs: Sequence[RunConfig],
+    say: Say,
+    note: Say | None = None,
+    heading: str = "",
+    loader: ModelLoader | None = None,
+) -> list[Parts]:
     """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
     every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded. From
     here on torch has the first one's threads."""
-    first = configs[0]
+    first, loader = configs[0], loader or ModelLoader()
     if first.threads is not None:
         torch.set_num_threads(first.threads)
     device = torch.device(first.device)
     vocabulary = load_tokenizer(first.target, "target")
     require_range(first, vocabulary, name_of(first.target))
-    builders = {_key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device)) for one in configs}
+    builders = {
+        _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
+    }
     encoded = encode_tasks(configs, vocabulary, note or say, heading)
     for making in builders.values():
         making.fit(say)
-    say(f"loading target {name_of(first.target)}")
-    dtype: torch.dtype = getattr(torch, first.dtype)
     states = any(making.needs_states for making in builders.values())
-    target = load_model(first.target, "target", vocabulary, dtype, device, first.engine, states)
-    report_fallback(target, "target", say)
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, states), say)
     for config, (_, prompts) in zip(configs, encoded, strict=True):
         require_room(config, target.longest, prompts)
     drafts = {key: making.load(target, say) for key, making in builders.items()}

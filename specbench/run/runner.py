@@ -6,20 +6,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from specbench.config import RunConfig
 from specbench.errors import MachineError
 from specbench.gamma import GammaChoice
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.run.build import Parts, build, resolve
-from specbench.run.distributed import agree, join, own_device
+from specbench.run.distributed import agree, join
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import with_gamma
-from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
 from specbench.run.measure_prompt import measure_prompt, warm_up
+from specbench.run.model_loader import ModelLoader
 from specbench.run.record import failed_record, make_record, resummarised
 
 
@@ -44,12 +42,13 @@ class Result:
     reused: bool
 
 
-def execute(config: RunConfig, progress: Progress) -> Result:
-    """Run `config`, which was checked, and write its record; or hand back the record of the very same config.
+def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
+    """Run `config`, which was checked, and write its record; or return the record of the very same config.
 
-    A run that was interrupted goes on behind the last prompt it finished. Of several ranks the first executes and the
-    others `follow`.
+    A run that was interrupted resumes after the last prompt that it finished. Of several ranks the first executes and
+    the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
     """
+    loader = loader or ModelLoader()
     config = resolve(config)
     join(config)
     run_id = identify(config)
@@ -57,10 +56,11 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     if agree(not config.force and _finished(file, progress) is not None):
         record = store.read(file)
         return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
-    with Journal(config.results, run_id) as journal, _device(config, progress) as device:
+    with Journal(config.results, run_id) as journal, loader.device(config, progress.say) as device:
         try:
             with translated_errors(config):
-                parts = build(replace(config, device=str(device)), progress.say, progress.note, f"run {run_id}: ")
+                placed = replace(config, device=str(device))
+                parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader)
                 parts, choice = with_gamma(config, parts, _choice_before(journal))
                 _decode_missing(config, parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
@@ -73,24 +73,19 @@ def execute(config: RunConfig, progress: Progress) -> Result:
     return Result(file, record, reused=False)
 
 
-def _device(config: RunConfig, progress: Progress) -> contextlib.AbstractContextManager[torch.device]:
-    """One device for this run alone; a target that is spread takes them all."""
-    if config.target.device_map or config.target.tp_plan:
-        return contextlib.nullcontext(own_device(config))
-    return locked_device(config.device, progress.say)
-
-
-def follow(config: RunConfig, progress: Progress) -> None:
-    """What a rank does that only lends its device: it decodes what the first rank decodes, and keeps nothing."""
+def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> None:
+    """What a rank does that only lends its device: it decodes what the first rank decodes, and writes nothing."""
+    loader = loader or ModelLoader()
     config = resolve(config)
     join(config)
     if agree(False):
         return
-    parts, _ = with_gamma(config, build(replace(config, device=str(own_device(config))), progress.say), None)
-    if missing := agree(list[int]()):
-        warm_up(config, parts)
-        for place in missing:
-            measure_prompt(config, parts, place)
+    with loader.device(config, progress.say) as device:
+        parts, _ = with_gamma(config, build(replace(config, device=str(device)), progress.say, loader=loader), None)
+        if missing := agree(list[int]()):
+            warm_up(config, parts)
+            for place in missing:
+                measure_prompt(config, parts, place)
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:

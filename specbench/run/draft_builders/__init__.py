@@ -10,8 +10,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from specbench.config import DraftConfig
 from specbench.config.kinds import DRAFT_KINDS, ngram_order
 from specbench.drafts import (
@@ -29,12 +27,13 @@ from specbench.drafts.corpus import Corpus, gather
 from specbench.drafts.counts import Counts, fit
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.errors import UserError
-from specbench.models import load_model, load_tokenizer
+from specbench.models import load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import name_of
 from specbench.run.compatibility import require_a_pair, require_range
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, Say, report_fallback
+from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder
+from specbench.run.model_loader import ModelRequest, Say
 from specbench.tasks import Task
 
 ROWS_BETWEEN_WORDS = 20_000
@@ -56,12 +55,9 @@ class _Model(DraftBuilder):
         return ModelDraft(self.models[0], self.wanted.vocabulary.size, self.wanted.draft.confidence)
 
     def load_model(self, say: Say, states: bool = False) -> EagerModel:
-        run, draft, key = self.wanted.run, self.wanted.draft, self.wanted.key
-        say(f"loading {key} {name_of(draft)}")
-        dtype: torch.dtype = getattr(torch, run.dtype)
-        model = load_model(draft, key, self.own_vocabulary, dtype, self.wanted.device, run.engine, states)
-        report_fallback(model, key, say)
-        return model
+        wanted = self.wanted
+        request = ModelRequest(wanted.draft, wanted.key, self.own_vocabulary, wanted.run, wanted.device, states)
+        return wanted.loader.load(request, say)
 
 
 class _Uniform(DraftBuilder):

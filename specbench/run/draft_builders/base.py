@@ -1,6 +1,5 @@
 """What making a draft is: the same three moments for every kind."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +8,7 @@ from specbench.config import DraftConfig, RunConfig
 from specbench.drafts import Draft
 from specbench.models import Vocabulary
 from specbench.models.eager import EagerModel
-
-Say = Callable[[str], None]
+from specbench.run.model_loader import ModelLoader, Say
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,7 @@ class DraftRequest:
     key: str
     vocabulary: Vocabulary  # the target's
     device: torch.device
+    loader: ModelLoader
 
 
 class DraftBuilder:
@@ -40,9 +39,3 @@ class DraftBuilder:
     def load(self, target: EagerModel, say: Say) -> Draft:
         """The draft, ready to start on prompts of the loaded `target`."""
         raise NotImplementedError
-
-
-def report_fallback(model: EagerModel, key: str, say: Say) -> None:
-    """Tell why `engine=auto` came to the slowest engine, if it did."""
-    if model.fell_back is not None:
-        say(f"{key}: engine=auto came to eager, {model.fell_back}")

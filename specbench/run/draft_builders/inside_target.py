@@ -8,7 +8,8 @@ from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.heads import load_heads, read_facts
 from specbench.models.load import layers_of, name_of
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, Say
+from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.run.model_loader import Say
 
 
 class EarlyExitBuilder(DraftBuilder):

@@ -1,0 +1,61 @@
+"""The jobs of a sweep that run in this process: in an order that loads each model once, and with its models kept.
+
+Hydra's basic launcher takes jobs as the sweep's lists multiply out, whichever list comes last varying fastest. Other
+launchers (joblib, SLURM, Ray) run jobs in processes of their own, and are left as they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+
+from specbench.cli.job import shared_models
+
+# Keys that change the weights in memory, the dearest first; all others may vary while the weights stay.
+LOADED_BY = ("target", "device", "dtype", "engine", "draft")
+
+
+class OrderedLauncher(BasicLauncher):
+    """The basic launcher with jobs that need the same models next to each other."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        with shared_models():
+            returned: Sequence[JobReturn] = super().launch(by_models(job_overrides), initial_job_idx)
+        return returned
+
+
+@contextmanager
+def ordered_launcher() -> Iterator[None]:
+    """Within this, Hydra's basic launcher is ours. Hydra (1.3) finds plugins of other packages only where they are
+    installed as `hydra_plugins`, so that the entry of its registry is exchanged."""
+    registry = Plugins.instance().class_name_to_class
+    name = f"{BasicLauncher.__module__}.{BasicLauncher.__qualname__}"
+    registry[name] = OrderedLauncher
+    try:
+        yield
+    finally:
+        registry[name] = BasicLauncher
+
+
+def by_models(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
+    """`jobs`, a list of key=value each, sorted so that those of one target stand together, and of one draft within it.
+
+    Otherwise the order is as given: values come in the order in which they first appear.
+    """
+    ranks: dict[str, int] = {}
+    for job in jobs:
+        for override in job:
+            ranks.setdefault(override, len(ranks))
+
+    def models(job: Sequence[str]) -> list[list[int]]:
+        return [[ranks[one] for one in job if _group(one) == group] for group in LOADED_BY]
+
+    return [list(job) for job in sorted(jobs, key=models)]
+
+
+def _group(override: str) -> str:
+    """'draft' of 'draft=t5-small', 'draft.path=DIR' and 'draft@draft.via=t5-nano'."""
+    key = override.partition("=")[0].lstrip("+~")
+    return key.partition("@")[0].partition(".")[0]

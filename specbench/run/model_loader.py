@@ -1,0 +1,144 @@
+"""Weights for a run, and the device they run on; in a sweep both are handed from one job to the next.
+
+Reading a target of 11 billion parameters takes minutes, and the jobs of a sweep mostly share theirs.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from specbench.config import ModelConfig, RunConfig
+from specbench.errors import UserError
+from specbench.models import Vocabulary, load_model
+from specbench.models.eager import EagerModel
+from specbench.models.load import name_of
+from specbench.run.distributed import own_device
+from specbench.run.gpu_lock import locked_device
+from specbench.run.identity import files_of
+
+Say = Callable[[str], None]
+LABELS = ("name", "note")  # of a model's config; they say nothing of its weights
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A model to be loaded for a run. `key` is what the config calls it, for messages; `with_states`: its sessions hand
+    over what its head reads."""
+
+    model: ModelConfig
+    key: str
+    vocabulary: Vocabulary
+    run: RunConfig
+    device: torch.device
+    with_states: bool = False
+
+    def weights(self) -> tuple[Any, ...]:
+        """What tells apart two models in memory: where the weights come from, and what runs them."""
+        source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
+        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
+        run = (self.run.dtype, self.device, self.run.engine, self.with_states, simulated)
+        return (source, files_of(self.model), *run)
+
+
+class ModelLoader:
+    """Loads the models of each run anew."""
+
+    def device(self, config: RunConfig, say: Say) -> AbstractContextManager[torch.device]:
+        """The device of a resolved config, held by this run alone. A target that is spread takes all of them."""
+        if config.target.device_map or config.target.tp_plan:
+            return nullcontext(own_device(config))
+        return locked_device(config.device, say)
+
+    def load(self, request: ModelRequest, say: Say) -> EagerModel:
+        """The model, ready to start sessions."""
+        say(f"loading {request.key} {name_of(request.model)}")
+        model = load_model(
+            request.model,
+            request.key,
+            request.vocabulary,
+            getattr(torch, request.run.dtype),
+            request.device,
+            request.run.engine,
+            request.with_states,
+        )
+        if model.fell_back is not None:
+            say(f"{request.key}: engine=auto came to eager, {model.fell_back}")
+        return model
+
+
+@dataclass
+class _Loaded:
+    weights: tuple[Any, ...]
+    model: EagerModel
+    in_use: bool = True  # by the present run
+
+
+class SharedModels(ModelLoader):
+    """A loader whose models stay in memory for the next run, with the device that they are on.
+
+    Before a model is loaded those that the present run does not use are freed, so that memory never holds more than
+    one run needs. A run that fails leaves no model to the next. `close` frees everything.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: list[_Loaded] = []
+        self._lease: tuple[object, ExitStack, torch.device] | None = None
+
+    @contextmanager
+    def device(self, config: RunConfig, say: Say) -> Iterator[torch.device]:
+        wanted = (config.device, config.target.device_map, config.target.tp_plan)
+        if self._lease is None or self._lease[0] != wanted:
+            self.close()
+            held = ExitStack()
+            self._lease = (wanted, held, held.enter_context(super().device(config, say)))
+        self._release()
+        try:
+            yield self._lease[2]
+        except UserError:  # of the run's config: the models are as they were
+            raise
+        except BaseException:
+            self._loaded.clear()
+            raise
+
+    def load(self, request: ModelRequest, say: Say) -> EagerModel:
+        weights = request.weights()
+        if (model := self._unused(weights)) is not None:
+            say(f"{request.key} {name_of(request.model)} is in memory")
+            return model
+        self._free_unused()
+        model = super().load(request, say)
+        self._loaded.append(_Loaded(weights, model))
+        return model
+
+    def _unused(self, weights: tuple[Any, ...]) -> EagerModel | None:
+        """A model of these weights that the present run does not use yet; from now on it does."""
+        for loaded in self._loaded:
+            if not loaded.in_use and loaded.weights == weights:
+                loaded.in_use = True
+                return loaded.model
+        return None
+
+    def close(self) -> None:
+        """Free all models, and the device."""
+        self._release()
+        self._free_unused()
+        if self._lease is not None:
+            self._lease[1].close()
+            self._lease = None
+
+    def _release(self) -> None:
+        """The run that used the models is over."""
+        for loaded in self._loaded:
+            loaded.in_use = False
+
+    def _free_unused(self) -> None:
+        if all(loaded.in_use for loaded in self._loaded):
+            return
+        self._loaded = [loaded for loaded in self._loaded if loaded.in_use]
+        gc.collect()  # a network's own code may hold cycles; ours has none
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
