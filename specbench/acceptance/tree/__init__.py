@@ -1,0 +1,24 @@
+"""Rules for trees of drafted tokens, as functions on tables: lossless each, for children drawn in the way it names."""
+
+from specbench.acceptance.tree.base import Chance, Tree, TreeRule, Uniforms
+from specbench.acceptance.tree.rounds import (
+    accept_fixed,
+    accept_k_sequential,
+    accept_with_replacement,
+    accept_without_replacement,
+)
+from specbench.acceptance.tree.transport import optimal_acceptance
+from specbench.acceptance.tree.traversal import accept_traversal
+
+__all__ = [
+    "Chance",
+    "Tree",
+    "TreeRule",
+    "Uniforms",
+    "accept_fixed",
+    "accept_k_sequential",
+    "accept_traversal",
+    "accept_with_replacement",
+    "accept_without_replacement",
+    "optimal_acceptance",
+]

@@ -1,0 +1,71 @@
+"""Trees of drafted tokens as tables, and the chance that a rule on them takes.
+
+A rule walks a tree from its root, the last token of the text. It asks `Chance` for each decision, so that it can be
+played with a generator and enumerated outcome by outcome.
+
+Shapes: N drafted tokens (nodes without the root), V tokens of the vocabulary. Row 0 of `p_NV`, which has N + 1 rows, is
+the target's distribution after the root, row i + 1 that after node i. Row i of `q_NV` is the distribution that node i
+was drawn from, given all but its siblings.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance.base import Verdict
+from specbench.sampling import draw
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Drafted tokens and the index of each one's parent, ROOT or an earlier node; siblings in the order drawn."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> "Tree":
+        return cls(tokens, range(ROOT, len(tokens) - 1))
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """The children of the root, then those of each node, in order."""
+        found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+        for node, parent in enumerate(self.parents):
+            found[parent + 1].append(node)
+        return found
+
+
+class Chance(Protocol):
+    """Where a rule's decisions come from."""
+
+    def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
+        """Whether r `under` < `over`, r uniform in [0, 1) and the node's own: true with probability over / under."""
+        ...
+
+    def draw(self, row_V: Tensor) -> int:
+        """A token drawn from `row_V`."""
+        ...
+
+
+class Uniforms:
+    """One uniform number a node, drawn ahead, then the token: what Algorithm 1 takes from a generator for a chain."""
+
+    def __init__(self, nodes: int, generator: torch.Generator, device: torch.device) -> None:
+        self.uniform_N = torch.rand(nodes, generator=generator, device=device)
+        self.generator = generator
+
+    def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
+        return bool(self.uniform_N[node] * under < over)
+
+    def draw(self, row_V: Tensor) -> int:
+        return draw(row_V, self.generator)
+
+
+TreeRule = Callable[[Tensor, Tensor, Tree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)

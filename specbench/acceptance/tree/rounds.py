@@ -1,0 +1,178 @@
+"""Rules that test the children of a node one after the other, and descend into the first that is accepted.
+
+Multi-round speculative sampling: a rejected child leaves a residual R of the target's distribution p, which the next
+child is tested on. What D it is tested with must be its law given all that was drawn before it:
+
+- `accept_with_replacement`: each child an independent draw from its own q (Miao et al. 2024, "SpecInfer", Algorithm 2,
+  Theorem 4.2); children of several drafts may be merged.
+- `accept_without_replacement`: distinct draws from one q. D loses each rejected token (Chen et al. 2024, "Sequoia",
+  Algorithm 2; Jeon et al. 2024, "Recursive Speculative Decoding").
+- `accept_fixed`: children that were not drawn: the top k, a table's or a text's continuations. D is one-hot. The law is
+  that of a draw from p that descends where it hits a child.
+- `accept_k_sequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
+  is tested on p alone, with q scaled so that all k together never take more of a token than p has.
+
+On a chain each is Algorithm 1, on the same uniform numbers. How many children a node has may depend on what was drawn
+before them, not on their own tokens.
+
+Shapes: K children of one node, N nodes, V tokens of the vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict, residual
+from specbench.acceptance.tree.base import ROOT, Chance, Tree
+
+BISECTIONS = 60
+
+
+class Node(ABC):
+    """The tests of one node's children, in order. `residual_V` is what the token is drawn from when none is left."""
+
+    def __init__(self, p_V: Tensor, children: int) -> None:
+        self.residual_V = p_V
+        self.children = children
+
+    @abstractmethod
+    def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
+        """The next child is accepted with the first number over the second."""
+
+    @abstractmethod
+    def reject(self, token: int, q_V: Tensor) -> None:
+        """It was not."""
+
+
+class WithReplacement(Node):
+    def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
+        return self.residual_V[token], q_V[token]
+
+    def reject(self, token: int, q_V: Tensor) -> None:
+        self.residual_V = residual(self.residual_V, q_V)
+
+
+class WithoutReplacement(Node):
+    def __init__(self, p_V: Tensor, children: int) -> None:
+        super().__init__(p_V, children)
+        self.tried: list[int] = []
+
+    def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
+        self.d_V = without(q_V, self.tried)
+        return self.residual_V[token], self.d_V[token]
+
+    def reject(self, token: int, q_V: Tensor) -> None:
+        self.residual_V = residual(self.residual_V, self.d_V)
+        self.tried.append(token)
+
+
+class Fixed(Node):
+    def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
+        return self.residual_V[token], torch.ones_like(self.residual_V[token])
+
+    def reject(self, token: int, q_V: Tensor) -> None:
+        rest_V = self.residual_V.index_fill(0, torch.tensor([token], device=self.residual_V.device), 0.0)
+        mass = rest_V.sum()
+        self.residual_V = torch.where(mass > RESIDUAL_EPSILON, rest_V / mass, self.residual_V)
+
+
+class KSequential(Node):
+    def __init__(self, p_V: Tensor, children: int) -> None:
+        super().__init__(p_V, children)
+        self.p_V = p_V
+        self.rho: float | None = None
+
+    def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rho is None:
+            self.rho = scale(self.p_V, q_V, self.children)
+            # Taken together: q min(1, p / (rho q)) of each of the k, as long as none before was accepted.
+            each_V = q_V.minimum(self.p_V / self.rho)
+            beta = each_V.sum()
+            taken_V = each_V * ((1 - (1 - beta) ** self.children) / beta.clamp(min=RESIDUAL_EPSILON))
+            self.residual_V = residual(self.p_V, taken_V)
+        return self.p_V[token], self.rho * q_V[token]
+
+    def reject(self, token: int, q_V: Tensor) -> None:
+        """Each child is tested on p itself."""
+
+
+def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
+    """The law of the next draw where `tried` cannot come again: the rest of q, and where that has no mass any other
+    token alike."""
+    if not tried:
+        return q_V
+    index = torch.tensor(tried, device=q_V.device)
+    rest_V = q_V.index_fill(0, index, 0.0)
+    mass = rest_V.sum()
+    if mass > 0:
+        return rest_V / mass
+    rest_V = torch.ones_like(q_V).index_fill(0, index, 0.0)
+    return rest_V / rest_V.sum()
+
+
+def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
+    """rho of K-SEQ, from 1 to k: the smallest at which 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho). A
+    larger rho is exact too, and accepts less."""
+    low, high = 1.0, float(children)
+    if children == 1:
+        return low
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        beta = float(q_V.minimum(p_V / middle).sum())
+        if 1 - (1 - beta) ** children <= middle * beta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def walk(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, start: Callable[[Tensor, int], Node]) -> Verdict:
+    """From the root down to the first node with no accepted child, and a token from what is left there."""
+    path: list[int] = []
+    node = ROOT
+    while True:
+        children = tree.children[node + 1]
+        tests = start(p_NV[node + 1], len(children))
+        for child in children:
+            token, q_V = tree.tokens[child], q_NV[child]
+            if chance.accepts(child, *tests.test(token, q_V)):
+                path.append(child)
+                node = child
+                break
+            tests.reject(token, q_V)
+        else:
+            return Verdict(path, chance.draw(tests.residual_V))
+
+
+def accept_with_replacement(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+    return walk(p_NV, q_NV, tree, chance, WithReplacement)
+
+
+def accept_without_replacement(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+    return walk(p_NV, q_NV, tree, chance, WithoutReplacement)
+
+
+def accept_fixed(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+    """`q_NV` says nothing here."""
+    return walk(p_NV, q_NV, tree, chance, Fixed)
+
+
+def accept_k_sequential(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+    return walk(p_NV, q_NV, tree, chance, KSequential)
+
+
+def acceptance_by_rank(
+    p_V: Tensor, q_KV: Tensor, tokens: Sequence[int], start: Callable[[Tensor, int], Node]
+) -> list[float]:
+    """For each of the children `tokens` of one node the probability that it is the accepted one. Its mean over drawn
+    children is the acceptance vector of Sequoia (Proposition 3.4), its sum's mean the acceptance of the rule."""
+    tests, reached, found = start(p_V, len(tokens)), 1.0, []
+    for token, q_V in zip(tokens, q_KV, strict=True):
+        over, under = tests.test(token, q_V)
+        accepted = min(1.0, float(over) / float(under))
+        found.append(reached * accepted)
+        reached *= 1 - accepted
+        tests.reject(token, q_V)
+    return found

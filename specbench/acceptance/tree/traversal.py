@@ -1,0 +1,67 @@
+"""Traversal verification (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"): a tree is judged
+from its leaves, path by path, and not from its root.
+
+A path that the tests of a walk from the root would have left early is accepted where it is as a whole no less likely
+under p than under q. On a chain this is block verification (`acceptance.block`), on the same uniform numbers.
+
+Shapes: N nodes, V tokens of the vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict
+from specbench.acceptance.tree.base import ROOT, Chance, Tree
+from specbench.acceptance.tree.rounds import without
+
+
+@dataclass
+class Visited:
+    """A node on the present path: its weight w, what is left of p there, and its children that were deleted."""
+
+    node: int
+    weight: Tensor
+    p_V: Tensor
+    children: Iterator[int]
+    deleted: list[int] = field(default_factory=list)
+
+
+def accept_traversal(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, replaced: bool = False) -> Verdict:
+    """The first leaf, depth first, is accepted with its whole path with probability w = min(1, w_parent p(x) / q(x)).
+    Else it is deleted, and its parent's p becomes norm(S) and w becomes |S| / (|S| + 1 - w), S = max(0, w p - q); what
+    has lost all its children is a leaf. The root is always accepted. The token is drawn from p as it is then.
+
+    Siblings are distinct draws from one q, or independent ones if `replaced`.
+    """
+    path = [_visit(ROOT, p_NV.new_ones(()), p_NV, tree)]
+    while True:
+        here = path[-1]
+        child = next(here.children, None)
+        if child is not None:
+            token, q_V = tree.tokens[child], _law(q_NV[child], here, replaced)
+            weight = (here.weight * here.p_V[token] / q_V[token]).clamp(max=1.0)
+            path.append(_visit(child, weight, p_NV, tree))
+            continue
+        if here.node == ROOT or chance.accepts(here.node, here.weight, torch.ones_like(here.weight)):
+            return Verdict([visited.node for visited in path[1:]], chance.draw(here.p_V))
+        path.pop()
+        parent, token = path[-1], tree.tokens[here.node]
+        excess_V = (parent.weight * parent.p_V - _law(q_NV[here.node], parent, replaced)).clamp(min=0)
+        mass = excess_V.sum()
+        if mass > RESIDUAL_EPSILON:
+            parent.p_V = excess_V / mass
+        # Where w is 1 the test is passed for sure, also where p and q agree and nothing is left.
+        parent.weight = torch.where(parent.weight < 1, mass / (mass + 1 - parent.weight), 1.0)
+        parent.deleted.append(token)
+
+
+def _visit(node: int, weight: Tensor, p_NV: Tensor, tree: Tree) -> Visited:
+    return Visited(node, weight, p_NV[node + 1], iter(tree.children[node + 1]))
+
+
+def _law(q_V: Tensor, parent: Visited, replaced: bool) -> Tensor:
+    """What the next child of `parent` was drawn from."""
+    return q_V if replaced else without(q_V, parent.deleted)
