@@ -42,6 +42,7 @@ from specbench.run.gpu_lock import locked_device
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 SCHEMA = 1
+PROBED = "adaptive"  # its probe is that of auto, too
 POLICIES = ("auto", "adaptive")
 
 
@@ -52,7 +53,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         raise UserError("sampling.temperature: a table of prediction errors is for one temperature; give one")
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
-        candidates = prepare([replace(config, device=str(device)) for config in configs], progress)
+        candidates = prepare([replace(config, device=str(device), gamma=PROBED) for config in configs], progress)
         scored = score(candidates, (), progress)
         gammas = {candidate.name: _policies(candidate, progress) for candidate in candidates}
         prove(scored)
@@ -93,9 +94,9 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
 
 
 def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:
-    """auto and adaptive, as a run would choose them; from one probe for both."""
+    """auto and adaptive, as a run would choose them; from one probe for both, on prompts that are not decoded."""
     progress.say(f"probing for {candidate.name}")
-    choice = choose_gamma(replace(candidate.config, gamma="adaptive"), candidate.parts)
+    choice = choose_gamma(candidate.config, candidate.parts)
     best = Constant(choice.probe[0]["gamma"]) if choice.probe else choice.policy
     return dict(zip(POLICIES, (best, choice.policy), strict=True))
 

@@ -27,6 +27,7 @@ class Parts:
 
     examples: list[Example]
     prompts: list[Prompt]
+    probe_prompts: list[Prompt]  # of the same task, not measured; where gamma is probed
     vocabulary: Vocabulary
     target: Model
     draft: Draft
@@ -102,21 +103,21 @@ def build_each(
         making.fit(say)
     states = any(making.needs_states for making in builders.values())
     target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, states), say)
-    for config, (_, prompts) in zip(configs, encoded, strict=True):
-        require_room(config, target.longest, prompts)
+    for config, task in zip(configs, encoded, strict=True):
+        require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}
     if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
         for model in (target, *(model for making in builders.values() for model in making.models)):
             model.eos_ids = frozenset()
     found = []
-    for config, (examples, prompts) in zip(configs, encoded, strict=True):
+    for config, task in zip(configs, encoded, strict=True):
         engine, warmup_s = target.engine, target.warmup_s
         for model in builders[_key(config)].models:
-            require_room(config, model.longest, prompts)
+            require_room(config, model.longest, [*task.prompts, *task.probe_prompts])
             engine += f"+{model.engine}" if model.engine != target.engine else ""
             warmup_s += model.warmup_s
         draft, spec = drafts[_key(config)], build_spec(config)
-        found.append(Parts(examples, prompts, vocabulary, target, draft, device, engine, warmup_s, spec))
+        found.append(Parts(*task, vocabulary, target, draft, device, engine, warmup_s, spec))
     return found
 
 

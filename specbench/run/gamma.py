@@ -2,7 +2,7 @@
 text, from the probe (`adaptive`) or without one (`heuristic`). Where the draft stops by its own confidence a number is
 the most that a pass drafts.
 
-The probe decodes a few of the run's own prompts with the target alone, scores the draft on these texts, and times
+The probe decodes a few prompts that are not measured with the target alone, scores the draft on these texts, and times
 passes of every candidate.
 """
 
@@ -22,8 +22,8 @@ from specbench.run.identity import draft_name
 from specbench.run.measure_prompt import generator_for
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-TOKENS = 400  # of the target's own text to count passes on, from at least the first and at most the second of these
-PROMPTS = (8, 64)
+TOKENS = 400  # of the target's own text to count passes on, from at least so many prompts, where there are as many
+FEWEST_PROMPTS = 8
 ROUNDS = (8, 16)  # at least so many, and up to the second of these while they take less than PROBE_S seconds
 PROBE_S = 10.0
 RESAMPLES = 200
@@ -64,9 +64,9 @@ def _price(one: Prediction) -> float:
 
 def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
     spec = parts.spec
-    prompts, texts = parts.prompts[: PROMPTS[1]], list[list[int]]()
-    for index, prompt in enumerate(prompts):
-        if len(texts) >= PROMPTS[0] and sum(map(len, texts)) >= TOKENS:
+    prompts, texts = parts.probe_prompts, list[list[int]]()
+    for index, prompt in enumerate(prompts, len(parts.prompts)):
+        if len(texts) >= FEWEST_PROMPTS and sum(map(len, texts)) >= TOKENS:
             break
         trace = autoregressive(parts.target, prompt, spec, generator_for(config.seed, index, "baseline", parts.device))
         texts.append(trace.tokens)

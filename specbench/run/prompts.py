@@ -1,18 +1,28 @@
 """A task's examples as prompts of the target, and what a reader must know of them before a number is measured."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from specbench.config import RunConfig
 from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
 from specbench.models.load import name_of
 from specbench.run.model_loader import Say
+from specbench.run.probe_prompts import rows_to_read, split_examples
 from specbench.tasks import Example, Task
+
+
+class EncodedTask(NamedTuple):
+    """`prompts[i]` is `examples[i]` in tokens. `probe_prompts` are not measured."""
+
+    examples: list[Example]
+    prompts: list[Prompt]
+    probe_prompts: list[Prompt]
 
 
 def encode_tasks(
     configs: Sequence[RunConfig], vocabulary: Vocabulary, note: Say, heading: str = ""
-) -> list[tuple[list[Example], list[Prompt]]]:
+) -> list[EncodedTask]:
     """The examples of each resolved config's task, and each of them in the target's tokens.
 
     `note` is told the task and its number of prompts, after `heading`, and then what a reader must know of them. Raises
@@ -20,18 +30,21 @@ def encode_tasks(
     """
     encoded = []
     for config in configs:
-        examples = Task(config.task).examples(config.limit)
-        encoded.append((examples, [_prompt(config, vocabulary, example) for example in examples]))
-    described = (_describe(config, vocabulary, pair[1]) for config, pair in zip(configs, encoded, strict=True))
+        examples, probed = split_examples(config, Task(config.task).examples(rows_to_read(config)))
+        prompts, probe_prompts = ([_prompt(config, vocabulary, one) for one in part] for part in (examples, probed))
+        encoded.append(EncodedTask(examples, prompts, probe_prompts))
+    described = (_describe(config, vocabulary, one) for config, one in zip(configs, encoded, strict=True))
     for number, line in enumerate(dict.fromkeys(line for lines in described for line in lines)):
         note(line if number else heading + line)
     return encoded
 
 
-def _describe(config: RunConfig, vocabulary: Vocabulary, prompts: Sequence[Prompt]) -> Iterator[str]:
+def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -> Iterator[str]:
     """The task and its number of prompts in a line, and a line for each thing that changes what is measured."""
-    task = config.task
+    task, prompts = config.task, encoded.prompts
     yield f"task {task.name}, {len(prompts)} prompt{'' if len(prompts) == 1 else 's'}"
+    if encoded.probe_prompts:
+        yield f"gamma={config.gamma} is probed on {len(encoded.probe_prompts)} more, which are not measured"
     cut = sum(prompt.cut for prompt in prompts)
     if cut:
         yield f"{cut} of {len(prompts)} prompts were cut to {task.max_source_tokens} tokens (task.max_source_tokens)"

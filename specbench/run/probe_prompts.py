@@ -1,0 +1,39 @@
+"""Which prompts `gamma=auto` and `gamma=adaptive` are probed on: rows of the same task that are not measured. A gamma
+that was picked on the prompts that it is measured on would be too good by chance.
+
+They are the rows after `limit`. Where the task has too few of those, its last rows are probed on and left out of the
+measurement.
+"""
+
+from collections.abc import Sequence
+
+from specbench.config import RunConfig
+from specbench.errors import UserError
+from specbench.tasks import Example
+
+MOST = 64
+SHARE = 8  # where rows are short, one in so many is probed on
+
+
+def is_probed(config: RunConfig) -> bool:
+    return config.gamma in ("auto", "adaptive")
+
+
+def rows_to_read(config: RunConfig) -> int | None:
+    """How many rows are measured and probed on together; None is all."""
+    return config.limit if config.limit is None or not is_probed(config) else config.limit + MOST
+
+
+def split_examples(config: RunConfig, examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """What is measured, and what is probed on. Raises UserError where one row would have to serve for both."""
+    if not is_probed(config):
+        return list(examples), []
+    rows = len(examples)
+    if rows < 2:
+        raise UserError(
+            f"gamma={config.gamma}: it is probed on prompts that are not measured, and task={config.task.name} has one "
+            "row; give it more, or give gamma a number"
+        )
+    probed = min(MOST, max(1, rows // SHARE))
+    measured = min(rows if config.limit is None else config.limit, rows - probed)
+    return list(examples[:measured]), list(examples[measured : measured + MOST])
