@@ -26,7 +26,7 @@ BEYOND := beyond-mini beyond-mini-exit beyond-mini-rules beyond-mini-lenient bey
 beyond: $(READY)
 	set -e; for sweep in $(BEYOND); do $(BIN)/specbench sweep experiment=$$sweep $(ARGS); done
 
-# Calibrated against measured on the pair that ships: results/validate-*.md. On a quiet machine, some 2 minutes.
+# Calibrated against measured on the pair that ships: results/validate/. On a quiet machine, some 2 minutes.
 validate misses: $(READY)
 	$(BIN)/specbench validate 'draft=[t5-nano,bigram,unigram]' 'gammas=[1,2,3,5,7,10]' limit=60 rounds=24 $(ARGS)
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -40,6 +41,16 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
     except OSError as error:
         raise MachineError(f"{file}: cannot be written ({error.strerror}); set {key} to another place") from error
     return file
+
+
+def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:
+    """Make `folder` and try to write into it, before work whose result would be lost. Raises MachineError."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise MachineError(f"{folder}: cannot be written ({error.strerror}); set {key} to another place") from error
 
 
 def digest(path: Path) -> str:

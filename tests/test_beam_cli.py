@@ -26,7 +26,7 @@ def test_a_row_for_each_u_and_gamma_beside_the_plain_search(
     assert main(argv(folders, tmp_path, kind, "width=2", "gamma=[1,3]", "early_stopping=never")) == 0
     out = capfd.readouterr().out
     assert out.count("| 2 of 2 ") == 5
-    (file,) = tmp_path.glob("beam-*.json")
+    (file,) = tmp_path.glob("beam/beam-*.json")
     assert file.stem == f"beam-{kind}-{kind}-draft-ende-w2"
     record = json.loads(file.read_text())
     rows = record["rows"]
@@ -44,7 +44,7 @@ def test_a_row_for_each_u_and_gamma_beside_the_plain_search(
 def test_the_target_as_its_own_draft_saves_most(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     keys = argv(folders, tmp_path, "gpt2", "u=[2]", "width=2", "gamma=[5]", "early_stopping=never")
     assert main([*keys, f"draft.path={folders['gpt2']}"]) == 0
-    (file,) = tmp_path.glob("beam-*.json")
+    (file,) = tmp_path.glob("beam/beam-*.json")
     plain, own = json.loads(file.read_text())["rows"]
     assert plain["passes_per_text"] <= 6 and own["passes_per_text"] == 1
     capfd.readouterr()

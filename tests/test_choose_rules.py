@@ -97,7 +97,7 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
-    (file,) = tmp_path.glob("validate-*.json")
+    (file,) = (tmp_path / "validate").glob("*.json")
     record = json.loads(file.read_text())
     assert file.with_suffix(".md").read_text() in out
     narrow = re.sub(" +", " ", out)
@@ -152,5 +152,5 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
     assert main(["validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
     out = capfd.readouterr().out
     assert "No candidate was lossless." in out and len(re.findall(r"\| not lossless +\|", out)) >= 3
-    (file,) = tmp_path.glob("validate-*.json")
+    (file,) = (tmp_path / "validate").glob("*.json")
     assert not any(row["lossless"] for row in json.loads(file.read_text())["rows"])

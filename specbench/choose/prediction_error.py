@@ -47,7 +47,7 @@ POLICIES = ("auto", "adaptive")
 
 
 def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """Time and decode; write `validate-TARGET-TASK-T.json` into the results folder, and return it. The table
+    """Time and decode; write `validate/TARGET-TASK-T.json` into the results folder, and return it. The table
     is `report.prediction_error`."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a table of prediction errors is for one temperature; give one")
@@ -87,8 +87,8 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    name = f"validate-{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
-    file = Path(config.results) / name
+    name = f"{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
+    file = Path(config.results) / "validate" / name
     write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
     return file, record
 

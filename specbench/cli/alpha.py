@@ -1,12 +1,16 @@
 """`specbench alpha`: the acceptance rate of many drafts in one go."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
+from specbench.files import require_writable
 
 ABOUT = """
 alpha of every draft from one sample: the target writes its own text once (cached in results/samples/ for later calls),
@@ -37,27 +41,29 @@ def main(argv: list[str]) -> int:
             )
         )
         return 0
-    launch_each(job, "choose", ChooseConfig, argv, "alpha", {"sampling.temperature": ["0", "1"]})
+    command = read(argv, ChooseConfig)
+    both = {"sampling.temperature": ["0", "1"]}
+    launch_each(partial(job, command.form), "choose", ChooseConfig, command.argv, "alpha", both)
     return 0
 
 
-def job(configs: list[ChooseConfig]) -> None:
+def job(form: str, configs: list[ChooseConfig]) -> None:
     for config in configs:
         check_choose(config)
+    require_writable(configs[0].results)
     from specbench.choose.alpha import measure_alpha  # torch is imported only from here on
     from specbench.cli.console import Screen
 
     with Screen(sys.stderr, "working", "{} of {}") as screen:
         file, record = measure_alpha(configs, screen)
-    show(file, record)
+    print_rows(form, record["rows"], lambda: draw(record))
+    remark(file, record, form)
 
 
-def show(file: Path, record: dict[str, Any]) -> None:
-    """alpha by draft and temperature, then alpha(l); and what it took."""
+def draw(record: dict[str, Any]) -> None:
+    """alpha by draft and temperature, then alpha(l)."""
     from rich.console import Console
     from rich.table import Table
-
-    from specbench.stats import FEW_PROMPTS
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 160)
@@ -77,6 +83,16 @@ def show(file: Path, record: dict[str, Any]) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+
+
+def remark(file: Path, record: dict[str, Any], form: str) -> None:
+    """What it took, and where the record is."""
+    from rich.console import Console
+
+    from specbench.stats import FEW_PROMPTS
+
+    console = Console(file=aside(form), highlight=False, soft_wrap=True)
+    rows = record["rows"]
     for setting in record["settings"]:
         kept = f", {setting['texts_reused']} texts of it kept from before" if setting["texts_reused"] else ""
         console.print(

@@ -1,18 +1,25 @@
 """`specbench beam`: speculative beam search against the target's own, over u and gamma."""
 
 import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import BeamConfig, beam_run, check_beam
+from specbench.files import require_writable
 
 ABOUT = """
 Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best hypotheses of each of
 gamma steps are scored by one run of the target, and a step is accepted while the target's own beams are among them.
 Shows how many runs of the target that saves, and whether the beams are those of transformers' beam search.
+Writes results/beam/beam-NAME.json and .md.
 """
 
 
@@ -20,13 +27,16 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("beam", ABOUT, BeamConfig))
         return 0
-    launch_one(job, "beam", BeamConfig, argv, "beam")
+    command = read(argv, BeamConfig)
+    launch_one(partial(job, command.form), "beam", BeamConfig, command.argv, "beam")
     return 0
 
 
-def job(composed: DictConfig) -> None:
+def job(form: str, composed: DictConfig) -> None:
     config = to_schema(composed, BeamConfig)
     check_beam(config)
+    folder = Path(config.results) / "beam"
+    require_writable(folder)
     from specbench.beam import Rule  # torch is imported only from here on
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
@@ -67,7 +77,7 @@ def job(composed: DictConfig) -> None:
         "transformers' seconds a text": round(theirs_s, 3),
         "environment": surroundings,
     }
-    files = write(config.results, f"beam-{'-'.join(names)}-w{config.width}", head, rows, beam_table(rows))
-    print(beam_table(rows))
-    print(f"transformers' beam search: {theirs_s:.2f} s a text")
-    print(f"written: {files[0]}, {files[1]}")
+    files = write(folder, f"beam-{'-'.join(names)}-w{config.width}", head, rows, beam_table(rows))
+    print_rows(form, [asdict(row) for row in rows], lambda: print(beam_table(rows)))
+    print(f"transformers' beam search: {theirs_s:.2f} s a text", file=aside(form))
+    print(f"written: {files[0]}, {files[1]}", file=aside(form))

@@ -1,18 +1,24 @@
 """`specbench bench`: our decoding beside transformers' own, and where our time goes."""
 
 import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import BenchConfig, check_bench
+from specbench.files import require_writable
 
 ABOUT = """
 Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
 networks and prompts, interleaved; a step against the time it takes to read its weights; the parts of a pass; and how
-time grows with gamma, length and vocabulary.
+time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.json and .md.
 """
 
 
@@ -20,13 +26,16 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("bench", ABOUT, BenchConfig))
         return 0
-    launch_one(job, "bench", BenchConfig, argv, "bench")
+    command = read(argv, BenchConfig)
+    launch_one(partial(job, command.form), "bench", BenchConfig, command.argv, "bench")
     return 0
 
 
-def job(composed: DictConfig) -> None:
+def job(form: str, composed: DictConfig) -> None:
     config = to_schema(composed, BenchConfig)
     check_bench(config)
+    folder = Path(config.results) / "bench"
+    require_writable(folder)
     import torch  # only from here on
 
     from specbench.bench import Bench, bench
@@ -68,6 +77,6 @@ def job(composed: DictConfig) -> None:
     }
     target, draft = (model.name or model.path or model.hub or "" for model in (config.target, config.draft))
     short = "-".join(name.rstrip("/").rpartition("/")[2] for name in (target, draft) if name)
-    files = write(config.results, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows, table(rows))
-    print(table(rows))
-    print(f"written: {files[0]}, {files[1]}")
+    files = write(folder, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows, table(rows))
+    print_rows(form, [asdict(row) for row in rows], lambda: print(table(rows)))
+    print(f"written: {files[0]}, {files[1]}", file=aside(form))

@@ -48,9 +48,9 @@ class Screen:
             self._console.print(self._done.format(done, total))
 
     def line(self, result: Any) -> None:
-        """A finished run among many: one line, and what must not be overlooked."""
+        """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout."""
         summary = result.record["summary"]
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
         state = "already there" if result.reused else "written"
         alpha, measured = _number(summary["alpha"], 3), _number(summary["speedup_measured"], 2)
         console.print(f"{result.record['run_id']}: α {alpha}, speedup {measured} ({state})")

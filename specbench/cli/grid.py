@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
+from specbench.cli.overrides import parsed
 from specbench.config.checks import RULE_OF
 from specbench.config.choose import require_used
 from specbench.errors import UserError
@@ -66,12 +66,12 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     given: dict[str, list[str]] = {}  # each key's values, as overrides
     listed = set()
     for argument in argv:
-        parsed = _parsed(argument)
-        if parsed is None or parsed.key_or_group not in (*DRAFT, *ACCEPT, TEMPERATURE):
+        override = parsed(argument)
+        if override is None or override.key_or_group not in (*DRAFT, *ACCEPT, TEMPERATURE):
             continue
-        key = parsed.key_or_group
+        key = override.key_or_group
         given[key] = [argument]
-        if (values := _values(parsed)) is not None:
+        if (values := _values(override)) is not None:
             if not values:
                 raise UserError(f"{key}=[]: the list is empty")
             given[key] = [f"{key}={value}" for value in values]
@@ -87,7 +87,7 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     elif TEMPERATURE not in given and TEMPERATURE in defaults:
         axes.append([[f"{TEMPERATURE}={value}"] for value in defaults[TEMPERATURE]])
     moved = {one for axis in axes for these in axis for one in these}
-    moved |= {a for a in argv if (p := _parsed(a)) and p.key_or_group in listed}
+    moved |= {a for a in argv if (p := parsed(a)) and p.key_or_group in listed}
     rest = [argument for argument in argv if argument not in moved]
     return rest, [[one for these in combined for one in these] for combined in product(*axes)]
 
@@ -102,17 +102,6 @@ def _rules(given: dict[str, list[str]]) -> list[Overrides]:
     if stray:
         raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has one; name that rule too")
     return found
-
-
-def _parsed(argument: str) -> Override | None:
-    """The override that `argument` is, or None: what cannot be read is Hydra's to refuse."""
-    if argument.startswith("-"):
-        return None
-    try:
-        parsed: Override = OverridesParser.create().parse_override(argument)
-    except HydraException:
-        return None
-    return parsed
 
 
 def _values(parsed: Override) -> list[str] | None:

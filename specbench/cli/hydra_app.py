@@ -4,23 +4,25 @@ Hydra's own switches (`--cfg job`, `--config-dir`, `--multirun`, `hydra/launcher
 which run over many lines and end in exit code 1, become one line that names the key, the value and the choices.
 """
 
-import difflib
-import functools
+import contextlib
+import itertools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
+from specbench.cli.suggest import no_such_choice, no_such_key
 from specbench.config import conf_dir
 from specbench.errors import UserError, first_line
 
@@ -36,6 +38,7 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
 
     `task` should deal with its own errors: Hydra adds lines of its own to those that reach it.
     """
+    check_overrides(argv, schema, verb, sweeps="--multirun" in argv)
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
@@ -55,7 +58,6 @@ def launch_one(task: Callable[[DictConfig], None], config_name: str, schema: Any
     """`launch` for a task that runs in this process and raises what goes wrong: so does this, when Hydra is done."""
     failed: list[Exception] = []
 
-    @functools.wraps(task)
     def kept(composed: DictConfig) -> None:
         try:
             task(composed)
@@ -67,8 +69,42 @@ def launch_one(task: Callable[[DictConfig], None], config_name: str, schema: Any
         raise failed[0]
 
 
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """One job of a sweep: its overrides, and its config or why it has none."""
+
+    overrides: list[str]
+    config: T | None
+    error: str = ""
+
+
+class _Enough(BaseException):
+    """Ends a sweep that is only listed."""
+
+
+def jobs_of(config_name: str, schema: type[T], command: CommandLine, most: int | None = None) -> list[Job[T]]:
+    """The jobs of a sweep (the first `most`), as Hydra orders and composes them; none is run."""
+    jobs: list[Job[T]] = []
+
+    def collect(composed: DictConfig) -> None:
+        try:
+            jobs.append(Job(task_overrides(), to_schema(composed, schema)))
+        except UserError as error:
+            jobs.append(Job(task_overrides(), None, str(error)))
+        if len(jobs) == most:
+            raise _Enough
+
+    elsewhere = ("hydra/launcher=", "hydra.launcher.", "hydra.sweep.dir=")
+    here = [word for word in command.overrides if not word.startswith(elsewhere)]
+    folders = [*itertools.chain(*(pair for pair in itertools.pairwise(command.switches) if pair[0] == "--config-dir"))]
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
+        argv = ["--multirun", *folders, "hydra/launcher=basic", f"hydra.sweep.dir='{folder}'", *here]
+        launch(collect, config_name, schema, argv, "sweep")
+    return jobs
+
+
 def task_overrides() -> list[str]:
-    """What the job that is running was told: key=value each, one value of each list of a sweep."""
+    """The overrides of the running job: key=value each, one value of each list of a sweep."""
     return list(HydraConfig.get().overrides.task)
 
 
@@ -76,7 +112,7 @@ def to_schema(composed: DictConfig, schema: type[T], overrides: Sequence[str] | 
     """The composed config as an instance of `schema`; `overrides` are those it was composed under (default: those of
     the running job). `+key=value` can add keys that mean nothing: refused here."""
     for name in _added(composed):
-        raise UserError(_unknown_key(name, schema))
+        raise UserError(no_such_key(name, schema))
     if overrides is None:
         overrides = task_overrides() if HydraConfig.initialized() else ()
     _unname(composed, overrides)
@@ -102,11 +138,11 @@ def one_line(error: BaseException, schema: Any) -> str:
         if group == "hydra/launcher" and value in LAUNCHERS:
             return f"{group}={value}: is not installed; pip install 'specbench-toolkit[{LAUNCHERS[value]}]'"
         choices = [line.strip() for line in listed.splitlines() if line.startswith("\t")]
-        return f"{group}={value}: no such {group}; choose from {', '.join(choices)}"
+        return no_such_choice(group, value, choices)
     if found := re.search(r"Could not override '([^']*)'", text):
-        return _unknown_key(found.group(1), schema)
+        return no_such_key(found.group(1), schema)
     if found := re.search(r"Key '([^']*)' (?:is )?not in .*?full_key: (\S+)", text, re.S):
-        return _unknown_key(found.group(2), schema)
+        return no_such_key(found.group(2), schema)
     if found := re.search(r"Value '(.*?)' (.*?)\n\s*full_key: (\S+)", text, re.S):
         value, reason, key = found.groups()
         return f"{key}={value}: {reason.splitlines()[0]}"
@@ -121,20 +157,9 @@ def one_line(error: BaseException, schema: Any) -> str:
 
 def _no_name(argv: list[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
-    groups = [file.name for file in conf_dir().iterdir() if file.is_dir()]
-    words = [word for word in argv if word.partition("=")[0] in groups]
-    parser = OverridesParser.create()
-    word = next(word for word in words if not isinstance(parser.parse_override(word).value(), str))
+    words = [word for word in argv if word.partition("=")[0] in GROUPS]
+    word = next(word for word in words if (given := parsed(word)) and not isinstance(given.value(), str))
     return f"{word}: is picked by its name; 'specbench list' shows what there is"
-
-
-def _unknown_key(key: str, schema: Any) -> str:
-    known = _keys(OmegaConf.structured(schema))
-    close = difflib.get_close_matches(key, known, n=3)
-    if close:
-        return f"{key}: no such key; did you mean {' or '.join(close)}?"
-    top = sorted({name.partition(".")[0] for name in known})
-    return f"{key}: no such key; the keys are {', '.join(top)} ('specbench run --cfg job' shows all)"
 
 
 def _added(config: DictConfig, before: str = "") -> Iterator[str]:
@@ -146,13 +171,3 @@ def _added(config: DictConfig, before: str = "") -> Iterator[str]:
             yield f"{before}{name!s}"
         elif isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
             yield from _added(child, f"{before}{name!s}.")
-
-
-def _keys(config: DictConfig, before: str = "") -> list[str]:
-    names = []
-    for name in config:
-        child = config._get_node(name)
-        names.append(f"{before}{name!s}")
-        if isinstance(child, DictConfig) and not child._is_none() and OmegaConf.get_type(child) is not dict:
-            names += _keys(child, f"{before}{name!s}.")
-    return names

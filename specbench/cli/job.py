@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from specbench.cli import fail, sweep_log, unexpected
 from specbench.cli.hydra_app import task_overrides, to_schema
+from specbench.cli.results import print_records
 from specbench.config import RunConfig, check
 from specbench.errors import MachineError, UserError, error_line
 
@@ -21,8 +22,8 @@ _sharing = False  # whether the jobs of this process hand their models on
 _models: "SharedModels | None" = None
 
 
-def job(composed: DictConfig) -> None:
-    """One run of a composed config. Importable by name, so that launchers in other processes find it.
+def job(composed: DictConfig, form: str = "table") -> None:
+    """One run of a composed config, shown in `form`. Importable by name, so that launchers in other processes find it.
 
     An error is told and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
     """
@@ -30,7 +31,7 @@ def job(composed: DictConfig) -> None:
     try:
         config = to_schema(composed, RunConfig)
         check(config)
-        result = decode(config)
+        result = decode(config, form)
     except (UserError, MachineError) as error:
         sweep_log.add(code=fail(str(error), error.exit_code), error=error_line(error), keys=keys)
     except BrokenPipeError:  # nobody reads on: not an error of the job
@@ -61,7 +62,7 @@ def shared_models() -> Iterator[None]:
         _sharing, _models = False, None
 
 
-def decode(config: RunConfig) -> "Result | None":
+def decode(config: RunConfig, form: str) -> "Result | None":
     """Run a checked config; the result, or None in a process that only lends its device."""
     from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.run import SharedModels, execute, follow, rank
@@ -75,5 +76,9 @@ def decode(config: RunConfig) -> "Result | None":
         return None
     with Screen(sys.stderr) as screen:
         result = execute(config, screen, _models)
-    (screen.line if sweep_log.in_sweep() else screen.show)(result)
+    if sweep_log.in_sweep():
+        screen.line(result)
+    else:
+        row = {"run_id": result.record["run_id"], **result.record["summary"]}
+        print_records(form, [row], lambda: screen.show(result))
     return result

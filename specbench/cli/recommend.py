@@ -1,14 +1,18 @@
 """`specbench recommend`: which draft and which gamma, why, and a proof by real runs."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specbench.cli.alpha import LINE, LISTS
+from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
 from specbench.errors import UserError
+from specbench.files import require_writable
 
 ABOUT = """
 Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), the cost of a pass from short timed
@@ -16,7 +20,6 @@ passes on the engine that a run uses, and from both the speedup to expect, with 
 best and what would have to change for the next to win. Writes results/recommend/ID.json.
 """
 OPTIONS = LISTS | {
-    "--verify N": "the same as verify=N",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
 }
 MOST_ROWS = 16
@@ -24,63 +27,46 @@ MOST_ROWS = 16
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(
-            usage(
-                "recommend",
-                ABOUT,
-                ChooseConfig,
-                line=LINE,
-                options=OPTIONS,
-            )
-        )
+        print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS))
         return 0
-    overrides = _undashed(argv)
-    pictures = [Path(word.partition("=")[2]) for word in overrides if word.startswith("picture=")]
-    for file in pictures:
-        if file.suffix not in (".svg", ".pdf", ".png"):
-            raise UserError(f"--picture {file}: must end in .svg, .pdf, .png")
-    overrides = [word for word in overrides if not word.startswith("picture=")]
-    launch_each(lambda configs: job(configs, pictures), "choose", ChooseConfig, overrides, "recommend")
+    command = read(argv, ChooseConfig, valued=("picture",))
+    picture = Path(command.options["picture"]) if "picture" in command.options else None
+    if picture is not None:
+        if picture.suffix not in (".svg", ".pdf", ".png"):
+            raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
+        require_writable(picture.parent, "--picture FILE")
+    launch_each(partial(job, command.form, picture), "choose", ChooseConfig, command.argv, "recommend")
     return 0
 
 
-def _undashed(argv: list[str]) -> list[str]:
-    """`--verify N` as `verify=N`, and so for `--picture`."""
-    joined = []
-    words = iter(argv)
-    for word in words:
-        if word in ("--verify", "--picture"):
-            joined.append(f"{word.removeprefix('--')}={next(words, '')}")
-        else:
-            joined.append(word.removeprefix("--") if word.startswith(("--verify=", "--picture=")) else word)
-    return joined
-
-
-def job(configs: list[ChooseConfig], pictures: list[Path]) -> None:
+def job(form: str, picture: Path | None, configs: list[ChooseConfig]) -> None:
     for config in configs:
         check_choose(config)
+    require_writable(configs[0].results)
     from specbench.choose.recommend import recommend  # torch is imported only from here on
     from specbench.cli.console import Screen
 
     with Screen(sys.stderr, "working", "{} of {}") as screen:
         found = recommend(configs, screen)
-    show(found.file, found.record)
-    for picture in pictures:
-        _draw(found.record, picture)
+    document = {name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")}
+    print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)
+    print(f"record: {found.file}", file=aside(form))
+    if picture is not None:
+        for written in _picture(found.record, picture):
+            print(written, file=aside(form))
 
 
-def _draw(record: dict[str, Any], file: Path) -> None:
+def _picture(record: dict[str, Any], file: Path) -> list[Path]:
     from specbench.report.figure import save
     from specbench.report.figures.choosing import choosing
     from specbench.report.style import styled
 
     with styled():
         drawn = choosing(record, file.stem)
-    for written in save(drawn, file.parent, [file.suffix.removeprefix(".")]):
-        print(written)
+    return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
 
 
-def show(file: Path, record: dict[str, Any]) -> None:
+def draw(record: dict[str, Any]) -> None:
     """The ranking, the reasons, and the proof."""
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +95,6 @@ def show(file: Path, record: dict[str, Any]) -> None:
         console.print(f"· {line}")
     if record["verified"]:
         console.print(_proof(record["verified"]))
-    console.print(f"record: {file}")
 
 
 def _proof(verified: list[dict[str, Any]]) -> Any:

@@ -1,10 +1,10 @@
 """`specbench results`: all records as one table, a row a run."""
 
 import argparse
-import json
-import sys
+from collections.abc import Callable
 from typing import Any
 
+from specbench.cli.formats import print_rows
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.store import FAILED, runs_folder
 
@@ -49,13 +49,8 @@ def main(argv: list[str]) -> int:
         print(f"{len(forgotten)} records of failed runs removed")
         return 0
     rows = Catalog(arguments.results).rows(failed=True)
-    if arguments.format == "json":
-        json.dump([_ordered(row) for row in rows], sys.stdout, indent=1, ensure_ascii=False)
-        print()
-    elif arguments.format == "csv":
-        _csv(rows)
-    elif rows:
-        table(rows)
+    if rows or arguments.format != "table":
+        print_records(arguments.format, rows)
     else:
         folders = f"{runs_folder(arguments.results)} or {kept_folder(arguments.results)}"
         print(f"no record in {folders}; 'specbench run' makes one")
@@ -66,15 +61,12 @@ def _ordered(row: dict[str, Any]) -> dict[str, Any]:
     return {column: row.get(column) for column in COLUMNS} | {k: v for k, v in row.items() if k not in COLUMNS}
 
 
-def _csv(rows: list[dict[str, Any]]) -> None:
-    import csv
-
-    # Lists and histograms have no place in a cell.
-    plain = [{k: v for k, v in _ordered(row).items() if not isinstance(v, list | dict)} for row in rows]
-    names = list(dict.fromkeys([*COLUMNS, *(name for row in plain for name in row)]))
-    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(plain)
+def print_records(form: str, rows: list[dict[str, Any]], draw: Callable[[], object] | None = None) -> None:
+    """Print the summaries of records in `form`; `draw` shows them as a table, where that is not the one of all."""
+    ordered = [_ordered(row) for row in rows]
+    if form == "csv":  # histograms have no place in a cell
+        ordered = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in ordered]
+    print_rows(form, ordered, draw or (lambda: table(rows)), columns=COLUMNS)
 
 
 def table(rows: list[dict[str, Any]]) -> None:

@@ -5,49 +5,71 @@ from pathlib import Path
 from typing import Any
 
 from specbench.cli import sweep_log
-from specbench.cli.hydra_app import launch
+from specbench.cli.hydra_app import jobs_of, launch
 from specbench.cli.job import job
 from specbench.cli.launcher import ordered_launcher
-from specbench.cli.results import table
+from specbench.cli.overrides import CommandLine, value_of
+from specbench.cli.results import print_records
 from specbench.config import RunConfig
 from specbench.errors import MachineError, UserError, error_line
+from specbench.files import require_writable
 from specbench.records import store
 
 LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
 
 
-def sweep(argv: list[str], verb: str) -> int:
+def sweep(command: CommandLine) -> int:
     """Launch all jobs and say what became of them, however it ends. Returns the exit code, the gravest of all jobs."""
-    values = dict(word.partition("=")[::2] for word in argv)
-    file = sweep_log.new_file(values.get("results", "results").strip("'\""))
+    if "--cfg" in command.switches or "--info" in command.switches:
+        return _show_first(command)
+    if "dry-run" in command.options:
+        from specbench.cli.plan import show_plan
+
+        return show_plan(command)
+    results = value_of(command.overrides, "results", "results")
+    require_writable(results)
+    file = sweep_log.new_file(results)
     sweep_log.begin()
-    # Among the keys, which argparse wants side by side, and before them, so that a user's own are the last word.
-    first = next((place for place, word in enumerate(argv) if "=" in word and word[0] != "-"), len(argv))
+    # Before the user's own keys, which are the last word.
+    argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
     try:
         with ordered_launcher():
-            launch(job, "run", RunConfig, [*argv[:first], *sweep_log.overrides(file), *argv[first:]], verb)
+            launch(job, "run", RunConfig, argv, "sweep")
     except UserError:
         raise  # refused as a whole, before the first job
     except BaseException as error:
-        _tell(sweep_log.all_of(file), file, all_launched=False)
+        _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
         if type(error).__module__.partition(".")[0] not in LAUNCHERS:
             raise
         raise MachineError(
-            f"hydra/launcher={values.get('hydra/launcher')}: {error_line(error)}; "
+            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
             "what was finished is kept: run the same command again"
         ) from error
     ended = sweep_log.all_of(file)
-    _tell(ended, file, all_launched=True)
+    _tell(ended, file, command.form, all_launched=True)
     return max((outcome["code"] for outcome in ended), default=0)
 
 
-def _tell(ended: list[dict[str, Any]], file: Path, all_launched: bool) -> None:
+def _multirun(command: CommandLine) -> list[str]:
+    return ["--multirun", *(switch for switch in command.switches if switch != "--multirun")]
+
+
+def _show_first(command: CommandLine) -> int:
+    """`--cfg job`: the config of the first job, since Hydra shows one config and a sweep has many."""
+    switches = [switch for switch in command.switches if switch != "--multirun"]
+    (first,) = jobs_of("run", RunConfig, command, most=1)
+    launch(job, "run", RunConfig, [*switches, *first.overrides], "run")
+    print("this is the first job of the sweep; --dry-run lists them all", file=sys.stderr)
+    return 0
+
+
+def _tell(ended: list[dict[str, Any]], file: Path, form: str, all_launched: bool) -> None:
     """All runs that are done as one table, and a line for each that failed."""
     if not ended:
         return
     done = [outcome for outcome in ended if not outcome["code"]]
-    if done:
-        table([store.read_head(Path(outcome["record"])).row for outcome in done])
+    if done or form != "table":
+        print_records(form, [store.read_head(Path(outcome["record"])).row for outcome in done])
     before = sum(outcome["reused"] for outcome in done)
     print(
         f"{len(done)}{f' of {len(ended)}' if all_launched else ''} runs done"

@@ -5,6 +5,7 @@ import sys
 from omegaconf import DictConfig, OmegaConf
 
 from specbench.cli.hydra_app import launch_one
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.train.schema import Recipe
 
@@ -18,7 +19,7 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("train", ABOUT, Recipe, line="recipe=NAME [key=value ...]", groups=("recipe",)))
         return 0
-    launch_one(job, "train", Recipe, argv, "train")
+    launch_one(job, "train", Recipe, read(argv, Recipe).argv, "train")
     return 0
 
 

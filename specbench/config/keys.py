@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING
 
@@ -28,6 +28,7 @@ class Key:
     default: str
     about: str
     verbs: tuple[str, ...] = ()
+    listed: bool = False  # its value is a list
 
 
 def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
@@ -39,7 +40,8 @@ def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
             yield from keys_of(hint, f"{name}.")  # type: ignore[arg-type]
             continue
         default = one.default_factory() if callable(one.default_factory) else one.default
-        yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()))
+        listed = list in (get_origin(part) for part in (hint, *get_args(hint)))
+        yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()), listed)
 
 
 def _text(default: object) -> str:

@@ -42,13 +42,13 @@ class Drawn:
         return " ".join([f"{self.title}.", *(f"{note}." for note in self.notes), records])
 
 
-def save(drawn: Drawn, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the figure in `formats`, and its points as CSV beside it."""
+def save(drawn: Drawn, folder: Path, formats: Sequence[str], key: str = "--output FOLDER") -> list[Path]:
+    """Write the figure in `formats`, and its points as CSV beside it. `key` is how a user names another place."""
     files = []
     for form in formats:
         file = folder / f"{drawn.name}.{form}"
-        files.append(write_atomically(file, svg(drawn) if form == "svg" else _bytes(drawn, form), "--output"))
-    return [*files, write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False), "--output")]
+        files.append(write_atomically(file, svg(drawn) if form == "svg" else _bytes(drawn, form), key))
+    return [*files, write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False), key)]
 
 
 def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) -> Path:

@@ -1,0 +1,71 @@
+"""Rows on stdout as a table, CSV or JSON. What is not the rows goes to stderr, so that a pipe reads nothing else."""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any
+
+from specbench.errors import UserError
+
+FORMATS = ("table", "csv", "json")
+Rows = Sequence[Mapping[str, Any]]
+
+
+def checked_format(form: str) -> str:
+    """`form`, if it is one of FORMATS. Raises UserError."""
+    if form not in FORMATS:
+        raise UserError(f"--format {form}: no such format; choose from {', '.join(FORMATS)}")
+    return form
+
+
+def aside(form: str) -> IO[str]:
+    """Where a line goes that is not a row: a table may have lines around it, CSV and JSON may not."""
+    return sys.stdout if form == "table" else sys.stderr
+
+
+def print_rows(
+    form: str, rows: Rows, draw: Callable[[], object], *, document: Any = None, columns: Iterable[str] = ()
+) -> None:
+    """Print `rows` in `form`.
+
+    Args:
+        draw: prints the table for people.
+        document: what JSON holds, where that is more than the rows.
+        columns: of the CSV, those that come first, in this order, even where no row has them.
+    """
+    if form == "table":
+        draw()
+    elif form == "csv":
+        _print_csv(rows, columns)
+    else:
+        json.dump(plain(rows if document is None else document), sys.stdout, indent=1, ensure_ascii=False)
+        print()
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it: numbers of numpy and pandas as Python's, and null for what is no number."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_csv(rows: Rows, columns: Iterable[str]) -> None:
+    """A line a row; nested values under dotted names. Lists have no place in a cell."""
+    flat = [dict(_flat(plain(row))) for row in rows]
+    names = list(dict.fromkeys([*columns, *(name for row in flat for name in row)]))
+    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def _flat(row: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        elif not isinstance(value, list):
+            yield f"{before}{name}", value

@@ -1,0 +1,136 @@
+"""The grammar of the verbs that Hydra composes: `key=value`, `--key value` and `--key=value` mean the same.
+
+Hydra's own switches keep their spelling and come first, since its parser takes the overrides in one piece.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from specbench.cli.formats import checked_format
+from specbench.cli.suggest import no_such_key, several_values, unnamed_choice
+from specbench.config.keys import keys_of
+from specbench.errors import UserError
+
+# Hydra's switches: those that stand alone, and those that take a value, by their long name.
+ALONE = {"--resolve": "--resolve", "--multirun": "--multirun", "-m": "--multirun", "--run": "--run", "-r": "--run"}
+VALUED = {
+    "--cfg": "--cfg", "-c": "--cfg", "--config-dir": "--config-dir", "-cd": "--config-dir", "--package": "--package",
+    "-p": "--package", "--info": "--info", "-i": "--info",
+}  # fmt: skip
+SHOWN = {
+    "--cfg": ("job", "hydra", "all"),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
+GROUPS = ("target", "draft", "task", "accept", "experiment", "recipe")  # picked by name
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """`switches` are Hydra's, `overrides` are key=value, `options` are the verb's own, by their name without dashes."""
+
+    switches: list[str]
+    overrides: list[str]
+    options: dict[str, str]
+
+    @property
+    def argv(self) -> list[str]:
+        """What Hydra is handed."""
+        return [*self.switches, *self.overrides]
+
+    @property
+    def form(self) -> str:
+        """The format that rows are printed in."""
+        return self.options.get("format", "table")
+
+
+def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alone: Sequence[str] = ()) -> CommandLine:
+    """The command line of a verb that takes the keys of `schema`, --format, and the options `valued` and `alone`
+    (without a value). Raises UserError where a word cannot be read."""
+    valued = ("format", *valued)
+    flags = {key.name for key in keys_of(schema) if key.default in ("true", "false")}
+    found = CommandLine([], [], {})
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        bare = name.lstrip("-").replace("_", "-")
+        dashed = name.startswith("-")
+        if dashed and name in ALONE and not equals:
+            found.switches.append(ALONE[name])
+        elif dashed and bare in alone and not equals:
+            found.options[bare] = ""
+        elif (dashed and name in VALUED) or (equals and bare == "config-dir"):
+            switch = VALUED.get(name, "--config-dir")
+            found.switches.extend((switch, _checked(switch, value if equals else _next(words, switch))))
+        elif bare in valued and (dashed or equals):
+            found.options[bare] = value if equals else _next(words, name)
+        elif dashed:
+            key = name.lstrip("-").replace("-", "_") if name.startswith("--") else name
+            if key in flags and not equals:
+                value = words.pop(0) if words and words[0] in ("true", "false") else "true"
+            found.overrides.append(f"{key}={value if equals or key in flags else _value(words, key, schema)}")
+        else:
+            found.overrides.append(word)
+    if "--resolve" in found.switches and "--cfg" not in found.switches:
+        raise UserError("--resolve: belongs to --cfg job, which shows the config; give both")
+    if "--package" in found.switches and "--cfg" not in found.switches:
+        raise UserError("--package: belongs to --cfg job, which shows the config; give both")
+    checked_format(found.form)
+    return found
+
+
+def _next(words: list[str], name: str) -> str:
+    if not words:
+        raise UserError(f"{name}: give a value, {name} VALUE")
+    return words.pop(0)
+
+
+def _value(words: list[str], key: str, schema: type[Any]) -> str:
+    """The value of `--key`, the next word."""
+    known = {one.name for one in keys_of(schema)} | set(GROUPS)
+    if key.startswith("-") or (key not in known and not any(one.startswith(f"{key}.") for one in known)):
+        raise UserError(no_such_key(key, schema))
+    return _next(words, f"--{key}")
+
+
+def _checked(switch: str, value: str) -> str:
+    if switch in SHOWN and value not in SHOWN[switch]:
+        raise UserError(f"{switch} {value}: must be {' | '.join(SHOWN[switch])}")
+    return value
+
+
+def value_of(overrides: Sequence[str], key: str, default: str) -> str:
+    """What the last of `overrides` that sets `key` sets it to, as text."""
+    given = [override for override in map(parsed, overrides) if override is not None and override.key_or_group == key]
+    return str(given[-1].value()) if given else default
+
+
+def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
+    """Raise UserError where a key is given several values that `verb` would not take one by one, or a choice a folder
+    or a repository instead of a name."""
+    listed = {key.name for key in keys_of(schema) if key.listed}
+    for word in overrides:
+        override = parsed(word)
+        if override is None or override.key_or_group.startswith("hydra"):
+            continue
+        key, value = override.key_or_group, override.value()
+        if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and key not in listed):
+            raise UserError(several_values(word, override, verb, sweeps))
+        if key in GROUPS and isinstance(value, str):
+            unnamed_choice(key, value)
+
+
+def parsed(word: str) -> Override | None:
+    """The override that `word` is, or None: what cannot be read is Hydra's to refuse."""
+    if word.startswith("-"):
+        return None
+    try:
+        override: Override = OverridesParser.create().parse_override(word)
+    except HydraException:
+        return None
+    return override

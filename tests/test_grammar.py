@@ -1,0 +1,98 @@
+"""One grammar for every verb: `key=value` and `--key value` mean the same; Hydra's switches keep their spelling."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import main
+from specbench.cli.overrides import read, value_of
+from specbench.config import BenchConfig, ChooseConfig, RunConfig, conf_dir
+from specbench.errors import UserError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["results=F"], ["--results", "F"], ["--results=F"]],
+)
+def test_keys_with_and_without_dashes(words: list[str]) -> None:
+    assert read(words, RunConfig).overrides == ["results=F"]
+
+
+def test_every_kind_of_word() -> None:
+    argv = ["gamma=3", "--max-new-tokens", "4", "--cfg", "job", "--force", "--sampling.temperature=1", "--target",
+            "t5-mini", "config_dir=mine", "--format", "json", "hydra/launcher=joblib", "+task.extra=1"]  # fmt: skip
+    command = read(argv, RunConfig)
+    assert command.switches == ["--cfg", "job", "--config-dir", "mine"]
+    assert command.overrides == [
+        "gamma=3", "max_new_tokens=4", "force=true", "sampling.temperature=1", "target=t5-mini",
+        "hydra/launcher=joblib", "+task.extra=1",
+    ]  # fmt: skip
+    assert command.form == "json" and command.argv == [*command.switches, *command.overrides]
+
+
+def test_a_verbs_own_options() -> None:
+    assert read(["--dry-run"], RunConfig, alone=("dry-run",)).options == {"dry-run": ""}
+    assert read(["picture=a.svg", "--verify", "3"], ChooseConfig, valued=("picture",)).options == {"picture": "a.svg"}
+    assert read(["--gammas", "[1,2]"], BenchConfig).overrides == ["gammas=[1,2]"]
+
+
+@pytest.mark.parametrize("argv", [["--nonsense", "1"], ["--gamma"], ["--package", "x"], ["--info", "nothing"]])
+def test_what_cannot_be_read_is_one_line(argv: list[str]) -> None:
+    with pytest.raises(UserError):
+        read(argv, RunConfig)
+
+
+def test_the_last_override_of_a_key_counts() -> None:
+    assert value_of(["results=a", "gamma=3", "results='b c'"], "results", "results") == "b c"
+    assert value_of(["gamma=3"], "results", "results") == "results"
+
+
+@pytest.mark.parametrize("verb", ["run", "alpha", "recommend", "validate", "bench", "beam", "sweep"])
+@pytest.mark.parametrize("words", [["results=elsewhere"], ["--results", "elsewhere"], ["--results=elsewhere"]])
+def test_results_in_every_verb_that_measures(verb: str, words: list[str], capfd: Capture) -> None:
+    assert main([verb, *words, "--cfg", "job"]) == 0
+    assert "results: elsewhere" in capfd.readouterr().out
+
+
+@pytest.fixture
+def own_choices(tmp_path: Path) -> Path:
+    """A folder of choices beside ours."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine.yaml").write_text("name: mine\nshipped: t5-mini\nnote: a target of my own\n")
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "preset.yaml").write_text("# @package _global_\ngamma: 11\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", ["run", "alpha", "bench"])
+def test_own_choices_without_a_fork(verb: str, own_choices: Path, capfd: Capture) -> None:
+    for words in (["--config-dir", str(own_choices)], [f"--config-dir={own_choices}"], [f"config_dir={own_choices}"]):
+        assert main([verb, *words, "target=mine", "--cfg", "job"]) == 0
+        assert "a target of my own" in capfd.readouterr().out
+    assert main(["run", "target=mine", "--cfg", "job"]) == 2
+    assert main(["run", "--config-dir", str(own_choices), "experiment=preset", "--cfg", "job"]) == 0
+    assert "gamma: 11" in capfd.readouterr().out
+
+
+def test_the_config_of_a_sweep_is_that_of_its_first_job(capfd: Capture) -> None:
+    assert main(["sweep", "experiment=table2", "--cfg", "job"]) == 0
+    out, err = capfd.readouterr()
+    assert "gamma: 3" in out and "name: t5-xxl" in out
+    assert err == "this is the first job of the sweep; --dry-run lists them all\n"
+    assert not list(conf_dir().glob("**/multirun.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["sweep", "draft=[unigram,bigram]"], "a sweep takes its values without brackets, draft=unigram,bigram"),
+        (["bench", "target=t5-mini,gpt-mini"], "specbench bench takes one target; give the command once for each"),
+        (["alpha", "target=[t5-mini,gpt-mini]"], "specbench alpha takes one target; give the command once for each"),
+        (["run", "--dry-run"], "--dry-run: lists the jobs of a sweep"),
+    ],
+)
+def test_a_list_where_one_value_is_read(argv: list[str], said: str, capfd: Capture) -> None:
+    assert main(argv) == 2
+    assert said in capfd.readouterr().err
