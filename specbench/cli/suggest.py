@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
@@ -66,7 +66,7 @@ def several_values(word: str, override: Override, verb: str, sweeps: bool) -> st
     """That `verb` takes one value of a key, and which verb takes several, with the words to write."""
     key = override.key_or_group
     value = override.value()
-    items = value if isinstance(value, list) else value.list if hasattr(value, "list") else None
+    items = value.list if isinstance(value, ChoiceSweep) else value if isinstance(value, list) else None
     listed = ",".join(map(str, items)) if items is not None else word.partition("=")[2]
     if sweeps:
         return f"{word}: a sweep takes its values without brackets, {key}={listed}"

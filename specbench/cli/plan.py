@@ -1,0 +1,166 @@
+"""`specbench sweep --dry-run`: the jobs of a sweep, and the time and memory that each needs as far as they are known.
+
+Memory is that of the weights in the run's dtype; caches come on top. Time is taken from the record of the most similar
+run on the same hardware: its seconds a prompt, times the prompts. Nothing is loaded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import yaml
+
+from specbench.cli.formats import aside, print_rows
+from specbench.cli.hydra_app import Job, jobs_of
+from specbench.cli.overrides import CommandLine, value_of
+from specbench.config import RunConfig, check
+from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.config.names import task_label
+from specbench.config.paths import experiments_dir
+from specbench.errors import UserError
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ALIKE = ("draft", "temperature", "gamma", "accept")  # the more of these a record shares, the better it predicts
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One job: the keys that set it apart, and what it needs; None where that is not known."""
+
+    keys: str
+    run_id: str | None = None
+    done: bool = False
+    prompts: int | None = None
+    weights_bytes: int | None = None
+    seconds: float | None = None
+    estimated_from: str | None = None  # the record whose times were used
+    error: str | None = None
+
+
+def show_plan(command: CommandLine) -> int:
+    """List the jobs of a sweep and run none. Returns 2 where one of them would be refused."""
+    jobs = jobs_of("run", RunConfig, command)
+    shared = set.intersection(*(set(job.overrides) for job in jobs))
+    from specbench.records.catalog import Catalog  # torch is imported only from here on
+
+    catalog = Catalog(value_of(command.overrides, "results", "results"))
+    rows = [row for row in catalog.rows() if not row.get("simulated")]
+    done = {row["run_id"] for row in Catalog(catalog.results, kept=False).rows()}  # kept copies are not taken up again
+    planned = [_planned(job, shared, rows, done) for job in jobs]
+    print_rows(command.form, [asdict(one) for one in planned], lambda: _draw(planned))
+    for line in _totals(planned, value_of(command.overrides, "experiment", "")):
+        print(line, file=aside(command.form))
+    return 2 if any(one.error for one in planned) else 0
+
+
+def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
+    from specbench.environment import environment, hardware
+    from specbench.run.build import resolve
+    from specbench.run.identity import draft_name, identify
+
+    keys = " ".join(key for key in job.overrides if key not in shared)
+    try:
+        if job.config is None:
+            raise UserError(job.error)
+        check(job.config)
+        config = resolve(job.config)
+    except UserError as error:
+        return Planned(keys, error=str(error))
+    run_id, prompts = identify(config), _prompts(config)
+    named = {"draft": draft_name(config), "temperature": config.sampling.temperature, "gamma": config.gamma}
+    machine = environment() | ({"threads": config.threads} if config.threads is not None else {})
+    like = _most_similar(config, hardware(machine, config.device), named | {"accept": config.accept.rule}, rows)
+    seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * _seconds_a_prompt(like)
+    return Planned(
+        keys, run_id, run_id in done, prompts, _weights(config), seconds, None if like is None else like["run_id"]
+    )
+
+
+def _prompts(config: RunConfig) -> int | None:
+    """How many prompts the run decodes; None for a whole split of the hub, whose rows are not counted here."""
+    from specbench.tasks import Task
+
+    if config.task.path is None and config.task.shipped is None:
+        return config.limit
+    return len(Task(config.task).examples(config.limit))
+
+
+def _weights(config: RunConfig) -> int | None:
+    """Bytes of the weights of target and draft in the run's dtype."""
+    from specbench.models.size import parameters
+
+    models = [config.target, *(draft for draft in levels(config.draft) if DRAFT_KINDS[draft.kind].weights)]
+    counts = [parameters(model) for model in models]
+    return None if None in counts else BYTES[config.dtype] * sum(count for count in counts if count)
+
+
+def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row]) -> Row | None:
+    """The record of the same target, task, dtype and hardware that shares most with the job; the newest of equals."""
+    from specbench.models.load import name_of
+
+    task = task_label(config.task.name, config.task.path)
+    same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
+    alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
+    return max(alike, key=lambda row: sum(row.get(key) == named[key] for key in ALIKE), default=None)
+
+
+def _seconds_a_prompt(row: Row) -> float:
+    """Decoding a prompt with the target alone and with the draft, as a record has it."""
+    target = row["tokens"] / row["prompts"] * row["target_step_s"]
+    return float(target * (1 + 1 / (row.get("speedup_measured") or 1)))
+
+
+def _draw(planned: Sequence[Planned]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "job", "prompts", "weights", "time", ""):
+        table.add_column(title, justify="left" if title == "job" else "right")
+    for number, one in enumerate(planned, 1):
+        state = one.error or ("done" if one.done else "")
+        prompts = "?" if one.prompts is None else str(one.prompts)
+        needs = (prompts, size(one.weights_bytes), span(one.seconds))
+        table.add_row(str(number), escape(one.keys), *needs, escape(state))  # brackets mean brackets
+    console.print(table)
+
+
+def _totals(planned: Sequence[Planned], experiment: str) -> list[str]:
+    """All of it in a few words, and what the experiment says of itself."""
+    left = [one for one in planned if not one.done and not one.error]
+    known = [one.seconds for one in left if one.seconds is not None]
+    said = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
+    if left:
+        most = max((one.weights_bytes for one in left if one.weights_bytes is not None), default=None)
+        said += f"; the largest needs {size(most)} for its weights, caches come on top"
+        said += f"; one after the other about {span(sum(known))}" if known else "; no record tells the time"
+        said += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
+    return [said, *(f"{experiment}: {line}" for line in _stated(experiment))]
+
+
+def _stated(name: str) -> list[str]:
+    """The time that `experiments/` gives for the sweep `name`."""
+    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(experiments_dir().glob("*.yaml"))]
+    rows = [row for plan in plans for row in plan.get("takes", ()) if row["what"] == name]
+    return [f"{row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}" for row in rows]
+
+
+def size(count: int | None) -> str:
+    """Bytes for a person; '?' where they are not known."""
+    if count is None:
+        return "?"
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def span(seconds: float | None) -> str:
+    """A time for a person; '?' where it is not known."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

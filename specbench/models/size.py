@@ -1,0 +1,39 @@
+"""How many weights a model has, before it is loaded: from its files, or from what its choice says of it."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+from specbench.config.paths import shipped
+from specbench.config.schema import ModelConfig
+
+FP32 = 4  # bytes of a weight in an old .bin
+STATED = re.compile(r"\b(\d+(?:\.\d+)?)([MB]) parameters\b")
+SCALE = {"M": 10**6, "B": 10**9}
+
+
+def parameters(model: ModelConfig) -> int | None:
+    """The weights of `model`: counted in the headers of its safetensors, taken from the size of an old `.bin`, or as
+    stated by the note of its choice; None where nothing is known."""
+    folder = Path(model.path) if model.path is not None else None
+    if folder is None and model.hub is None and model.shipped is not None:
+        folder = shipped("models", model.shipped)
+    if folder is not None and model.weights == "trained":
+        return _in_files(folder)
+    stated = STATED.search(model.note or "")
+    return round(float(stated.group(1)) * SCALE[stated.group(2)]) if stated else None
+
+
+def _in_files(folder: Path) -> int | None:
+    files = sorted(folder.glob("*.safetensors"))
+    if files:
+        return sum(map(_tensors, files))
+    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // FP32 or None
+
+
+def _tensors(file: Path) -> int:
+    """The numbers in a safetensors file, from its header alone."""
+    with open(file, "rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
