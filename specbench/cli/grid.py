@@ -42,8 +42,8 @@ def launch_each(
 ) -> None:
     """Call `task` with one config of `schema` for each combination of the lists in `argv`. `defaults` holds lists for
     keys that `argv` does not set."""
-    for parsed in filter(None, map(_parsed, argv)):
-        require_used(verb, parsed.key_or_group, parsed.value())
+    for override in filter(None, map(parsed, argv)):
+        require_used(verb, override.key_or_group, override.value())
     common, combinations = split(argv, defaults or {})
 
     def job(composed: DictConfig) -> None:

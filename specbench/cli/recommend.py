@@ -11,6 +11,7 @@ from specbench.cli.grid import launch_each
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
+from specbench.config.choose import UNUSED
 from specbench.errors import UserError
 from specbench.files import require_writable
 
@@ -27,7 +28,7 @@ MOST_ROWS = 16
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS))
+        print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"]))
         return 0
     command = read(argv, ChooseConfig, valued=("picture",))
     picture = Path(command.options["picture"]) if "picture" in command.options else None

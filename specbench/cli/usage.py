@@ -4,7 +4,7 @@ The help of a key stands beside the key, in the dataclass that types it; nothing
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.config import RunConfig, conf_dir
@@ -26,16 +26,18 @@ def usage(
     line: str = "[key=value ...]",
     groups: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
+    unused: Collection[str] = (),
 ) -> str:
     """The help of a verb that takes `key=value`. Keys that mean what they mean in a run are named only. `groups` are
-    the folders of conf/ whose choices are listed."""
+    the folders of conf/ whose choices are listed, `unused` keys that the verb refuses."""
     parts = [f"usage: specbench {verb} {line}", about.strip()]
     parts += ["\n".join(_choices(groups))] if groups else []
     elsewhere = {} if schema is RunConfig or "target" not in schema.__dataclass_fields__ else _of_a_run()
     keys = [key for key in keys_of(schema) if not key.verbs or verb in key.verbs]
     parts += _sections([key for key in keys if elsewhere.get(key.name) != key.about])
     also = dict.fromkeys(key.name.partition(".")[0] for key in keys if elsewhere.get(key.name) == key.about)
-    parts += [_row("also", f"as in `specbench run --help`: {', '.join(also)}")] if also else []
+    named = ", ".join(name for name in also if name not in unused)
+    parts += [_row("also", f"as in `specbench run --help`: {named}")] if named else []
     parts.append("\n".join(_row(name, said) for name, said in {**(options or {}), **HYDRA}.items()))
     return "\n\n".join(parts)
 

@@ -9,6 +9,7 @@ from specbench.cli.grid import launch_each
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
+from specbench.config.choose import UNUSED
 from specbench.files import require_writable, write_atomically
 
 ABOUT = """
@@ -22,7 +23,7 @@ RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # in the re
 
 def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
-        print(usage("validate", ABOUT, ChooseConfig, line=LINE, options=LISTS))
+        print(usage("validate", ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED["validate"]))
         return 0
     command = read(argv, ChooseConfig)
     launch_each(partial(job, command.form), "choose", ChooseConfig, command.argv, "validate")

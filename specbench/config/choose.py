@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from specbench.config.checks import MAX_GAMMA, check, require
-from specbench.config.keys import fresh, key
+from specbench.config.keys import fresh, key, keys_of
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
@@ -43,15 +43,16 @@ def check_choose(config: ChooseConfig) -> None:
 
 # Keys of a run that a verb has no use for, and what to give in their place.
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "gammas", "rounds", "repeats", "verify", "warmup", "force"), ""),
-    "recommend": {"gamma": "gammas=[…]", "repeats": "", "leniences": ""},
-    "validate": {"gamma": "gammas=[…]", "verify": "", "leniences": "", "warmup": "", "force": ""},
+    "alpha": dict.fromkeys(("gamma", "warmup", "force"), ""),
+    "recommend": {"gamma": "gammas=[…]"},
+    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": ""},
 }
 
 
 def require_used(verb: str, key: str, value: object) -> None:
     """Raise UserError for a key that `verb` would ignore."""
-    if (instead := UNUSED[verb].get(key)) is not None:
+    others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}
+    if (instead := (others | UNUSED[verb]).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
         raise UserError(f"{key}={value}: specbench {verb} has no use for {key}{advice}")
 
