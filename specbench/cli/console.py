@@ -139,7 +139,17 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         rows.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
         rows.append(("identical texts", f"{100 * s['identical']:.1f}%", "the target's own greedy text"))
-    return rows
+    return rows + _proof(s)
+
+
+def _proof(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+    if s.get("proof_z") is None:
+        return []
+    others = f"z² {s['proof_z2']:+.2f}, order {s['proof_z_order']:+.2f}" if s["proof_z2"] is not None else ""
+    return [
+        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}; {others}; all standard normal if drawn from the target"),
+        ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown, 9 times in 10"),
+    ]
 
 
 def _predicted_operations(s: dict[str, Any]) -> str:
@@ -177,6 +187,8 @@ def remarks(s: dict[str, Any]) -> list[str]:
             f"LOSSY: accept={s['accept']} lets through what is not the target's own distribution; the speed is that of "
             "other texts"
         )
+    elif not s["lossless"] and s.get("proof_tokens"):
+        lines.append(_disproof(s))
     elif not s["lossless"]:
         lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
     elif s["identical"] is not None and s["identical"] < 1:
@@ -201,6 +213,15 @@ def remarks(s: dict[str, Any]) -> list[str]:
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
     return lines
+
+
+def _disproof(s: dict[str, Any]) -> str:
+    """Why sampled texts are not the target's own."""
+    if s["proof_outside"]:
+        seen = f"{s['proof_outside']} of {s['proof_tokens']} tokens have no probability under the target"
+    else:
+        seen = f"|z| of {s['proof_tokens']} sampled tokens is above 4"
+    return f"NOT LOSSLESS: {seen}, so they were not drawn from it and no speed is given; please report this"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -14,14 +14,16 @@ COLUMNS = (
     "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
     "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
-    "dtype", "simulated", "accept", "lossy", "alpha_rule", "strayed", "prediction", "operations",
+    "dtype", "simulated", "accept", "lossy", "alpha_rule", "strayed", "prediction", "operations", "proof_z", "proof_p",
+    "proof_power", "proof_z2",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
     "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
-    "quality_speculative": "quality", "identical": "identical", "accept": "rule", "prediction": "prediction",
+    "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
+    "prediction": "prediction",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.acceptance import TokenRule
 from specbench.drafts import Draft, start_beside
 from specbench.measure.lossy import accepted, total_variation
-from specbench.models import Model, Prompt
+from specbench.models import Model, Prompt, Session
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
 CHUNK = 256
@@ -66,17 +66,16 @@ def agreements(
     lossy ones to judge by as well, by name. Raises FloatingPointError where a distribution is not finite."""
     rules = rules or {}
     tokens = [*prompt.prefix, *generated]
-    first, end = len(prompt.prefix), len(prompt.prefix) + len(generated)
+    first = len(prompt.prefix)
     session = target.start(prompt)
     drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
     found = [Agreement(under={x: [] for x in rules}, strayed={x: [] for x in rules}) for _ in drafts]
-    for start in range(first, end, CHUNK):
-        stop = min(start + CHUNK, end)
-        logits_LV = session.extend(tokens[session.length : stop - 1])
-        p_LV = standardise(logits_LV[-(stop - start) :], sampling, target.vocabulary_size)
+    for start, logits_LV in logits_along(session, tokens, first):
+        stop = start + len(logits_LV)
+        p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
         warm_LV = p_LV
         if rules and sampling.temperature == 0:
-            warm_LV = standardise(logits_LV[-(stop - start) :], before_argmax(sampling), target.vocabulary_size)
+            warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement in zip(drafting, found, strict=True):
             q_LV = one.score(tokens[:stop], start)
@@ -90,6 +89,14 @@ def agreements(
                 agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
                 agreement.strayed[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
     return found
+
+
+def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterator[tuple[int, Tensor]]:
+    """The place of a token and the logits [L, V] of it and those after it, `CHUNK` at a time from `first` on. `session`
+    has read nothing past `first`."""
+    for start in range(first, len(tokens), CHUNK):
+        stop = min(start + CHUNK, len(tokens))
+        yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
 
 
 def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:

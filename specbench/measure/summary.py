@@ -13,6 +13,8 @@ import numpy as np
 
 from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.pass_costs import operations, pass_costs
+from specbench.measure.proof import COLUMNS as PROOF_COLUMNS
+from specbench.measure.proof import prove
 from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, unpredicted
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
@@ -35,7 +37,8 @@ def summarise(
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
     `falls`: the draft agrees less the further ahead it drafts, so that predictions are made from the acceptance at each
     position (`measure.theorems`).
-    Speedups are None where the texts differ by more than rounding: a faster wrong answer has no speed. Under a lossy
+    Speedups are None where the texts differ by more than rounding, or sampled texts fail their proof: a faster wrong
+    answer has no speed. Under a lossy
     rule texts may differ, and speeds are given: `lossy` goes with them, `alpha_rule` is the share that the rule keeps
     (along the target's own text), and the predictions are made from it.
     """
@@ -51,7 +54,8 @@ def summarise(
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
     differing = [p["difference"] for p in prompts if p.get("difference")]
-    wrong = [difference for difference in differing if not difference["is_rounding"]]
+    proof = prove(prompts)
+    wrong = any(not difference["is_rounding"] for difference in differing) or (proof is not None and proof.failed)
     summary: dict[str, Any] = {
         "prompts": len(prompts),
         "tokens": sum(len(p["baseline"]["tokens"]) for p in prompts),
@@ -76,6 +80,7 @@ def summarise(
         "identical": 1 - sum(map(_differs, prompts)) / len(prompts) if greedy else None,
         "lossless": not wrong and not lossy,
         "lossy": lossy,
+        **(dict.fromkeys(PROOF_COLUMNS) if proof is None else proof.columns()),
         "acceptance_by_position": acceptance_by_position(passes),
         "tokens_per_pass_histogram": dict(sorted(Counter(a_pass["emitted"] for a_pass in passes).items())),
     }

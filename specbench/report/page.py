@@ -115,10 +115,22 @@ def _record(row: Values) -> Values:
         "rule": rule_name(row) or "exact",
         "prompts": f"{row['prompts']:.0f}",
         "tokens": f"{row['tokens']:.0f}",
+        "proof": _proof(row),
         "hardware": row["hardware"],
         "dtype": row["dtype"],
         "day": date(row["created"]),
     }
+
+
+def _proof(row: Values) -> str:
+    """How the record's texts were shown to be the target's own."""
+    if row["simulated"] or row["lossy"]:
+        return "simulated" if row["simulated"] else "lossy"
+    if not row["lossless"]:
+        return "failed"
+    if pd.notna(row["proof_z"]):
+        return f"z = {row['proof_z']:+.2f}"
+    return f"{100 * row['identical']:.0f}% identical" if pd.notna(row["identical"]) else "greedy only"
 
 
 def _code(text: str) -> Markup:

@@ -11,6 +11,7 @@ from specbench.config import RunConfig
 from specbench.decoding import DecodingSpec, Trace, autoregressive, speculative
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
+from specbench.measure.evidence import evidence
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
 from specbench.run.accept import build_verification
@@ -33,7 +34,8 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
 
 
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
-    """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first."""
+    """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first: a cache that is
+    off by one shows in a few tokens here, where `measure.proof` needs hundreds of a sampled text."""
     spec = replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         baseline, ours = decode_both(config, parts, spec, index)
@@ -47,9 +49,10 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
 
 
 def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
-    """The raw record of one prompt: both traces, beta at each token the target wrote, and whether the texts agree.
+    """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0), and
+    what the sampled text says of its distribution (T > 0, `proof`).
 
-    Under a lossy rule they need not, and how often its tokens stay is kept as well (`rule`)."""
+    Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
     baseline, ours = decode_both(config, parts, parts.spec, index)
     raw = {
@@ -75,6 +78,8 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any
     under = {name: sum(values) for name, values in agreement.under.items()}
     strayed = {name: sum(values) for name, values in agreement.strayed.items()}
     own = {"rule": {"kept": under.pop("rule"), "strayed": strayed.pop("rule")}} if lossy is not None else {}
+    if sampling.temperature > 0 and lossy is None:
+        own["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).plain()
     return raw | {
         "beta": agreement.beta, "lenient": under, "strayed": strayed, **own, "difference": difference,
     }  # fmt: skip

@@ -1,0 +1,131 @@
+"""Was a sampled text drawn from the target? Three martingale tests, from the sums that `measure.evidence` takes.
+
+Let p_i be the target's standardised distribution at token x_i, after the text so far. A score f_i with
+sum_x p_i(x) f_i(x) = 0 that is fixed before x_i is drawn gives, if tokens are drawn from p, a martingale: with
+v_i = sum_x p_i(x) f_i(x)^2,
+
+    z = sum_i f_i(x_i) / sqrt(sum_i v_i)
+
+is standard normal (martingale central limit theorem), whatever the texts, their lengths and where they end. The scores:
+
+`likelihood`
+    f(x) = log p(x) + H(p): are tokens as likely as they should be? Sees what the draft's distribution leaves in the text.
+`echo`
+    w_i (log p(x_i) + H(p_i)), where w_i in [-1, 1] is the z of the text before x_i, clipped. A second moment: by
+    expansion of the square, z^2 of a text averages 1 only if its terms do not follow each other. Sees faults that leave
+    every mean alone, such as one random number that serves for a whole text. The clipping keeps a single unusual text
+    from deciding.
+`order`
+    f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
+    distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random
+    numbers that are used twice.
+
+A text fails if |z| > 4 in one of the three and the p-value agrees, that is, lies below that of 4 standard deviations
+(6.3e-5). For long texts the two say the same. For texts of few tokens the tail of log p is longer than the normal one:
+on 10 tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of the
+Pearson type III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2); with both
+conditions a right run fails less often than 1 in 10,000 for each of the three. A token that p gives no probability at
+all is a failure by itself, unless rounding explains it (`measure.evidence`).
+
+Plain numbers only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LIMIT = 4.0
+SHOWN_IN = 0.9  # power: how often a fault of that size is found
+QUANTILE = 1.2815515655446004  # of the normal distribution, at SHOWN_IN
+SCORES = ("likelihood", "echo", "order", "draft")
+ALMOST_NOTHING = 1e-9  # a variance below this is rounding: nothing was drawn
+COLUMNS = (
+    "proof_tokens", "proof_z", "proof_p", "proof_power", "proof_z2", "proof_p2", "proof_z_order", "proof_p_order",
+    "proof_z_draft", "proof_p_draft", "proof_outside",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One z with its two-sided p-value."""
+
+    z: float
+    p: float
+
+    @property
+    def failed(self) -> bool:
+        return abs(self.z) > LIMIT and self.p < 2 * upper_tail(LIMIT, 0.0)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The tests over all texts of a run; each is None where nothing was left to chance.
+
+    Attributes:
+        tokens: how many tokens were read.
+        power: the smallest total variation, in the mean over tokens, that |z| > 4 of `likelihood` would have shown nine
+            times in ten, for a fault that tilts p to p^(1 + theta) / Z, as a wrong temperature does. To first order in
+            theta the total variation at a token is |theta| E|log p + H| / 2 and z has the mean theta sqrt(sum v), so
+            power = (4 + 1.28) / sqrt(sum v) * sum E|log p + H| / (2 tokens). A fault in another direction needs more
+            tokens, and where it leaves the mean of log p alone it shows in the other tests only.
+        outside: tokens without probability under p that rounding does not explain.
+    """
+
+    tokens: int
+    likelihood: Statistic | None
+    echo: Statistic | None
+    order: Statistic | None
+    draft: Statistic | None
+    power: float | None
+    outside: int
+
+    @property
+    def failed(self) -> bool:
+        return self.outside > 0 or any(test.failed for test in (self.likelihood, self.echo, self.order, self.draft) if test)
+
+    def columns(self) -> dict[str, Any]:
+        """What a record's summary says of it."""
+        tests = [value for test in (self.echo, self.order, self.draft) for value in (test and test.z, test and test.p)]
+        first = (self.likelihood and self.likelihood.z, self.likelihood and self.likelihood.p)
+        return dict(zip(COLUMNS, (self.tokens, *first, self.power, *tests, self.outside), strict=True))
+
+
+def prove(prompts: Sequence[Mapping[str, Any]]) -> Proof | None:
+    """The proof from the `proof` sums of raw prompts; None where a prompt has none (T = 0, a lossy rule, simulated
+    acceptance, an older record)."""
+    found = [prompt.get("proof") for prompt in prompts]
+    read = [one for one in found if one is not None]
+    if len(read) < len(found) or not read:
+        return None
+    tokens = sum(one["tokens"] for one in read)
+    tests = {name: _test([one[name] for one in read]) for name in SCORES}
+    variance = sum(one["likelihood"]["variance"] for one in read)
+    power = None
+    if tests["likelihood"] is not None:
+        power = (LIMIT + QUANTILE) / math.sqrt(variance) * sum(one["deviation"] for one in read) / (2 * tokens)
+    return Proof(tokens, **tests, power=power, outside=sum(one["outside"] for one in read))
+
+
+def _test(sums: Sequence[Mapping[str, float]]) -> Statistic | None:
+    total, variance, third = (sum(one[key] for one in sums) for key in ("sum", "variance", "third"))
+    if variance <= ALMOST_NOTHING:
+        return None
+    z, skewness = total / math.sqrt(variance), third / variance**1.5
+    return Statistic(z, min(1.0, 2 * min(upper_tail(z, skewness), upper_tail(-z, -skewness))))
+
+
+def upper_tail(z: float, skewness: float) -> float:
+    """P(X >= z) for X of the Pearson type III law with mean 0, variance 1 and this skewness; the normal law at 0.
+
+    By the saddlepoint formula, to within 2% (Barndorff-Nielsen's r*; for a gamma law saddlepoint and cumulants have
+    closed forms). With s = skewness / 2 the law ends at -1 / s.
+    """
+    s = skewness / 2
+    if 1 + s * z <= 0:
+        return 0.0 if s < 0 else 1.0
+    if abs(z) < 1e-6:
+        z = math.copysign(1e-6, z)
+    exponent = z * z / 2 - s * z**3 / 3 if abs(s * z) < 1e-5 else (s * z - math.log1p(s * z)) / s**2
+    r = math.copysign(math.sqrt(2 * exponent), z)
+    return math.erfc((r + math.log(z / r) / r) / math.sqrt(2)) / 2

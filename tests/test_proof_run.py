@@ -1,0 +1,72 @@
+"""A sampled run's proof in its record, on the screen, in `results` and in the report; and what it takes away."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from calls import called
+
+from specbench.acceptance import Verdict, accept_exact
+from specbench.cli import main
+from specbench.measure.proof import COLUMNS
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+SAMPLED = "sampling.temperature=1"
+
+
+@pytest.fixture
+def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-untyped-def]
+    """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
+
+    def call(*overrides: str):  # type: ignore[no-untyped-def]
+        argv = [
+            "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende", "dtype=float32",
+            f"task.path={folders['rows']}", f"results={tmp_path}", "device=cpu", "max_new_tokens=12", "resamples=100",
+            "gamma=3", "engine=eager", "warmup=1", *overrides,
+        ]  # fmt: skip
+        return called(argv, tmp_path, capfd)
+
+    return call
+
+
+def test_a_sampled_run_proves_its_text(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
+    code, out, _, record = run(SAMPLED)
+    summary = record["summary"]
+    assert code == 0 and summary["lossless"]
+    assert summary["proof_tokens"] == sum(len(p["speculative"]["tokens"]) for p in record["prompts"])
+    assert abs(summary["proof_z"]) < 4 and 6e-5 < summary["proof_p"] <= 1 and summary["proof_power"] > 0
+    assert abs(summary["proof_z2"]) < 4 and abs(summary["proof_z_order"]) < 4 and summary["proof_outside"] == 0
+    assert f"proof z {summary['proof_z']:+.2f} p=" in " ".join(out.split()) and "9 times in 10" in out
+    main(["results", "--results", str(tmp_path), "--format", "csv"])
+    (row,) = csv.DictReader(io.StringIO(capfd.readouterr().out))
+    assert float(row["proof_z"]) == summary["proof_z"] and float(row["proof_power"]) == summary["proof_power"]
+    assert main(["report", "--results", str(tmp_path)]) == 0
+    assert f"z = {summary['proof_z']:+.2f}" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "keys", [(), (SAMPLED, "accept=typical"), (SAMPLED, "simulate.alpha=0.5")], ids=["T=0", "lossy", "simulated"]
+)
+def test_other_runs_have_none(run, keys: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    _, out, _, record = run(*keys)
+    assert [record["summary"][column] for column in COLUMNS] == [None] * len(COLUMNS)
+    assert "proof z" not in out and all("proof" not in prompt for prompt in record["prompts"])
+
+
+def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A rule that forgets the target's top k where something is sampled; at T = 0 it does nothing wrong."""
+
+    def wrong(p_GV, q_GV, drafted, generator):  # type: ignore[no-untyped-def]
+        verdict = accept_exact(p_GV, q_GV, drafted, generator)
+        unlikely = int(p_GV[verdict.accepted].argmin())
+        return verdict if float(p_GV.max()) == 1 else Verdict(verdict.accepted, unlikely)
+
+    monkeypatch.setattr("specbench.run.accept.accept_exact", wrong)
+    code, out, _, record = run(SAMPLED, "sampling.top_k=2")
+    summary = record["summary"]
+    assert code == 0 and summary["lossless"] is False and summary["lossy"] is False
+    assert summary["speedup_measured"] is None and summary["speedup_end_to_end"] is None
+    assert summary["proof_outside"] > 0
+    assert "NOT LOSSLESS" in out and "have no probability under the target" in out
