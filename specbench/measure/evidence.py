@@ -1,6 +1,6 @@
 """What a sampled text says of the distribution that it was drawn from: sums for the tests of `measure.proof`.
 
-One teacher-forced reading of the text by the target. Distributions are made `CHUNK` positions at a time and dropped.
+One teacher-forced reading of the text by the target and the draft. Distributions are made `CHUNK` positions at a time and dropped.
 
 A token that p gives no probability (top-k, top-p) was not drawn from p. In bf16 a pass over gamma + 1 tokens rounds
 differently from the reading, so that a token at the edge of the top k can be in for the one and out for the other.
@@ -45,9 +45,9 @@ class Evidence:
 
     tokens: int = 0
     likelihood: Sums = field(default_factory=Sums)
+    draft: Sums = field(default_factory=Sums)
     echo: Sums = field(default_factory=Sums)
     order: Sums = field(default_factory=Sums)
-    draft: Sums = field(default_factory=Sums)
     deviation: float = 0.0
     outside: int = 0
 
@@ -101,15 +101,19 @@ def _add(found: Evidence, p_LV: Tensor, q_LV: Tensor, written: Sequence[int], st
         value, variance, third, deviation = row[:4]
         if not all(map(math.isfinite, row)):
             raise FloatingPointError(NOT_FINITE)
-        so_far = found.likelihood
-        weight = so_far.sum / math.sqrt(so_far.variance) if so_far.variance > 0 else 0.0
-        weight = max(-1.0, min(1.0, weight))
-        found.echo.add(weight * value, weight**2 * variance, weight**3 * third)
-        so_far.add(value, variance, third)
+        found.likelihood.add(value, variance, third)
         found.order.add(*row[4:7])
+        found.echo.add(*_echo(found.draft, *row[7:]))
         found.draft.add(*row[7:])
         found.deviation += deviation
     return [start + index for index, inside in enumerate(inside_L1.squeeze(-1).tolist()) if not inside]
+
+
+def _echo(so_far: Sums, value: float, variance: float, third: float) -> tuple[float, float, float]:
+    """A score's value and moments, weighted by the z of what came before in the text, cut to [-1, 1]."""
+    weight = so_far.sum / math.sqrt(so_far.variance) if so_far.variance > 0 else 0.0
+    weight = max(-1.0, min(1.0, weight))
+    return weight * value, weight**2 * variance, weight**3 * third
 
 
 def _mean(p_LV: Tensor, values_LV: Tensor) -> Tensor:

@@ -1,31 +1,35 @@
-"""Was a sampled text drawn from the target? Three martingale tests, from the sums that `measure.evidence` takes.
+"""Was a sampled text drawn from the target? Four martingale tests, from the sums that `measure.evidence` takes.
 
-Let p_i be the target's standardised distribution at token x_i, after the text so far. A score f_i with
-sum_x p_i(x) f_i(x) = 0 that is fixed before x_i is drawn gives, if tokens are drawn from p, a martingale: with
+Let p_i be the target's standardised distribution at token x_i, after the text so far. A score f_i that is fixed before
+x_i is drawn and has sum_x p_i(x) f_i(x) = 0 gives a martingale if tokens are drawn from p. With
 v_i = sum_x p_i(x) f_i(x)^2,
 
     z = sum_i f_i(x_i) / sqrt(sum_i v_i)
 
-is standard normal (martingale central limit theorem), whatever the texts, their lengths and where they end. The scores:
+is then standard normal (martingale central limit theorem), whatever the texts, their lengths and where they end. The
+scores, of which the first gives `proof_z`:
 
 `likelihood`
-    f(x) = log p(x) + H(p): are tokens as likely as they should be? Sees what the draft's distribution leaves in the text.
+    f(x) = log p(x) + H(p): are tokens as likely as they should be?
+`draft`
+    f(x) = min(1, q(x) / p(x)) - beta, with the draft's q: are there as many tokens that the draft likes? What is wrong
+    in accepting, in the residual or in q moves the text towards the draft or away from it, so that this sees it in the
+    fewest tokens. It is a martingale for any q, also a wrong one.
 `echo`
-    w_i (log p(x_i) + H(p_i)), where w_i in [-1, 1] is the z of the text before x_i, clipped. A second moment: by
-    expansion of the square, z^2 of a text averages 1 only if its terms do not follow each other. Sees faults that leave
-    every mean alone, such as one random number that serves for a whole text. The clipping keeps a single unusual text
-    from deciding.
+    w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the text before x_i, cut to that range. A second
+    moment: in the square of a text's sum the products of its terms average 0. Sees faults that leave every mean alone,
+    such as one random number that serves for a whole text. The cut keeps a single unusual text from deciding.
 `order`
     f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
     distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random
     numbers that are used twice.
 
-A text fails if |z| > 4 in one of the three and the p-value agrees, that is, lies below that of 4 standard deviations
-(6.3e-5). For long texts the two say the same. For texts of few tokens the tail of log p is longer than the normal one:
-on 10 tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of the
-Pearson type III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2); with both
-conditions a right run fails less often than 1 in 10,000 for each of the three. A token that p gives no probability at
-all is a failure by itself, unless rounding explains it (`measure.evidence`).
+A text fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below that of 4 standard deviations
+(6.3e-5). For long texts the two say the same. For few tokens the tail of log p is longer than the normal tail: on 10
+tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of the Pearson type
+III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2). With both conditions a
+right run fails less often than once in 10,000 in each of the four. A token that p gives no probability at all is a
+failure by itself, unless rounding explains it (`measure.evidence`).
 
 Plain numbers only.
 """
@@ -38,11 +42,11 @@ from typing import Any
 LIMIT = 4.0
 SHOWN_IN = 0.9  # power: how often a fault of that size is found
 QUANTILE = 1.2815515655446004  # of the normal distribution, at SHOWN_IN
-SCORES = ("likelihood", "echo", "order", "draft")
+SCORES = ("likelihood", "draft", "echo", "order")
 ALMOST_NOTHING = 1e-9  # a variance below this is rounding: nothing was drawn
 COLUMNS = (
-    "proof_tokens", "proof_z", "proof_p", "proof_power", "proof_z2", "proof_p2", "proof_z_order", "proof_p_order",
-    "proof_z_draft", "proof_p_draft", "proof_outside",
+    "proof_tokens", "proof_z", "proof_p", "proof_power", "proof_z_draft", "proof_p_draft", "proof_z2", "proof_p2",
+    "proof_z_order", "proof_p_order", "proof_outside",
 )  # fmt: skip
 
 
@@ -74,21 +78,26 @@ class Proof:
 
     tokens: int
     likelihood: Statistic | None
+    draft: Statistic | None
     echo: Statistic | None
     order: Statistic | None
-    draft: Statistic | None
     power: float | None
     outside: int
 
     @property
+    def tests(self) -> tuple[Statistic | None, ...]:
+        """In the order of `SCORES`."""
+        return (self.likelihood, self.draft, self.echo, self.order)
+
+    @property
     def failed(self) -> bool:
-        return self.outside > 0 or any(test.failed for test in (self.likelihood, self.echo, self.order, self.draft) if test)
+        return self.outside > 0 or any(test.failed for test in self.tests if test is not None)
 
     def columns(self) -> dict[str, Any]:
         """What a record's summary says of it."""
-        tests = [value for test in (self.echo, self.order, self.draft) for value in (test and test.z, test and test.p)]
-        first = (self.likelihood and self.likelihood.z, self.likelihood and self.likelihood.p)
-        return dict(zip(COLUMNS, (self.tokens, *first, self.power, *tests, self.outside), strict=True))
+        (z, p), *others = [(None, None) if test is None else (test.z, test.p) for test in self.tests]
+        values = (self.tokens, z, p, self.power, *(value for pair in others for value in pair), self.outside)
+        return dict(zip(COLUMNS, values, strict=True))
 
 
 def prove(prompts: Sequence[Mapping[str, Any]]) -> Proof | None:
