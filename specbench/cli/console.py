@@ -145,10 +145,11 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
 def _proof(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     if s.get("proof_z") is None:
         return []
-    others = f"z² {s['proof_z2']:+.2f}, order {s['proof_z_order']:+.2f}" if s["proof_z2"] is not None else ""
+    others = {"draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"]}
+    seen = "".join(f", {name} {z:+.2f}" for name, z in others.items() if z is not None)
     return [
-        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}; {others}; all standard normal if drawn from the target"),
-        ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown, 9 times in 10"),
+        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; beyond ±4 the text is not the target's"),
+        ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
     ]
 
 
@@ -218,10 +219,17 @@ def remarks(s: dict[str, Any]) -> list[str]:
 def _disproof(s: dict[str, Any]) -> str:
     """Why sampled texts are not the target's own."""
     if s["proof_outside"]:
-        seen = f"{s['proof_outside']} of {s['proof_tokens']} tokens have no probability under the target"
+        seen = f"{s['proof_outside']} of {s['proof_tokens']} sampled tokens have no probability under the target"
     else:
-        seen = f"|z| of {s['proof_tokens']} sampled tokens is above 4"
-    return f"NOT LOSSLESS: {seen}, so they were not drawn from it and no speed is given; please report this"
+        z = {
+            "z": s["proof_z"],
+            "draft": s["proof_z_draft"],
+            "second moment": s["proof_z2"],
+            "order": s["proof_z_order"],
+        }
+        worst = max(z, key=lambda name: abs(z[name] or 0.0))
+        seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
+    return f"NOT LOSSLESS: {seen}: the text was not drawn from the target, so no speed is given; please report this"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -1,11 +1,12 @@
 """What a sampled text says of the distribution that it was drawn from: sums for the tests of `measure.proof`.
 
-One teacher-forced reading of the text by the target and the draft. Distributions are made `CHUNK` positions at a time and dropped.
+One teacher-forced reading of the text by the target and the draft. Distributions are made `CHUNK` positions at a time
+and dropped.
 
 A token that p gives no probability (top-k, top-p) was not drawn from p. In bf16 a pass over gamma + 1 tokens rounds
 differently from the reading, so that a token at the edge of the top k can be in for the one and out for the other.
-Such a token is put down to rounding as at T = 0 (`measure.lossless`): the position is computed in two ways, and rounding
-explains the token if logits that move by that noise let it in. It then counts with the lowest probability that p has.
+As at T = 0 (`measure.lossless`) the position is then computed in two ways, and rounding explains the token if logits
+that move by that noise let it in. It counts with the lowest probability that p has.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
@@ -55,11 +56,8 @@ class Evidence:
         return asdict(self)
 
 
-def evidence(
-    target: Model, draft: Draft, prompt: Prompt, written: Sequence[int], sampling: Sampling
-) -> Evidence:
-    """The sums along `written`, which follows `prompt` and is said to be drawn from the target under `sampling` (T > 0),
-    with the help of `draft`.
+def evidence(target: Model, draft: Draft, prompt: Prompt, written: Sequence[int], sampling: Sampling) -> Evidence:
+    """The sums along `written`, which follows `prompt` and was sampled (T > 0) by speculative decoding with `draft`.
 
     Raises FloatingPointError where a distribution is not finite.
     """
@@ -91,7 +89,8 @@ def _add(found: Evidence, p_LV: Tensor, q_LV: Tensor, written: Sequence[int], st
     place_LV = p_LV.cumsum(-1).sub_(p_LV / 2).sub_(0.5)
     cube_LV = p_LV**3
     # The uniform number has variance 1/12 and third moment 0; within the share p of a token it varies by p^2 / 12.
-    order = [place_LV.gather(-1, at_L1), (1 - cube_LV.sum(-1, keepdim=True)) / 12, -(place_LV * cube_LV).sum(-1, True) / 4]
+    spread_L1, lean_L1 = (1 - cube_LV.sum(-1, keepdim=True)) / 12, -(place_LV * cube_LV).sum(-1, keepdim=True) / 4
+    order = [place_LV.gather(-1, at_L1), spread_L1, lean_L1]
     del place_LV, cube_LV
     # Where p is 0 nothing is accepted; the token was written all the same, at the edge of the support.
     kept_LV = torch.where(possible_LV, q_LV / p_LV, (q_LV > 0).to(p_LV.dtype)).clamp(max=1)

@@ -34,8 +34,8 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
 
 
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
-    """Sampled texts cannot be compared token by token. The same loop at T = 0 can, and must agree first: a cache that is
-    off by one shows in a few tokens here, where `measure.proof` needs hundreds of a sampled text."""
+    """Decode two prompts at T = 0, where texts can be compared token by token: a cache that is off by one shows in few
+    tokens, where the proof of a sampled text (`measure.proof`) needs hundreds."""
     spec = replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         baseline, ours = decode_both(config, parts, spec, index)
@@ -49,8 +49,8 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
 
 
 def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
-    """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0), and
-    what the sampled text says of its distribution (T > 0, `proof`).
+    """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0),
+    and what the sampled text says of its distribution (T > 0, `proof`).
 
     Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
