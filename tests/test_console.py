@@ -40,7 +40,7 @@ def test_a_clean_run_needs_no_remark() -> None:
             | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
             "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (checking) + 0.00 (accepting) target steps",
         ),
-        ({"prompts_cut": 7}, "7 of 40 prompts are the beginning of a text: task.max_source_tokens"),
+        ({"prompts_cut": 7}, "7 of 40 prompts hold only a part of their text: task.max_source_tokens"),
         ({"prompts": 4}, "4 prompts are few"),
     ],
 )

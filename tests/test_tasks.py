@@ -62,9 +62,22 @@ def test_a_folder_of_text_shards_for_unconditional_text(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("bad.jsonl", b'{"en": "a"\n', r"bad\.jsonl, line 1: not a JSON object"),
-        ("bad.jsonl", b'{"en": "a", "de": "b"}\n[1]\n', r"bad\.jsonl, line 2: not a JSON object but list"),
-        ("bad.jsonl", b'{"en": "a", "german": "b"}\n', r"row 1: no text in field 'de' \(it has en, german\)"),
-        ("bad.jsonl", b'{"en": "a", "de": 5}\n', "row 1: no text in field 'de'"),
+        ("bad.jsonl", b'{"en": "a", "de": "b"}\n[1]\n', r"bad\.jsonl, line 2: not a JSON object but a list"),
+        (
+            "bad.jsonl",
+            b'{"en": "a", "german": "b"}\n',
+            r"bad\.jsonl, line 1: no field 'de' \(it has en, german\); .*"
+            r"task\.source_field= and task\.reference_field=; task=prompts takes prompts without references",
+        ),
+        ("bad.jsonl", b'\n{"en": "a", "de": 5}\n', r"bad\.jsonl, line 2: field 'de' holds the number 5, not text"),
+        ("bad.jsonl", b'{"en": null, "de": "b"}\n', "line 1: field 'en' holds null, not text"),
+        ("bad.jsonl", b'{"en": true, "de": ["b"]}\n', "line 1: field 'de' holds a list, not text"),
+        ("bad.txt", b"a dog\n", r"bad\.txt, line 1: no field 'de' \(it has text\)"),
+        ("bad.csv", b"en,german\na,b\n", r"bad\.csv, line 2: no field 'de' \(it has en, german\)"),
+        ("bad.csv", b"en,de\na,b,c\n", r"bad\.csv, line 2: 3 values, and line 1 names 2 fields \(en, de\); put text"),
+        ("bad.csv", b"en,,\na,b,c\n", r"bad\.csv, line 1: must name the fields, each differently"),
+        ("bad.csv", b'en,de\n"a"b,c\n', r"bad\.csv, line 2: not CSV"),
+        ("bad.csv", b"", "there is no row in it"),
         ("bad.jsonl", b"", "there is no row in it"),
         ("bad.jsonl", b'{"en": "\xff\xfe"}\n', "not UTF-8 text"),
     ],
@@ -72,6 +85,42 @@ def test_a_folder_of_text_shards_for_unconditional_text(tmp_path: Path) -> None:
 def test_bad_files_are_named_with_the_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=said):
         task(written(tmp_path, name, content)).examples(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.jsonl", b"\xef\xbb\xbf" + ROWS),
+        ("rows.jsonl.gz", b"\xef\xbb\xbf" + ROWS),
+        ("rows.ndjson", ROWS),
+        ("rows.csv", b"en,de\r\na dog,ein Hund\r\n\r\na cat,eine Katze\r\n"),
+        ("rows.csv.gz", b'\xef\xbb\xbfen,note,de\n"a dog","1,5",ein Hund\na cat,,eine Katze\n'),
+        ("rows.csv", b"en;de\na dog;ein Hund\na cat;eine Katze\n"),
+        ("rows.tsv", b"de\ten\nein Hund\ta dog\neine Katze\ta cat\n"),
+    ],
+)
+def test_the_same_rows_in_each_format(tmp_path: Path, name: str, content: bytes) -> None:
+    examples = task(written(tmp_path, name, content), prefix="").examples(None)
+    assert [(e.prompt, e.reference) for e in examples] == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
+
+
+def test_a_value_of_a_csv_file_may_hold_lines_and_be_long(tmp_path: Path) -> None:
+    long = "word " * 50_000
+    content = f'en,de\n"two\nlines",x\n"{long}",y\n"broken\nrow"\n'.encode()
+    file = written(tmp_path, "rows.csv", content)
+    assert [e.prompt for e in task(file, prefix="").examples(2)] == ["two\nlines", long]
+    with pytest.raises(UserError, match=r"rows\.csv, line 6: 1 values"):
+        task(file).examples(None)
+
+
+def test_a_bad_row_of_the_training_text_names_that_file(tmp_path: Path) -> None:
+    rows, train = (
+        written(tmp_path, "rows.jsonl", ROWS),
+        written(tmp_path, "train.jsonl", b'{"en": "a", "german": "b"}\n'),
+    )
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1: no field 'de' \(it has en, german\)") as error:
+        list(task(rows, train_path=str(train)).training_text())
+    assert "rows.jsonl" not in str(error.value) and "task.path" not in str(error.value)
 
 
 def test_a_broken_gzip_file(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def remarks(s: dict[str, Any]) -> list[str]:
         )
     if s.get("prompts_cut"):
         lines.append(
-            f"{s['prompts_cut']} of {s['prompts']} prompts are the beginning of a text: task.max_source_tokens"
+            f"{s['prompts_cut']} of {s['prompts']} prompts hold only a part of their text: task.max_source_tokens"
         )
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"{s['prompts']} prompts are few: the intervals are rough")

@@ -79,6 +79,8 @@ def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
     if kind.inside:
         return "–", f"{group}.path=FOLDER, made by specbench train", note
     hub = choice.get("hub")
+    if not hub and group == "task":
+        return "yes", "task.path=FILE", note
     if not hub or hub == "???":
         return "–", f"{group}.hub=ID {group}.revision=COMMIT", note
     cached = _task_is_cached(hub) if group == "task" else _model_is_cached(hub, choice.get("revision"))

@@ -45,7 +45,7 @@ def to_stderr(text: str) -> None:
 
 def dashed(argv: Sequence[str]) -> list[str]:
     """`results=r` as `--results=r`."""
-    return [f"--{word}" if re.match(r"[a-z-]+=", word) else word for word in argv]
+    return [f"--{word}" if re.match(r"[a-z][a-z-]*=", word) else word for word in argv]
 
 
 def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:

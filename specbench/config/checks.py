@@ -157,7 +157,12 @@ def _check_task(task: TaskConfig) -> None:
     for key, path in (("task.path", task.path), ("task.train_path", task.train_path)):
         require(path is None or Path(path).exists(), key, path, "a file or folder; there is none of that name")
     if task.path is None and task.hub is None and task.shipped is None:
-        raise UserError("task: set task.path=FILE.jsonl[.gz]")
+        raise UserError(f"task={task.name}: set task.path=FILE, a file of rows (.jsonl, .csv, .txt, .gz or not)")
+    if task.chat_template and task.source_field is None:
+        raise UserError(
+            f"task.chat_template=true: task={task.name} gives the beginning of a text, which no template asks for; "
+            "use task=prompts, or set task.source_field="
+        )
     require(task.rows_per_prompt >= 1, "task.rows_per_prompt", task.rows_per_prompt, "at least 1")
     require(task.max_source_tokens >= 1, "task.max_source_tokens", task.max_source_tokens, "at least 1")
     require(task.train_limit >= 1, "task.train_limit", task.train_limit, "at least 1")

@@ -58,7 +58,7 @@ class TaskConfig:
     """Where prompts and references come from."""
 
     name: str = key(MISSING, "the name in tables")
-    path: str | None = key(None, "own rows: FILE.jsonl[.gz], FILE.txt[.gz], or a folder of text shards")
+    path: str | None = key(None, "own rows: FILE.jsonl, .csv, .tsv or .txt, .gz or not, or a folder of these")
     train_path: str | None = key(None, "own training text for n-gram and retrieval drafts, same fields")
     hub: str | None = key(None, "a data set on the hub, OWNER/NAME")
     subset: str | None = key(None, "its configuration")
@@ -68,10 +68,15 @@ class TaskConfig:
     shipped: str | None = key(None, "a file of rows that comes with this project")
     train_shipped: str | None = key(None, "a file of training rows that comes with this project")
     source_field: str | None = key(None, "the field of a row that goes into the prompt; unset: unconditional text")
-    reference_field: str = key(MISSING, "the field that quality is measured against and that n-grams are fitted on")
+    reference_field: str | None = key(
+        None, "the field that quality is measured against and that n-grams are fitted on; unset: no reference"
+    )
     rows_per_prompt: int = key(1, "rows joined into one prompt and one reference, for texts longer than a sentence")
     prefix: str = key("", "put before the source")
     suffix: str = key("", "put after the source for decoder-only models, to show where the answer begins")
+    chat_template: bool | None = key(
+        None, "true: prompts go into the target's chat template; unset: only rows with messages do"
+    )
     prompt_words: int | None = key(None, "unconditional tasks: words of the text given; unset: 0, or 4 at T=0")
     max_source_tokens: int = key(512, "longer prompts are cut to this many tokens")
     train_limit: int = key(100_000, "rows of training text that n-gram drafts are fitted on")

@@ -56,6 +56,3 @@ class WordNumbers:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return " ".join(map(str, ids))
-
-    def convert_ids_to_tokens(self, token: int) -> str:
-        return str(token)

@@ -1,11 +1,13 @@
 """Tokens: text to prompts and back, and whether two models speak of the same tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import UserError
 from specbench.files import json_digest
 from specbench.models.base import Prompt
+
+Message = Mapping[str, str]  # 'role' and 'content', as chat templates read them
 
 
 class Vocabulary:
@@ -24,25 +26,56 @@ class Vocabulary:
         self.size = max(self.tokens.values()) + 1
 
     def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
-        """`text` as a prompt, cut to `max_source_tokens`. `suffix` goes behind the cut, for decoder-only models."""
-        if self.is_encoder_decoder:
-            source, cut = self._beginning(text, max_source_tokens)
-            return Prompt(tuple(source), (self.start,), cut)
-        if not text:
-            return Prompt((), (self.start,))
-        behind = self.tokenizer(suffix, add_special_tokens=False).input_ids if suffix else []
-        room = max(1, max_source_tokens - len(behind))
-        before, cut = self._beginning(text, room)
-        return Prompt((), (*before, *behind), cut)
+        """`text` as a prompt of at most `max_source_tokens` tokens.
 
-    def _beginning(self, text: str, room: int) -> tuple[list[int], bool]:
-        """At most `room` tokens of `text`, and whether there are more."""
-        ids: list[int] = self.tokenizer(text, truncation=True, max_length=room).input_ids
-        return ids, len(ids) >= room and len(self.tokenizer(text, truncation=False, verbose=False).input_ids) > room
+        Of a longer text an encoder reads the beginning, and so does a decoder-only model where a `suffix` follows,
+        which is never cut. Without a suffix a decoder-only model continues the text's end, which is kept.
+        """
+        if not text and not self.is_encoder_decoder:
+            return Prompt((), (self.start,))
+        ids = self._tokenize(text)
+        if self.is_encoder_decoder:
+            # Not ids[:room]: what the tokenizer puts at the end of a text stays there when it cuts.
+            cut: list[int] = self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids
+            return Prompt(tuple(cut), (self.start,), len(ids) > len(cut))
+        if not suffix:
+            return Prompt((), self._end(ids, max_source_tokens) or (self.start,), len(ids) > max_source_tokens)
+        after = self._tokenize(suffix, add_special_tokens=False)
+        room = max(1, max_source_tokens - len(after))
+        return Prompt((), (*ids[:room], *after), len(ids) > room)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer says how a conversation is written."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
+        """A conversation in the tokenizer's chat template, up to where the answer begins; of a longer one, the end.
+
+        Raises:
+            jinja2.TemplateError: the template refuses these messages.
+        """
+        text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        ids = self._tokenize(text, add_special_tokens=False)  # the template has written them
+        kept, cut = self._end(ids, max_source_tokens), len(ids) > max_source_tokens
+        return Prompt(kept, (self.start,), cut) if self.is_encoder_decoder else Prompt((), kept, cut)
+
+    def _tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = self.tokenizer(
+            text, truncation=False, verbose=False, add_special_tokens=add_special_tokens
+        ).input_ids
+        return ids
+
+    def _end(self, ids: list[int], room: int) -> tuple[int, ...]:
+        """The last `room` tokens, the first of which is the token that begins every text, where `ids` begin with it."""
+        if len(ids) <= room:
+            return tuple(ids)
+        begins_text = ids[0] == self.tokenizer.bos_token_id and ids.count(ids[0]) == 1
+        return (ids[0], *ids[len(ids) - room + 1 :]) if begins_text else tuple(ids[len(ids) - room :])
 
     def ids(self, text: str) -> list[int]:
         """`text` as a model would write it: its tokens and the end of sequence."""
-        ids: list[int] = self.tokenizer(text, truncation=False, verbose=False).input_ids
+        ids = self._tokenize(text)
         if self.is_encoder_decoder:
             return ids
         ids = ids[1:] if ids and ids[0] == self.start else ids
@@ -54,19 +87,31 @@ class Vocabulary:
         return decoded
 
     def pieces(self, tokens: Iterable[int]) -> dict[int, str]:
-        """Each token as it stands in a text, the space before a new word included; for showing tokens one by one."""
-        words_are_bare = any(token.startswith("##") for token in self.tokens)  # WordPiece marks what continues a word
+        """Each token as it stands inside a text, with the space before a new word; for showing tokens one by one.
+
+        The tokenizer's own decoder says it, of the token after a word: what it writes more than for the word alone.
+        """
+        word = next((token for token in range(self.size) if _is_word(self._decode([token]))), None)
+        before = "" if word is None else self._decode([word])
         pieces = {}
         for token in sorted(set(tokens)):
-            name = self.tokenizer.convert_ids_to_tokens(token)
-            text = self.tokenizer.decode([token]).removeprefix("##")
-            begins_word = name.startswith(("▁", "Ġ")) or (words_are_bare and not name.startswith("##"))
-            pieces[token] = f" {text.lstrip(' ')}" if begins_word else text
+            after = "" if word is None else self._decode([word, token])
+            follows = bool(before) and after.startswith(before)
+            pieces[token] = after.removeprefix(before) if follows else self._decode([token])
         return pieces
+
+    def _decode(self, tokens: list[int]) -> str:
+        decoded: str = self.tokenizer.decode(tokens)
+        return decoded
 
     def fingerprint(self) -> str:
         """A name for the token map, equal for equal maps."""
         return json_digest(sorted(self.tokens.items()), 16)
+
+
+def _is_word(text: str) -> bool:
+    """Whether nothing that a decoder does between two tokens changes `text`."""
+    return text.isascii() and text.isalnum()
 
 
 def require_same_vocabulary(

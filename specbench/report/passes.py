@@ -9,6 +9,9 @@ from typing import Any, Literal
 from specbench.errors import UserError
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the token behind a fully accepted draft
+# End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.
+ENDS = ("</s>", "<eos>", "<end_of_turn>", "[SEP]", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>",
+        "<|end|>")  # fmt: skip
 PER_LINE = 106  # characters of a line, what came before included
 
 
@@ -80,4 +83,4 @@ def _plain(texts: dict[str, str], token: int) -> str:
     text = texts[str(token)].replace("\n", "⏎")
     if not text.strip():
         return "␣" * max(1, len(text))
-    return "▪" if text.strip() in ("</s>", "<|endoftext|>", "[SEP]") else text
+    return "▪" if text.strip() in ENDS else text

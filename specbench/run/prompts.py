@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from jinja2 import TemplateError
+
 from specbench.config import RunConfig
 from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
@@ -41,25 +43,53 @@ def encode_tasks(
 
 def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -> Iterator[str]:
     """The task and its number of prompts in a line, and a line for each thing that changes what is measured."""
-    task, prompts = config.task, encoded.prompts
-    yield f"task {task.name}, {len(prompts)} prompt{'' if len(prompts) == 1 else 's'}"
+    task, target, number = config.task, name_of(config.target), len(encoded.prompts)
+    in_template = any(example.messages for example in encoded.examples)
+    yield (
+        f"task {task.name}, {number} prompt{'' if number == 1 else 's'}"
+        f"{', in the chat template of the target' if in_template else ''}"
+    )
     if encoded.probe_prompts:
         yield f"gamma={config.gamma} is probed on {len(encoded.probe_prompts)} more, which are not measured"
-    cut = sum(prompt.cut for prompt in prompts)
-    if cut:
-        yield f"{cut} of {len(prompts)} prompts were cut to {task.max_source_tokens} tokens (task.max_source_tokens)"
-    if task.metric is not None and not vocabulary.is_encoder_decoder and config.simulate.alpha is None:
+    if cut := sum(prompt.cut for prompt in encoded.prompts):
+        beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
         yield (
-            f"target={name_of(config.target)} is decoder-only and has no chat template: unless it was trained for "
-            f"task={task.name}, its texts do not answer the prompts and {task.metric} means nothing; "
-            "task=lm-mini or task=lm1b gives it text to continue"
+            f"{cut} of {number} prompts were cut to {task.max_source_tokens} tokens (task.max_source_tokens), "
+            f"which are their {'beginning' if beginning else 'end'}"
+        )
+    if task.path is not None and any(example.shortened for example in encoded.examples):
+        yield (
+            f"task.prompt_words={task.prompt_words}: of each row of {task.path} only that many words are the prompt; "
+            "task=prompts gives whole rows"
+        )
+    asks = task.source_field is not None and not in_template and config.simulate.alpha is None
+    if asks and vocabulary.has_chat_template and task.chat_template is None:
+        yield (
+            f"target={target} has a chat template, and these prompts are plain text: task.chat_template=true puts them "
+            "into it; with false they are meant to be plain, and this line goes away"
+        )
+    elif asks and task.metric is not None and not vocabulary.is_encoder_decoder and not vocabulary.has_chat_template:
+        yield (
+            f"target={target} is decoder-only and has no chat template: unless it was trained for task={task.name}, "
+            f"its texts do not answer the prompts and {task.metric} means nothing; task=lm-mini or task=lm1b gives it "
+            "text to continue"
         )
 
 
 def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:
-    if config.task.source_field is not None and not example.prompt.removeprefix(config.task.prefix).strip():
+    task = config.task
+    where = f"task={task.name}, row {example.index + 1}"
+    if task.source_field is not None and not example.prompt.removeprefix(task.prefix).strip():
+        raise UserError(f"{where}: the prompt is empty (field '{task.source_field}')")
+    if not example.messages:
+        return vocabulary.prompt(example.prompt, task.suffix, task.max_source_tokens)
+    if not vocabulary.has_chat_template:
         raise UserError(
-            f"task={config.task.name}, row {example.index + 1}: the prompt is empty "
-            f"(field '{config.task.source_field}')"
+            f"target={name_of(config.target)}: its tokenizer has no chat template, which "
+            + ("task.chat_template=true needs" if task.chat_template else f"the messages of {where} need")
+            + "; use plain prompts, or a chat model"
         )
-    return vocabulary.prompt(example.prompt, config.task.suffix, config.task.max_source_tokens)
+    try:
+        return vocabulary.chat(example.messages, task.max_source_tokens)
+    except TemplateError as error:
+        raise UserError(f"{where}: the chat template of {name_of(config.target)} refuses it: {error}") from error

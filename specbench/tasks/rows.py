@@ -1,19 +1,45 @@
-"""Rows from files: JSON lines, plain text, or a folder of either, gzip or not. Errors name the file and the line."""
+"""Rows from files: JSON lines, CSV, plain text, or a folder of these, gzip or not. Errors name file and line."""
 
+import csv
 import gzip
+import itertools
 import json
+import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from specbench.errors import UserError
 
 TEXT_FIELD = "text"  # what a line of a plain text file is called
+JSON, CSV = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv")
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file, or of all files of a folder in the order of their names."""
+@dataclass(frozen=True)
+class Row:
+    """The fields of a row, and `where` it stands: the file and its line."""
+
+    where: str
+    fields: dict[str, Any]
+
+    def text(self, name: str, way_out: str) -> str:
+        """The text in the field `name`. Raises UserError, which ends in `way_out`, where there is no text in it."""
+        value = self.fields.get(name)
+        if isinstance(value, str):
+            return value
+        if name in self.fields:
+            raise UserError(f"{self.where}: field '{name}' holds {_described(value)}, not text; {way_out}")
+        raise UserError(f"{self.where}: no field '{name}' (it has {', '.join(sorted(self.fields))}); {way_out}")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, or of all files of a folder in the order of their names.
+
+    The name says the format: .jsonl, .json or .ndjson is an object a line; .csv or .tsv names its fields in the first
+    line; of any other file each line is a row with the field `text`. A byte order mark is left out.
+    """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         if not files:
@@ -21,25 +47,58 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         for file in files:
             yield from read_rows(file)
         return
-    is_json = ".jsonl" in path.name or ".json" in path.suffixes
+    suffixes = path.suffixes
+    if any(suffix in JSON for suffix in suffixes):
+        yield from _json_rows(path)
+    elif any(suffix in CSV for suffix in suffixes):
+        yield from _csv_rows(path, is_tsv=".tsv" in suffixes)
+    else:
+        for number, line in enumerate(_lines(path), start=1):
+            if line.strip():
+                yield Row(f"{path}, line {number}", {TEXT_FIELD: line.rstrip("\n")})
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        if not is_json:
-            yield {TEXT_FIELD: line.rstrip("\n")}
-            continue
+        where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            fields = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not a JSON object ({error.msg})") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: not a JSON object but {type(row).__name__}")
-        yield row
+            raise UserError(f"{where}: not a JSON object on one line ({error.msg})") from error
+        if not isinstance(fields, dict):
+            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+        yield Row(where, fields)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _csv_rows(path: Path, is_tsv: bool) -> Iterator[Row]:
+    lines = _lines(path, newline="")
+    first = next(lines, "")
+    # Spreadsheets write semicolons where the comma is the decimal sign.
+    delimiter = "\t" if is_tsv else ";" if ";" in first and "," not in first else ","
+    csv.field_size_limit(sys.maxsize)  # an article may be longer than the module's 131,072 characters
+    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
     try:
-        with _open(path) as lines:
+        names = next(reader, [])
+        if len(set(names)) < len(names) or not all(names):
+            raise UserError(f"{path}, line 1: must name the fields, each differently (it has {', '.join(names)})")
+        for values in reader:
+            where = f"{path}, line {reader.line_num}"
+            if values and len(values) != len(names):
+                raise UserError(
+                    f"{where}: {len(values)} values, and line 1 names {len(names)} fields ({', '.join(names)}); "
+                    f"put text that holds {delimiter!r} in double quotes"
+                )
+            if values:
+                yield Row(where, dict(zip(names, values, strict=True)))
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    try:
+        with _open(path, newline) as lines:
             yield from lines
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block: {error.reason})") from error
@@ -49,7 +108,16 @@ def _lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _open(path: Path) -> IO[str]:
+def _open(path: Path, newline: str | None) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return open(path, encoding="utf-8")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
+    return open(path, encoding="utf-8-sig", newline=newline)
+
+
+def _described(value: Any) -> str:
+    """'the number 3', 'a list': what a JSON value is."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else "a string"

@@ -26,7 +26,7 @@ NEAR_COPY = 0.8
 
 def read(where: str) -> Iterator[Row]:
     """The rows of a file or of a folder of shards; a line of plain text is a row with the field `text`."""
-    return read_rows(Path(resolve(where)))
+    return (row.fields for row in read_rows(Path(resolve(where))))
 
 
 def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | None = None) -> list[Row]:

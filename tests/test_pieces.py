@@ -1,0 +1,110 @@
+"""Tokens shown one by one add up to the text, whatever kind of decoder writes it."""
+
+import json
+
+import pytest
+from networks import tokenizer as words_alone
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from specbench.config import ModelConfig
+from specbench.models import Vocabulary
+from specbench.models.load import load_tokenizer
+from specbench.report.passes import lines
+
+TEXTS = ["## The old dog\n\n## runs, and the small cats run. ###", "The dogs running: an old tree, über das Haus!"] * 8
+SHOWN = "The small dogs run: ## an old tree, and the cats run über das Haus"
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def byte_level() -> Tokenizer:
+    """As GPT-2, Llama 3, Qwen and SmolLM2; a token of two hashes is a heading of Markdown, no word's continuation."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet))
+    return made
+
+
+def unigram() -> Tokenizer:
+    """As T5."""
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=["<unk>"], unk_token="<unk>")
+    made.train_from_iterator([*TEXTS, SHOWN], trainer)
+    return made
+
+
+def wordpiece() -> Tokenizer:
+    """As BERT: '##' marks what continues a word."""
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.decoder = decoders.WordPiece(cleanup=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]"])
+    made.train_from_iterator([*TEXTS, SHOWN], trainer)
+    return made
+
+
+def byte_fallback() -> Tokenizer:
+    """As Llama 2: characters that are no token are written in bytes."""
+    made = Tokenizer(models.BPE())
+    trained = Tokenizer(models.BPE())
+    for one in (made, trained):
+        one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trained.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=120))
+    described = json.loads(trained.to_str())
+    vocabulary = {name: number for number, name in enumerate([*BYTES, *described["model"]["vocab"]])}
+    merges = [tuple(merge) for merge in described["model"]["merges"]]
+    made.model = models.BPE(vocabulary, merges, byte_fallback=True)
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return made
+
+
+KINDS = {"byte-level": byte_level, "unigram": unigram, "wordpiece": wordpiece, "byte fallback": byte_fallback}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_add_up_to_the_text(kind: str) -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=KINDS[kind](), eos_token="</s>")
+    vocabulary = Vocabulary(made, 0, is_encoder_decoder=False)
+    assert (kind == "unigram") or any(name.startswith("##") for name in vocabulary.tokens)
+    ids = made(SHOWN, add_special_tokens=False).input_ids
+    pieces = vocabulary.pieces(ids)
+    shown = "".join(pieces[token] for token in ids)
+    assert shown.strip() == vocabulary.text(ids).strip()
+    assert " small" in shown and " old" in shown and "dogs" in shown
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "byte fallback"])
+def test_a_character_of_several_tokens_is_not_lost_to_its_neighbours(kind: str) -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=KINDS[kind](), eos_token="</s>")
+    vocabulary = Vocabulary(made, 0, is_encoder_decoder=False)
+    ids = made("an old 💡 tree", add_special_tokens=False).input_ids
+    pieces = vocabulary.pieces(ids)
+    shown = "".join(pieces[token] for token in ids).strip()
+    assert shown.startswith("an old ") and shown.endswith(" tree")
+
+
+def test_whole_words_and_the_models_that_ship() -> None:
+    plain = Vocabulary(words_alone(with_end=False), 0, is_encoder_decoder=False)
+    ids = plain.tokenizer("the old dog sees a cat").input_ids
+    assert "".join(plain.pieces(ids)[token] for token in ids) == " the old dog sees a cat"
+    for name in ("t5-mini", "gpt-mini"):
+        shipped = load_tokenizer(ModelConfig(shipped=name), "target")
+        ids = shipped.ids("The old man sees the sea, and runs.")
+        shown = "".join(shipped.pieces(ids)[token] for token in ids)
+        assert " old man sees the sea, and runs." in shown
+
+
+def test_show_has_the_spaces() -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=byte_level(), eos_token="</s>")
+    vocabulary = Vocabulary(made, 0, is_encoder_decoder=False)
+    ids = made("the small dogs", add_special_tokens=False).input_ids
+    passes = [{"drafted": 0, "accepted": 0, "emitted": 1, "tokens": []} for _ in ids]
+    record = {"run_id": "r", "pieces": {str(token): text for token, text in vocabulary.pieces(ids).items()}}
+    rows = lines(record, {"speculative": {"tokens": ids, "passes": passes}})
+    assert rows[-1].before + "".join(piece.text for piece in rows[-1].pieces) == "the small dogs"
