@@ -31,7 +31,9 @@ def job(composed: DictConfig, form: str = "table") -> None:
     try:
         config = to_schema(composed, RunConfig)
         check(config)
-        result = decode(config, form)
+        result = decode(config)
+        if result is not None:
+            show(result, form)
     except (UserError, MachineError) as error:
         sweep_log.add(code=fail(str(error), error.exit_code), error=error_line(error), keys=keys)
     except BrokenPipeError:  # nobody reads on: not an error of the job
@@ -62,7 +64,7 @@ def shared_models() -> Iterator[None]:
         _sharing, _models = False, None
 
 
-def decode(config: RunConfig, form: str) -> "Result | None":
+def decode(config: RunConfig) -> "Result | None":
     """Run a checked config; the result, or None in a process that only lends its device."""
     from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.run import SharedModels, execute, follow, rank
@@ -75,10 +77,16 @@ def decode(config: RunConfig, form: str) -> "Result | None":
             follow(config, silent, _models)
         return None
     with Screen(sys.stderr) as screen:
-        result = execute(config, screen, _models)
+        return execute(config, screen, _models)
+
+
+def show(result: "Result", form: str) -> None:
+    """A finished run: a line in a sweep, whose table follows; else its numbers in `form`."""
+    from specbench.cli.console import Screen
+
+    screen = Screen(sys.stderr)
     if sweep_log.in_sweep():
         screen.line(result)
     else:
         row = {"run_id": result.record["run_id"], **result.record["summary"]}
         print_records(form, [row], lambda: screen.show(result))
-    return result
