@@ -20,7 +20,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
-from specbench.config.names import task_label
+from specbench.config.names import own_weights, task_label
 from specbench.environment import environment, hardware
 from specbench.files import json_digest, write_atomically
 from specbench.measure.agreement import Agreement, agreements
@@ -142,7 +142,7 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
         alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
         row = {
             "target": name_of(config.target), "draft": candidate.draft,
-            "task": task_label(config.task.name, config.task.path),
+            "task": task_label(config.task.name, config.task.path), "own_weights": own_weights(asdict(config)),
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
             "accept": candidate.rule, "lossy": candidate.lossy is not None,
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),

@@ -1,8 +1,25 @@
 """What tables call the parts of a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def task_label(name: str, path: str | None) -> str:
     """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""
     return name if path is None else f"{name} ({Path(path).name})"
+
+
+def own_weights(config: Mapping[str, Any]) -> str:
+    """Of 'target' and 'draft' in a frozen config those with a folder in the place of what their name stands for.
+
+    `target=t5-xxl target.path=FOLDER` is called t5-xxl, and may be any model. A choice that is a folder by itself, such
+    as `gpt-97m`, is what its name says.
+    """
+    parts = {part: config.get(part) or {} for part in ("target", "draft")}
+    named = [
+        part
+        for part, model in parts.items()
+        if model.get("path") is not None and (model.get("hub") is not None or model.get("shipped") is not None)
+    ]
+    return " ".join(named)

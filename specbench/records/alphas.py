@@ -16,7 +16,7 @@ from specbench.records.frame import Records, measured
 Row = dict[str, Any]
 COLUMNS = [
     "target", "draft", "task", "temperature", "top_k", "top_p", "prompts", "tokens", "alpha", "alpha_low", "alpha_high",
-    "lenience", "c", "dtype", "hardware", "simulated", "created", "run_id",
+    "lenience", "c", "dtype", "hardware", "simulated", "created", "run_id", "own_weights",
 ]  # fmt: skip
 
 

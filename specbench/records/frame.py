@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.config.kinds import beyond_the_paper
+from specbench.config.names import own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.identity import config_digest
 from specbench.records.store import Head
@@ -16,7 +17,7 @@ MACHINE = ["hardware", "dtype", "engine", "simulated"]
 CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; the newest stands for them
 METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}  # what tables call a score
 EXPECTED = [
-    *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting",
+    *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting", "own_weights",
     "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
@@ -102,7 +103,8 @@ def date(created: object) -> str:
 def _row(head: Head) -> dict[str, Any]:
     digests = {"config": config_digest(head.config), "setting": config_digest(head.config, "gamma")}
     # A record without a config stands for no other.
-    return head.row | (digests if head.config else dict.fromkeys(digests, head.run_id))
+    own = {"own_weights": own_weights(head.config)}
+    return head.row | own | (digests if head.config else dict.fromkeys(digests, head.run_id))
 
 
 def _where(frame: pd.DataFrame) -> list[str]:

@@ -1,5 +1,6 @@
 """What the paper printed (`experiments/paper.yaml`), and what fills each of its tables and figures."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,22 @@ def label(name: str) -> str:
     """A model or task as the paper writes it, where it has it; else our own name."""
     names: dict[str, str] = paper()["names"]
     return names.get(name, name)
+
+
+def checkpoint(name: str, own: bool = False) -> str:
+    """Our model `name` with its size, where it stands in for one of the paper's: 't5-xxl (T5 1.0 11B)'. `own`: the run
+    read its weights from a folder of the user's."""
+    checkpoints: dict[str, str] = paper()["checkpoints"]
+    if name not in checkpoints:
+        return name
+    return f"{name} ({'own weights' if own else checkpoints[name]})"
+
+
+def checkpoints(row: Mapping[str, Any]) -> dict[str, str]:
+    """Our models of a row that has `target`, `draft` and, where a record fills it, `own_weights`."""
+    own = row.get("own_weights")
+    parts = own.split() if isinstance(own, str) else []  # a row without a record has none
+    return {part: checkpoint(row[part], part in parts) for part in ("target", "draft")}
 
 
 def fill(name: str) -> str:

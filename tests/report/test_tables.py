@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from made_records import make
 
 from specbench.cli import main
@@ -14,8 +15,14 @@ from specbench.config import conf_dir
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, one_sample
 from specbench.records.kept import keep
+from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
+
+
+def config_note(name: str) -> str:
+    note: str = yaml.safe_load((conf_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8"))["note"]
+    return " ".join(note.split())
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -46,7 +53,7 @@ def test_an_empty_cell_names_a_command_that_exists(name: str, nothing: Records) 
 
 def test_lamda_is_not_public(nothing: Records) -> None:
     shown = TABLES["table3"](nothing).shown
-    lamda = shown[shown["M_p"].str.startswith("LaMDA")]
+    lamda = shown[shown["M_p, paper"].str.startswith("LaMDA")]
     assert lamda["T=0, paper"].tolist() == ["0.61", "0.71", "0.75"]
     assert (lamda[["T=0, ours", "T=1, ours", "record"]] == "not public").all(axis=None)
 
@@ -55,15 +62,63 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
     shown = TABLES["table2"](records).shown
     printed, ours = shown.iloc[0], shown.iloc[1]
     assert (printed["whose"], printed["EMP"], printed["γ"]) == ("paper", "3.4", "7")
-    assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("simulated", "t5-xxl", "t5-small", "7")
+    names = ("t5-xxl (T5 1.0 11B)", "t5-small (T5 1.0 60M)")
+    assert (ours["whose"], ours["M_p"], ours["M_q"], ours["γ"]) == ("simulated", *names, "7")
     assert re.fullmatch(r"0\.\d\d \[0\.\d\d, \d\.\d\d\]", ours["α"])
     assert ours["record"].endswith("(simulated)")
 
 
+def test_our_models_do_not_stand_under_the_papers_names(tmp_path: Path) -> None:
+    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.0}]
+    pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende"}
+    make(tmp_path, temperature=1.0, gamma=7, lenience=cells, **pair)
+    names = ["T5-XXL 11B", "T5-small 77M", "t5-xxl (T5 1.0 11B)", "t5-small (T5 1.0 60M)"]
+    for table in ("table3", "table5"):
+        shown = TABLES[table](Records(tmp_path)).shown
+        (row,) = shown[shown["record"].str.match(r"^[0-9a-f]{8}")].to_dict("records")[:1]
+        assert [row[f"{model}, {whose}"] for whose in ("paper", "ours") for model in ("M_p", "M_q")] == names
+    for table in ("table2", "table3", "table4", "table5"):
+        assert "T5 1.0 checkpoints (google-t5)" in "\n".join(TABLES[table](Records(tmp_path)).notes)
+
+
+@pytest.mark.parametrize("name", paper()["checkpoints"])
+def test_our_sizes_are_those_of_the_configs(name: str) -> None:
+    said, note = paper()["checkpoints"][name], config_note(name)
+    size = said.split()[-1]
+    assert size.lower() in name or f"{size} parameters" in note
+    assert said.startswith("T5 1.0") == ("T5 1.0" in note)
+
+
+def test_weights_of_the_users_own_are_called_so(tmp_path: Path) -> None:
+    config = {"target": {"path": "/home/me/t5", "hub": "google-t5/t5-11b"}, "draft": {"path": None, "hub": "a/b"}}
+    run = make(tmp_path, target="t5-xxl", draft="t5-small", task="ende", gamma=7, config=config)
+    ours = TABLES["table2"](Records(tmp_path)).shown.set_index("record").loc[digest(run)]
+    assert (ours["M_p"], ours["M_q"]) == ("t5-xxl (own weights)", "t5-small (T5 1.0 60M)")
+
+
+@pytest.mark.parametrize("table", ["table2", "table3", "table4", "table5"])
+def test_only_the_papers_own_setting_fills_its_rows(table: str, tmp_path: Path) -> None:
+    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.0}]
+    pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende", "temperature": 1.0, "gamma": 7, "lenience": cells}
+    own_rows = {"target": {}, "draft": {}, "task": {"name": "ende", "path": "/home/me/rows.jsonl", "hub": "wmt/wmt14"}}
+    others = [
+        make(tmp_path, seed=1, top_k=40, **pair),
+        make(tmp_path, seed=2, top_p=0.9, **pair),
+        make(tmp_path, seed=3, config=own_rows, **pair),
+    ]
+    shown = TABLES[table](Records(tmp_path)).shown
+    theirs = shown[shown["task"] == "EnDe"]
+    assert not any(digest(other) in cell for other in others for cell in theirs["record"])
+    assert digest(others[2]) in "".join(shown["record"]) and "ende (rows.jsonl)" in shown["task"].tolist()
+    right = make(tmp_path, seed=4, **pair)
+    shown = TABLES[table](Records(tmp_path)).shown
+    assert any(digest(right) in cell for cell in shown[shown["task"] == "EnDe"]["record"])
+
+
 def test_a_chosen_alpha_is_not_in_table_3(records: Records) -> None:
     shown = TABLES["table3"](records).shown
-    assert shown[shown["M_q"] == "T5-small 77M"]["T=0, ours"].tolist() == ["no record", "no record"]
-    assert shown["M_q"].tolist()[-2:] == ["bigram", "t5-nano"]
+    assert shown[shown["M_q, paper"] == "T5-small 77M"]["T=0, ours"].tolist() == ["no record", "no record"]
+    assert shown["M_q, ours"].tolist()[-2:] == ["bigram", "t5-nano"]
 
 
 def test_a_gamma_that_changes_is_named_and_in_no_figure_over_gamma(tmp_path: Path) -> None:
@@ -145,7 +200,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
     make(tmp_path, target="t5-xxl", draft="t5-small", task="ende", temperature=1.0, lenience=cells)
     make(tmp_path, temperature=1.0, lenience=cells, seed=4)
     shown = TABLES["table5"](Records(tmp_path)).shown
-    beside = shown[(shown["M_q"] == "T5-small 77M") & (shown["T"] == "1")]
+    beside = shown[(shown["M_q, paper"] == "T5-small 77M") & (shown["T"] == "1")]
     assert beside["α, ours"].tolist() == [
         "0.60 [0.50, 0.70]",
         "0.70 [0.60, 0.80]",
@@ -153,7 +208,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
         "0.80 [0.70, 0.90]",
     ]
     assert beside["TV, ours"].tolist() == ["0.250"] * 4
-    assert shown["M_p"].tolist()[-4:] == ["t5-mini"] * 4
+    assert shown["M_p, ours"].tolist()[-4:] == ["t5-mini"] * 4
 
 
 def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
@@ -165,7 +220,7 @@ def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     rule = {"accept": "lenient l=0.5", "lossy": True, "lossless": False, "identical": 0.25}
     run = make(tmp_path, lenience=cells, seed=4, **rule, **quality)
     shown = TABLES["table5"](Records(tmp_path)).shown
-    ours = shown[shown["M_p"] == "t5-mini"].set_index("l")
+    ours = shown[shown["M_p, ours"] == "t5-mini"].set_index("l")
     assert ours.loc["0.5", "measured, ours"].endswith("γ=3 (lossy)") and "lossy" not in ours.loc["1", "measured, ours"]
     assert ours.loc["1", "measured, ours"].endswith("γ=3")
     assert ours.loc["0.5", "quality, alone / under l"] == "BLEU 30.0 / 28.5" and ours.loc["0.5", "identical"] == "25%"

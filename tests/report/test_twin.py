@@ -17,10 +17,10 @@ def test_a_twin_fills_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     records = Records(tmp_path)
     assert records.frame["draft"].tolist() == ["bigram"]
     shown = TABLES["table3"](records).shown
-    assert shown["M_q"].tolist()[-1] == "bigram"
+    assert shown["M_q, ours"].tolist()[-1] == "bigram"
     assert shown["T=0, ours"].str.startswith("0.").tolist()[-1]
     lenient = TABLES["table5"](records).shown
-    assert (lenient["M_p"] == "t5-mini").sum() == 4
+    assert (lenient["M_p, ours"] == "t5-mini").sum() == 4
     capsys.readouterr()
     assert main(["show", "bigram", f"results={tmp_path}"]) == 0
     assert "target passes" in capsys.readouterr().out

@@ -7,24 +7,16 @@ import pandas as pd
 from specbench.records.alphas import alphas
 from specbench.records.choice import choose, remark
 from specbench.records.frame import Records
-from specbench.report.paper import fill, label, paper
+from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
 Row = dict[str, Any]
 TEMPERATURES = (0, 1)
 MEASURED = [
-    "alpha",
-    "alpha_low",
-    "alpha_high",
-    "tokens",
-    "prompts",
-    "simulated",
-    "run_id",
-    "hardware",
-    "fitting",
-    "chosen_for",
-]
+    "alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware", "own_weights",
+    "fitting", "chosen_for",
+]  # fmt: skip
 CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "command"]
 
 
@@ -42,6 +34,7 @@ def table3(records: Records) -> Table:
     under = [
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
         "[95% interval, bootstrap over prompts]",
+        *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
         *notes.of_filling("table3", bool((values["state"] == "no record").any())),
@@ -79,10 +72,15 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
     mine = values[
         (values["target"] == row["target"]) & (values["task"] == row["task"]) & (values["draft"] == row["draft"])
     ]
+    done = mine[mine["state"] == "measured"]
+    public = row.get("public", True)
+    ours = checkpoints(row | (done.iloc[0].to_dict() if len(done) else {}))
     cells: Row = {
-        "M_p": label(row["target"]) if in_paper else row["target"],
         "task": label(row["task"]),
-        "M_q": label(row["draft"]) if in_paper else row["draft"],
+        "M_p, paper": label(row["target"]) if in_paper else NONE,
+        "M_q, paper": label(row["draft"]) if in_paper else NONE,
+        "M_p, ours": ours["target"] if public else NONE,
+        "M_q, ours": ours["draft"] if public else NONE,
     }
     for _, cell in mine.iterrows():
         t = f"T={cell['temperature']}"
@@ -91,7 +89,6 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
         cells[f"{t}, ours"] = (
             interval(cell["alpha"], cell["alpha_low"], cell["alpha_high"]) if measured else cell["state"]
         )
-    done = mine[mine["state"] == "measured"]
     cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
     if not done.empty:
         said = [remark(cell["fitting"], cell["chosen_for"]) for cell in done.to_dict("records")]

@@ -12,7 +12,7 @@ from specbench import theory
 from specbench.records.alphas import alphas
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, METRICS, Records, measured
-from specbench.report.paper import fill, label, paper
+from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
@@ -40,6 +40,7 @@ def table5(records: Records) -> Table:
         "run's. identical: share of texts that are the target's own, at T=0.",
         "TV: mean total variation between the token that comes out under l and the target's own, along its text.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
+        *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
         *notes.of_filling("table5", bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
@@ -109,6 +110,8 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
             speed = _speed(cell["alpha"], record["c"]) if pd.notna(record["c"]) else None
             return cell | {
                 "c": record["c"], "speed": speed, "run_id": record["run_id"], "simulated": record["simulated"],
+                "own_weights": record["own_weights"],
+                "alpha_fitting": record["fitting"], "alpha_chosen_for": record["chosen_for"],
             }  # fmt: skip
     return {"run_id": None, "command": fill("table5")}
 
@@ -151,18 +154,24 @@ def _quality(row: Row) -> str:
     return f"{METRICS[metric]} {number(row['quality_alone'], 1)} / {number(row['quality_under'], 1)}"
 
 
+def _mark(row: Row, key: str, before: str) -> str:
+    why = remark(row.get(f"{before}fitting"), row.get(f"{before}chosen_for"))
+    return notes.marks([row[key]], bool(row.get("simulated")), why)
+
+
 def _show(row: Row) -> Row:
     in_paper = "alpha_paper" in row
     known, ran = row.get("run_id") is not None, row.get("run_measured") is not None
-    behind = list(dict.fromkeys(row[key] for key in ("run_id", "run_measured") if row.get(key) is not None))
-    why = remark(row.get("fitting"), row.get("chosen_for"))
-    said = [notes.marks(behind, bool(row.get("simulated")), why)] if behind else []
+    said = [_mark(row, "run_id", "alpha_")] if known else []
+    said += [_mark(row, "run_measured", "")] if ran and row["run_measured"] != row["run_id"] else []
     said += [] if known and ran else [f"none: `{row['command']}`"]
-    identical = row.get("identical")
+    identical, ours = row.get("identical"), checkpoints(row)
     return {
-        "M_p": label(row["target"]) if in_paper else row["target"],
-        "M_q": label(row["draft"]) if in_paper else row["draft"],
         "task": label(row["task"]),
+        "M_p, paper": label(row["target"]) if in_paper else NONE,
+        "M_q, paper": label(row["draft"]) if in_paper else NONE,
+        "M_p, ours": ours["target"],
+        "M_q, ours": ours["draft"],
         "T": f"{row['temperature']:g}",
         "l": f"{row['lenience']:g}",
         "α, paper": number(row.get("alpha_paper")),

@@ -6,7 +6,7 @@ import pandas as pd
 
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.report.paper import experiment, fill, fill_twin, takes
+from specbench.report.paper import experiment, fill, fill_twin, paper, takes
 
 
 def of_records(frame: pd.DataFrame) -> list[str]:
@@ -41,6 +41,11 @@ def of_filling(name: str, missing: bool) -> list[str]:
     return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
 
 
+def of_checkpoints() -> list[str]:
+    """That our models are not the paper's."""
+    return [paper()["checkpoints_note"]]
+
+
 def silent(name: str) -> list[str]:
     """Our choices where the paper says nothing, and how long the sweeps take."""
     return [
@@ -52,10 +57,12 @@ def silent(name: str) -> list[str]:
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     """What the remarks in the record column mean, and how many records are too small for a table."""
     lines = []
-    if "fitting" in values and (values["fitting"] > 1).any():
+    counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
+    if any((count > 1).any() for count in counts):
         lines.append(
-            "(most prompts of 3): 3 records fit the row and differ in other keys; that with the most prompts was "
-            "taken, of several the newest, or the fastest where the row leaves γ open; `specbench results` lists all"
+            "(most prompts of 3) after a record: 3 records fit the row and differ in what the row does not show. The "
+            "record with the most prompts was taken; between equals the newest, or the fastest where the row leaves γ "
+            "open. `specbench results` lists all"
         )
     if records.left_out:
         lines.append(

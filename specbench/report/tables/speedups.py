@@ -13,7 +13,7 @@ from specbench import theory
 from specbench.measure.theorems import BY_POSITION
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
-from specbench.report.paper import fill, label, paper
+from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
@@ -68,6 +68,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     missing = bool((values["whose"] == "none").any())
     under = [
         *legend,
+        *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(behind),
         *notes.of_filling(name, missing),
@@ -110,6 +111,7 @@ def _ours(r: "pd.Series[Any]") -> Row:
         "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
         "rule": rule_name(r), "lossy": r["lossy"], "lossless": r["lossless"], "simulated": r["simulated"],
         "run_id": r["run_id"], "hardware": r["hardware"], "fitting": r["fitting"], "chosen_for": r["chosen_for"],
+        "own_weights": r["own_weights"],
     }  # fmt: skip
 
 
@@ -144,10 +146,11 @@ def _fastest(frame: pd.DataFrame) -> pd.DataFrame:
 def _show(row: Row) -> Row:
     whose = row["whose"]
     as_printed = whose in ("paper", "theory")
-    draft = label(row["draft"]) + (" ★" if row.get("star") else "") if as_printed else row["draft"]
+    names = {part: label(row[part]) for part in ("target", "draft")} if as_printed else checkpoints(row)
+    draft = names["draft"] + (" ★" if row.get("star") else "")
     digits = 1 if whose == "paper" else 2
     cells = {
-        "task": label(row["task"]), "M_p": label(row["target"]) if as_printed else row["target"], "M_q": draft,
+        "task": label(row["task"]), "M_p": names["target"], "M_q": draft,
         "T": f"{row['temperature']:g}", "γ": ", ".join(filter(None, [row["gamma_said"], row.get("rule")])),
         "whose": "ours" if whose == "none" else whose,
     }  # fmt: skip
