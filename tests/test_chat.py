@@ -231,3 +231,5 @@ def test_a_real_chat_model(shared: Path, tmp_path: Path) -> None:
     prompt = vocabulary.chat(CHAT, 512)
     text = vocabulary.tokenizer.decode(prompt.prefix)
     assert text.endswith("<|im_start|>user\nthe small cat<|im_end|>\n<|im_start|>assistant\n")
+    ids = vocabulary.ids("## The small dogs run.")
+    assert "".join(vocabulary.pieces(ids)[token] for token in ids) == "## The small dogs run.<|im_end|>"
