@@ -13,6 +13,8 @@ from toy import EOS, VOCABULARY, exact
 from specbench.drafts import BlockwiseDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
+from specbench.measure.expected_passes import passes
+from specbench.measure.predict import ratios_ahead
 from specbench.models import Heads, Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.heads import fingerprint, load_heads
@@ -126,6 +128,52 @@ def test_scores_are_those_of_the_first_drafted_token(kind: str, monkeypatch: pyt
         q_GV = drafting.propose(tokens[:at], 1, torch.Generator()).q_GV
         if q_GV is not None and len(q_GV):
             assert torch.allclose(q_GV[0], alone[at - first], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one part, in parts of 3 tokens, and as drafted."""
+    target, draft = made(kind)
+    prompt, sampling, text = prompts(kind)[0], Sampling(1.0), [7, 9, 30, 4, 22, 8, 5]
+    tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
+    ahead = list(draft.start(prompt, sampling).score_ahead(tokens, first, 9))
+    assert len(ahead) == K - 1
+    drafting = draft.start(prompt, sampling)
+    for at in range(first, len(tokens)):
+        q_GV = drafting.propose(tokens[:at], K - 1, torch.Generator()).q_GV
+        for place in range(min(K - 1, len(tokens) - at)):
+            row = ahead[place][at - first + place]
+            if q_GV is None:
+                assert not row.any()
+            elif place < len(q_GV):
+                assert torch.allclose(row, q_GV[place], atol=1e-4)
+    (whole,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
+    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    (parts,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
+    assert len(whole.ahead) == len(parts.ahead) == K - 2
+    for one, other in zip([whole, *whole.ahead], [parts, *parts.ahead], strict=True):
+        assert one.beta == pytest.approx(other.beta, abs=1e-4) and one.silent == other.silent
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_counted_passes_are_those_of_decoding(kind: str) -> None:
+    """At T = 0 to the last one; the first token's agreement alone gives another number."""
+    target, draft = made(kind, size=VOCABULARY, seed=6, end=EOS)
+    counted, from_first, decoded = 0.0, 0.0, 0
+    for begin in range(VOCABULARY - 1):
+        prompt = Prompt((5, 9, begin + 2, 1), (0,)) if kind == "t5" else Prompt((), (0, begin))
+        for gamma in (2, 4):
+            trace = speculative(
+                target, draft, prompt, gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
+            )
+            (along,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=gamma)
+            counts = passes(along.ratio, gamma, 24, along.silent, ahead=ratios_ahead(along))
+            assert counts.sum() == len(trace.passes)
+            counted, decoded = counted + counts.sum(), decoded + len(trace.passes)
+            from_first += passes(along.ratio, gamma, 24, along.silent).sum()
+    assert from_first != counted == decoded
 
 
 @pytest.mark.statistical

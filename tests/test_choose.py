@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specbench import theory
 from specbench.cli import main
 from specbench.cli.grid import split
 from specbench.errors import UserError
@@ -169,6 +170,28 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
     assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2
     assert "sampling.temperature: a recommendation is for one temperature" in capfd.readouterr().err
+
+
+def test_a_draft_that_agrees_less_further_ahead_is_predicted_by_position(
+    argv: list[str], tmp_path: Path, capfd: Capture
+) -> None:
+    assert (
+        main(["recommend", *argv, "draft=[bigram,lookup]", "gammas=[1,3]", "rounds=2", "sampling.temperature=1"]) == 0
+    )
+    out = capfd.readouterr().out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    rows = json.loads(file.read_text())["rows"]
+    assert {(row["draft"], row["prediction"]) for row in rows if row["gamma"] == 3} <= {
+        ("bigram", "Eq. 1"), ("lookup", "by position")
+    }  # fmt: skip
+    assert {row["draft"] for row in rows} == {"bigram", "lookup"}
+    for row in rows:
+        expected = theory.expected_tokens(row["alpha"]["value"], row["gamma"])
+        falls = row["prediction"] == "by position"
+        assert falls or row["tokens_per_pass_iid"] == pytest.approx(expected)
+        assert row["predicted"] == pytest.approx(row["tokens_per_pass_iid"] / (row["gamma"] * row["cost"]["c"] + 1))
+        assert f"{row['predicted']:.2f}{'*' if falls else ''} " in out
+    assert "* from the acceptance rate at each position" in out
 
 
 def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(

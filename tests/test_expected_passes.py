@@ -1,15 +1,17 @@
 """Passes counted along the target's own text: by hand, and beside those that decoding makes at T = 0 and at T = 1, by
 Algorithm 1 and by block verification."""
 
+import numpy as np
 import pytest
 import torch
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.acceptance import accept_block
-from specbench.drafts import ModelDraft
+from specbench.drafts import LookupDraft, ModelDraft
 from specbench.measure.agreement import agreements
 from specbench.measure.expected_passes import passes
+from specbench.measure.predict import ratios_ahead
 from specbench.sampling import Sampling
 from specbench.stats import bootstrap, ratio
 
@@ -45,6 +47,32 @@ def test_counted_passes_are_those_of_decoding_at_temperature_zero(gamma: int, se
         (agreement,) = agreements(target, [draft], PROMPT, trace.tokens, greedy)
         counted = passes(agreement.ratio, gamma, most)
         assert counted.sum() == len(trace.passes)
+
+
+def test_tokens_further_ahead_by_hand() -> None:
+    """The second token of a proposal agrees at the last token alone; the third is never proposed."""
+    ahead = [[0.0, 0.0, 0.0, 0.0, 1.0], [None] * 5]
+    counts = passes([1, 1, 1, 1, 1], gamma=3, most=9, stops=None, ahead=ahead)
+    # 2 tokens, 2 tokens, and the end as a first token; how long a proposal is after the end the text does not show.
+    assert counts.tolist() == [[0, 0, 1, 0], [0, 0, 1, 1]]
+    assert passes([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).sum() == 2
+    assert passes([1, 1, 1], gamma=3, most=9, stops=None, ahead=[]).sum(0).tolist() == [0, 2, 0, 0]
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 6])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int) -> None:
+    """A copy goes on from where it was found: its further tokens are not what a look-up there would give."""
+    target, draft = Endless(random_table(seed)), LookupDraft(VOCABULARY, torch.device("cpu"), match=2)
+    greedy, generator = Sampling(0.0), torch.Generator().manual_seed(0)
+    for most in (9, 40):
+        trace = speculative(
+            target, draft, PROMPT, gamma=gamma, sampling=greedy, max_new_tokens=most, generator=generator
+        )
+        (along,) = agreements(target, [draft], PROMPT, trace.tokens, greedy, ahead=gamma)
+        counts = passes(along.ratio, gamma, most, along.silent, None, ahead=ratios_ahead(along)).sum(0)
+        decoded = np.bincount([a_pass.drafted for a_pass in trace.passes], minlength=gamma + 1)
+        assert counts.tolist() == decoded.tolist()
 
 
 @pytest.mark.statistical

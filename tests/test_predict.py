@@ -10,7 +10,7 @@ from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.choose.explain import of_heads, reasons, winning_alpha, winning_c
+from specbench.choose.explain import reasons, winning_alpha, winning_c
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import Costs
@@ -176,12 +176,6 @@ def test_what_would_let_the_next_one_win_does() -> None:
     alpha = winning_alpha(best, other)
     if alpha is not None:
         assert alpha > other.alpha.value
-
-
-def test_heads_are_said_to_agree_less_the_further_ahead_they_look() -> None:
-    (said,) = of_heads(["blockwise"])
-    assert said.startswith("blockwise: its α is of the first token") and said.endswith("are upper bounds")
-    assert of_heads([]) == []
 
 
 def test_a_draft_that_cannot_help_is_told() -> None:

@@ -78,6 +78,11 @@ def test_it_scores_what_it_proposes(texts: list[list[int]], text: list[int], mat
     proposal = session.propose([START, *text], 6, torch.Generator())
     assert torch.equal(session.score([START, *text, *proposal.tokens], 1 + len(text)), proposal.q(torch.empty(1, 8)))
     rows = session.score([START, *text], 1)
+    ahead = list(session.score_ahead([START, *text], 1, 3))
+    for begin in range(len(text)):
+        proposed = session.propose([START, *text[:begin]], 3, torch.Generator()).tokens
+        for place, end in enumerate(range(begin, min(begin + 3, len(text)))):
+            assert ahead[place][end].nonzero().flatten().tolist() == proposed[place : place + 1]
     for place in range(len(text)):
         alone = session.propose([START, *text[:place]], 1, torch.Generator()).tokens
         assert rows[place].nonzero().flatten().tolist() == alone

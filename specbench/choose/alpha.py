@@ -72,8 +72,11 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
     return [LoadedCandidate(*pair) for pair in zip(resolved, built, strict=True)]
 
 
-def score(candidates: Sequence[LoadedCandidate], leniences: Sequence[float], progress: Progress) -> Scored:
-    """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it."""
+def score(
+    candidates: Sequence[LoadedCandidate], leniences: Sequence[float], progress: Progress, ahead: int = 1
+) -> Scored:
+    """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it: `ahead` tokens
+    of a proposal where they agree less the further ahead they are."""
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
@@ -85,7 +88,9 @@ def score(candidates: Sequence[LoadedCandidate], leniences: Sequence[float], pro
     progress.say(f"scoring {', '.join(drafts)}")
     began = parts.target.now()
     for index, text in enumerate(sample.texts):
-        scores = agreements(parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules)
+        scores = agreements(
+            parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead
+        )  # fmt: skip
         for draft, agreement in zip(drafts, scores, strict=True):
             found[draft].append(agreement)
         progress.advance(index + 1, len(sample.texts))

@@ -1,7 +1,7 @@
 """A ranking in words: whether anything is gained, why the best is the best, what the next would need, and where the
 paper's formula errs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
@@ -160,15 +160,6 @@ def of_lossy(table: Predictions, strayed: Mapping[str, float]) -> list[str]:
             f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
         )
     return lines
-
-
-def of_heads(names: Iterable[str]) -> list[str]:
-    """What must be said of blockwise drafts: they are scored by the head that drafts first (`drafts.blockwise`)."""
-    return [
-        f"{name}: its α is of the first token that it drafts; those behind it agree less, so above γ=1 its tokens a "
-        "pass and its estimated speedup are upper bounds"
-        for name in names
-    ]
 
 
 def _paper(table: Predictions) -> list[str]:

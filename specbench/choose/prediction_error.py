@@ -54,7 +54,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         candidates = prepare([replace(config, device=str(device), gamma=PROBED) for config in configs], progress)
-        scored = score(candidates, (), progress)
+        scored = score(candidates, (), progress, max(candidates[0].config.gammas))
         gammas = {candidate.name: _policies(candidate, progress) for candidate in candidates}
         prove(scored)
         decoded, rounds = interleave(scored, all_decoders(scored, gammas), progress)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.explain import of_heads, of_lossy, reasons
+from specbench.choose.explain import of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.config.names import task_label
@@ -46,7 +46,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = [replace(config, device=str(device)) for config in configs]
-        scored = score(prepare(placed, progress), (), progress)
+        scored = score(prepare(placed, progress), (), progress, max(placed[0].gammas))
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}")
         rounds = time_passes(scored, 0, scored.config.rounds)
     config = scored.config
@@ -64,7 +64,6 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     surroundings = environment()
     ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
-    heads = [candidate.name for candidate in scored.candidates if candidate.config.draft.kind == "blockwise"]
     strayed = {name: row["strayed"] for name, row in zip(candidates, alphas, strict=True) if row["lossy"]}
     digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
     record = {
@@ -77,7 +76,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "hardware": hardware(surroundings, config.device),
         "engine": scored.candidates[0].parts.engine,
         "rows": [one.row() | candidates[one.draft].names() for one in table.ranked],
-        "reasons": [*of_heads(heads), *reasons(table), *of_lossy(table, strayed)],
+        "reasons": [*reasons(table), *of_lossy(table, strayed)],
         "verified": verified,
         "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),

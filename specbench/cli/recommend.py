@@ -72,6 +72,8 @@ def draw(record: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from specbench.measure.theorems import BY_POSITION
+
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 130)
     console.print(
@@ -84,14 +86,17 @@ def draw(record: dict[str, Any]) -> None:
     for place, row in enumerate(record["rows"][:MOST_ROWS]):
         cost, estimated = row["cost"], row["estimated"]
         low, high = estimated["low"], estimated["high"]
+        mark = "*" if row["prediction"] == BY_POSITION else ""
         table.add_row(
             "→" if place == 0 else "", row["candidate"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
             f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
-            f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}", f"{row['predicted']:.2f}",
+            f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}{mark}", f"{row['predicted']:.2f}{mark}",
             f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
             style="bold" if place == 0 else None,
         )  # fmt: skip
     console.print(table)
+    if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
+        console.print("* from the acceptance rate at each position, which falls; Eq. 1 has one α")
     for line in record["reasons"]:
         console.print(f"· {line}")
     if record["verified"]:

@@ -5,7 +5,7 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTarget, start_beside
+from specbench.drafts.base import Draft, DraftSession, ReadsTarget, ScoresAhead, start_beside
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
@@ -27,6 +27,7 @@ __all__ = [
     "Proposal",
     "ReadsTarget",
     "RetrievalDraft",
+    "ScoresAhead",
     "UniformDraft",
     "start_beside",
 ]

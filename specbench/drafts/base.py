@@ -3,7 +3,7 @@
 Shapes: L positions, V tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -28,6 +28,21 @@ class DraftSession(Protocol):
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q [L, V] for each of the L tokens behind the prefix, by teacher forcing. For a fresh session, or
         one that has scored the prefix already: a long text is scored in parts."""
+        ...
+
+
+@runtime_checkable
+class ScoresAhead(Protocol):
+    """A draft session whose tokens depend on where their proposal began: heads that predict several tokens at once,
+    copies that go on from one place. `score` scores the first token of a proposal alone, with which the others agree
+    less the further ahead they are."""
+
+    stops_at_end: bool  # whether a proposal ends with a token that ends the text
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`: the g-th tensor has
+        for each token the q of proposals that began g tokens before it (the 0-th is that of `score`), and zeros where
+        none is so long."""
         ...
 
 

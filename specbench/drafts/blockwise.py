@@ -11,7 +11,7 @@ is drafted.
 Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -44,12 +44,14 @@ class BlockwiseDraft:
 class BlockwiseSession:
     """It keeps nothing but a view of the target's session."""
 
+    stops_at_end = True
+
     def __init__(self, draft: BlockwiseDraft, session: StatefulSession, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling
-        # The state of the token before those that are read next, for `score`.
-        self._before_1D = session.states(session.length - 1, session.length) if session.length else None
+        # The states of the tokens before those that are read next, the latest last: what `score` goes on from.
+        self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         read = len(tokens) - 1  # the newest token has not been read: its own head drew it
@@ -67,16 +69,27 @@ class BlockwiseSession:
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state. The
-        heads behind it agree less."""
+        further heads agree less."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         self._read(tokens[:-1])
         states_LD = self.session.states(prefix_length - 1, len(tokens) - 1)
         assert states_LD is not None, "the target has read this text in other parts than it is scored in"
-        before_1D = torch.zeros_like(states_LD[:1]) if self._before_1D is None else self._before_1D
-        q_LV = self._q(torch.cat([before_1D, states_LD[:-1]]), slice(1))
-        if self._before_1D is None:
-            q_LV[0] = 0.0
-        self._before_1D = states_LD[-1:]
-        return q_LV
+        before_ND = states_LD[:0] if self._before_ND is None else self._before_ND
+        self._before_ND = torch.cat([before_ND, states_LD])[-most:]
+        heads = min(most, self.draft.heads.heads - 1)
+        return (self._q_ahead(torch.cat([before_ND, states_LD[:-1]]), len(states_LD), ahead) for ahead in range(heads))
+
+    def _q_ahead(self, states_ND: Tensor, length: int, ahead: int) -> Tensor:
+        """q [length, V] of head `ahead` + 2, from the states `ahead` tokens before those of head 2, whose last is the
+        last of `states_ND`; zeros where there is no state."""
+        known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
+        missing = length - len(known_ND)
+        if missing == length:
+            return torch.zeros(length, self.draft.target.vocabulary_size, device=states_ND.device)
+        q_LV = self._q(known_ND, slice(ahead, ahead + 1))
+        return torch.cat([torch.zeros_like(q_LV[:1]).expand(missing, -1), q_LV])
 
     def _read(self, tokens: Sequence[int]) -> None:
         if self.session.length < len(tokens):

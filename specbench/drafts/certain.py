@@ -1,6 +1,6 @@
-"""q of drafts that propose one token for certain, or nothing."""
+"""q of drafts that propose tokens for certain, or none."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,3 +13,14 @@ def certain(tokens_L: Sequence[int | None], vocabulary_size: int, device: torch.
     rows_LV = one_hot([token or 0 for token in tokens_L], vocabulary_size, device)
     rows_LV[[place for place, token in enumerate(tokens_L) if token is None]] = 0.0
     return rows_LV
+
+
+def certain_ahead(
+    proposals: Sequence[Sequence[int]], length: int, most: int, vocabulary_size: int, device: torch.device
+) -> Iterator[Tensor]:
+    """`ScoresAhead.score_ahead` for the last `length` positions, from the tokens proposed at these and at those before
+    them."""
+    first = len(proposals) - length
+    for ahead in range(most):
+        begun = [proposals[place - ahead] if place >= ahead else () for place in range(first, len(proposals))]
+        yield certain([one[ahead] if len(one) > ahead else None for one in begun], vocabulary_size, device)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.drafts.certain import certain
+from specbench.drafts.certain import certain_ahead
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
@@ -42,11 +42,14 @@ class LookupSession:
     """An index of every run of up to `match` tokens: the places where it ends, in order. Each token is indexed once,
     and taken out again where the text is rolled back: inside a cascade it reads tokens that the target may reject."""
 
+    stops_at_end = False
+
     def __init__(self, draft: LookupDraft, prompt: Prompt) -> None:
         self.draft = draft
         self._text: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}
         self._read_of_sequence = len(prompt.prefix) - 1
+        self._proposals: list[list[int]] = []  # at the latest positions that were scored
         for token in (*prompt.source, *prompt.prefix[:-1]):
             self._append(token)
 
@@ -63,13 +66,19 @@ class LookupSession:
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
-        proposed: list[int | None] = []
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        proposals = self._proposals
         for position in range(self._read_of_sequence, len(tokens)):
             if position >= prefix_length:
-                proposed += self._continuation()[:1] or [None]
+                proposals.append(self._continuation()[:most])
             self._append(tokens[position])
         self._read_of_sequence = len(tokens)
-        return certain(proposed, self.draft.vocabulary_size, self.draft.device)
+        self._proposals = proposals[len(proposals) - most + 1 :]
+        return certain_ahead(
+            proposals, len(tokens) - prefix_length, most, self.draft.vocabulary_size, self.draft.device
+        )  # fmt: skip
 
     def _append(self, token: int) -> None:
         end = len(self._text)

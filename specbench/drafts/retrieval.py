@@ -9,13 +9,13 @@ branch, one token after the other.
 q is one-hot: the proposal is certain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.drafts.certain import certain
+from specbench.drafts.certain import certain_ahead
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.models import Prompt
 from specbench.sampling import Sampling
@@ -25,6 +25,7 @@ class RetrievalDraft:
     """Proposes from a corpus alone. It remembers nothing between calls, so it is its own session."""
 
     operations = 0.0
+    stops_at_end = True  # as the texts of the corpus do
 
     def __init__(self, index: SuffixIndex, vocabulary_size: int, device: torch.device, match: int) -> None:
         self.index = index
@@ -36,6 +37,9 @@ class RetrievalDraft:
         return self
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return Proposal(self._continuation(tokens, gamma))
+
+    def _continuation(self, tokens: Sequence[int], gamma: int) -> list[int]:
         context = list(tokens[-self.match :])
         drafted: list[int] = []
         found = 0
@@ -47,16 +51,18 @@ class RetrievalDraft:
                 break
             drafted.append(token)
             context.append(token)
-        return Proposal(drafted)
+        return drafted
 
     def rollback(self, length: int) -> None:
         """It remembers nothing."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q at each position; a row of zeros where nothing would be proposed."""
-        found = [
-            self.index.follower(tokens[max(0, end - self.match) : end], self.match)[0]
-            for end in range(prefix_length, len(tokens))
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        first = max(1, prefix_length - most + 1)
+        proposals = [
+            self._continuation(tokens[max(0, end - self.match) : end], most) for end in range(first, len(tokens))
         ]
-        proposed = [None if token == self.index.end else token for token in found]
-        return certain(proposed, self.vocabulary_size, self.device)
+        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.vocabulary_size, self.device)

@@ -9,14 +9,14 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from specbench.acceptance import TokenRule
-from specbench.drafts import Draft, start_beside
+from specbench.drafts import Draft, DraftSession, ScoresAhead, start_beside
 from specbench.measure.lossy import accepted, total_variation
 from specbench.models import Model, Prompt, Session
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
@@ -35,6 +35,9 @@ class Agreement:
         longer a draw from p alone. `measure.expected_passes` counts passes with them. Values above 1 matter to
         block verification only.
     silent: whether the draft has nothing to propose here (a look-up that finds no match).
+    ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked
+        for, of drafts that agree less the further ahead they draft (`drafts.ScoresAhead`).
+    stops_at_end: whether a proposal ends with a token that ends the text; told where `ahead` is.
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     strayed: how far the token that comes out under the rule is from the target's, in total variation.
@@ -47,11 +50,14 @@ class Agreement:
     silent: list[bool] = field(default_factory=list)
     under: dict[str, list[float]] = field(default_factory=dict)
     strayed: dict[str, list[float]] = field(default_factory=dict)
+    ahead: list["Agreement"] = field(default_factory=list)
+    stops_at_end: bool = True
 
     def at(self, rule: str) -> "Agreement":
         """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
         rule would be another."""
-        return replace(self, beta=self.under[rule], ratio=self.under[rule])
+        further = [one.at(rule) for one in self.ahead]
+        return replace(self, beta=self.under[rule], ratio=self.under[rule], ahead=further)
 
 
 def agreements(
@@ -61,15 +67,17 @@ def agreements(
     generated: Sequence[int],
     sampling: Sampling,
     rules: Mapping[str, TokenRule] | None = None,
+    ahead: int = 1,
 ) -> list[Agreement]:
     """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`. `rules` are
-    lossy ones to judge by as well, by name. Raises FloatingPointError where a distribution is not finite."""
+    lossy ones to judge by as well, by name. `ahead` is how many tokens of a proposal to score where they agree less the
+    further ahead they are. Raises FloatingPointError where a distribution is not finite."""
     rules = rules or {}
     tokens = [*prompt.prefix, *generated]
     first = len(prompt.prefix)
     session = target.start(prompt)
     drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
-    found = [Agreement(under={x: [] for x in rules}, strayed={x: [] for x in rules}) for _ in drafts]
+    found = [replace(_empty(rules), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
     for start, logits_LV in logits_along(session, tokens, first):
         stop = start + len(logits_LV)
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
@@ -78,16 +86,19 @@ def agreements(
             warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement in zip(drafting, found, strict=True):
-            q_LV = one.score(tokens[:stop], start)
-            betas = p_LV.minimum(q_LV).sum(-1).tolist()
-            if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would refuse it
-                raise FloatingPointError(NOT_FINITE)
-            agreement.beta.extend(betas)
-            agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
-            agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
-            for name, rule in rules.items():
-                agreement.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
-                agreement.strayed[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
+            for place, q_LV in enumerate(_scores(one, tokens[:stop], start, ahead)):
+                if place > len(agreement.ahead):
+                    agreement.ahead.append(_empty(rules))
+                along = agreement.ahead[place - 1] if place else agreement
+                betas = p_LV.minimum(q_LV).sum(-1).tolist()
+                if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would refuse it
+                    raise FloatingPointError(NOT_FINITE)
+                along.beta.extend(betas)
+                along.silent.extend((q_LV.sum(-1) == 0).tolist())
+                along.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
+                for name, rule in rules.items():
+                    along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
+                    along.strayed[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
     return found
 
 
@@ -97,6 +108,17 @@ def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterato
     for start in range(first, len(tokens), CHUNK):
         stop = min(start + CHUNK, len(tokens))
         yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
+
+
+def _empty(rules: Mapping[str, TokenRule]) -> Agreement:
+    return Agreement(under={name: [] for name in rules}, strayed={name: [] for name in rules})
+
+
+def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:
+    """q [L, V] of the first token of a proposal; and where the draft scores them, of those further ahead."""
+    if ahead > 1 and isinstance(one, ScoresAhead):
+        return one.score_ahead(tokens, first, ahead)
+    return (one.score(tokens, first),)
 
 
 def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:

@@ -3,7 +3,8 @@
 Eq. 1 takes one alpha for all positions, independently. Real texts have easy stretches and hard ones, and they end: the
 last pass emits less. Here a text is walked from its first token with the ratios of its own tokens
 (`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text, wherever its proposal
-began (blockwise heads do not, nor quite a copy that goes on). At T = 0 the count is the very one that decoding gives;
+began; of drafts that do not (blockwise heads, copies that go on from one place) the ratios of tokens further ahead are
+taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives;
 at T > 0 it is the expectation over the acceptance draws, given the text.
 
 Given the text, a pass that began at s keeps its tokens up to i with the chance
@@ -32,6 +33,7 @@ def passes(
     silent: Sequence[bool] = (),
     stops: float | None = 0.0,
     whole: bool = False,
+    ahead: Sequence[Sequence[float | None]] | None = None,
 ) -> NDArray[np.float64]:
     """Expected passes [2, gamma + 1] over this text that draft 0, 1, ... gamma tokens: the first pass of the text, and
     all others. `whole`: the drafted block is judged as one (block verification).
@@ -41,6 +43,9 @@ def passes(
     is `silent` drafts nothing. The text does not show what was drafted behind a rejection: `stops` is the chance, at
     each token from the rejected one on, that the draft ends its proposal there, as a model does when it draws the end
     of the text. None: this draft never ends a proposal early, not at the end of the text either.
+
+    `ahead`: the ratios of the second, third, ... token of a proposal at the token that it would be, where they differ
+    from those of the first, which are `ratio`; None where such a proposal is not so long.
     """
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
@@ -53,14 +58,15 @@ def passes(
         if chance < NEGLIGIBLE:
             continue
         counts = found[min(start, 1)]
-        drafted = 0 if silent and silent[start] else min(gamma, most - start - 1)
+        drafted = 0 if silent and silent[start] else _proposed(start, min(gamma, most - start - 1), ahead)
         reached, product = chance, 1.0
         for place in range(start, min(start + drafted, length)):
-            product = min(product * ratio[place], SURPLUS)
-            kept = min(reached, chance * product) if whole else reached * min(1.0, ratio[place])
+            accepted = place - start
+            here = (ahead[accepted - 1][place] if ahead and accepted else ratio[place]) or 0.0
+            product = min(product * here, SURPLUS)
+            kept = min(reached, chance * product) if whole else reached * min(1.0, here)
             rejected = reached - kept
             begun[min(place + 1, length)] += rejected
-            accepted = place - start
             counts[accepted + 1 : drafted + 1] += rejected * drafted_more[drafted - accepted]
             reached = kept
             if reached < NEGLIGIBLE:
@@ -72,6 +78,17 @@ def passes(
             else:
                 counts[drafted if stops is None else length - start] += reached  # the end of the text was drafted
     return found
+
+
+def _proposed(start: int, most: int, ahead: Sequence[Sequence[float | None]] | None) -> int:
+    """How long a proposal of up to `most` tokens is that begins at `start`, as far as the text shows."""
+    if ahead is None:
+        return most
+    for count in range(1, most):
+        place = start + count
+        if count > len(ahead) or (place < len(ahead[0]) and ahead[count - 1][place] is None):
+            return count
+    return most
 
 
 def _stopping(chance: float, room: int) -> NDArray[np.float64]:

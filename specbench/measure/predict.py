@@ -1,8 +1,9 @@
 """From agreement and cost to a speedup that can be held to account.
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
-- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha.
-- calibrated: Theorem 3.8 with v + overhead for its 1, E still by Eq. 1. A run's `speedup_calibrated` is the same.
+- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
+  draft, from the acceptance rate at each position (`prediction` says which).
+- calibrated: Theorem 3.8 with v + overhead for its 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very texts need
   (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
@@ -11,6 +12,7 @@ machine that was busier at one time than at another.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from specbench.measure.agreement import Agreement
 from specbench.measure.costs import Cost, Costs, Prices
 from specbench.measure.expected_passes import passes
 from specbench.measure.probe import Key, Round
+from specbench.measure.theorems import BY_POSITION, EQUATION_1
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
@@ -36,7 +39,8 @@ class Prediction:
     alpha: Interval
     cost: Cost
     tokens_per_pass: float  # as the texts need
-    tokens_per_pass_iid: float  # Eq. 1
+    prediction: str  # what `predicted` and `calibrated` are made from: Eq. 1, or the acceptance rate by position
+    tokens_per_pass_iid: float  # by Eq. 1, or by position
     drafted_per_pass: float
     steps_per_pass: float  # what a pass costs in the mean, in target steps: some begin a text, some draft less
     predicted: float
@@ -64,10 +68,12 @@ class Predictions:
         timed = Costs(rounds)
         self.prices = timed.prices()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
-        stops = {draft: timed.stops(draft) for draft in found}
+        stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
+        ahead = {draft: [ratios_ahead(text) for text in texts] for draft, texts in found.items()}
         self.counts = {
             (draft, gamma): np.array([
-                passes(a.ratio, gamma, max_new_tokens, a.silent, stops[draft], draft in whole) for a in found[draft]
+                passes(text.ratio, gamma, max_new_tokens, text.silent, stops[draft], draft in whole, further)
+                for text, further in zip(found[draft], ahead[draft], strict=True)
             ])
             for draft, gamma in self.prices.costs
         }  # [prompts, 2, gamma + 1]  # fmt: skip
@@ -91,17 +97,26 @@ class Predictions:
         draft, gamma = key
         cost, counts_2G = self.prices.costs[key], self.counts[key].sum(0)
         number = counts_2G.sum()
-        by_equation = theory.expected_tokens(alpha.value, gamma)
+        by_theory = self._expected_tokens(draft, alpha.value, gamma)
         return Prediction(
             draft, gamma, alpha, cost,
             tokens_per_pass=float(self.tokens_P.sum() / number),
-            tokens_per_pass_iid=by_equation,
+            prediction=BY_POSITION if self.found[draft][0].ahead else EQUATION_1,
+            tokens_per_pass_iid=by_theory,
             drafted_per_pass=float((counts_2G @ np.arange(gamma + 1)).sum() / number),
             steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
-            predicted=theory.walltime_improvement(alpha.value, gamma, cost.c),
-            calibrated=by_equation / cost.of_pass(gamma),
+            predicted=by_theory / (gamma * cost.c + 1),
+            calibrated=by_theory / cost.of_pass(gamma),
             estimated=percentiles(self._speedup(key), self.resampled[key]),
         )  # fmt: skip
+
+    def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
+        """Eq. 1; where the draft agrees less the further ahead it drafts, with the acceptance rate of each position."""
+        texts = self.found[draft]
+        if not texts[0].ahead:
+            return theory.expected_tokens(alpha, gamma)
+        further = [[b for text in texts for b in text.ahead[place].beta] for place in range(len(texts[0].ahead))]
+        return theory.expected_tokens_by_position([alpha, *map(fmean, further)][:gamma])
 
     def times_better(self, one: Key, other: Key) -> Interval:
         """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""
@@ -137,6 +152,23 @@ class Predictions:
             spent_P = (self.counts[key] * prices.of_passes(key)).sum((1, 2))
             values_S[number :: len(self.drawn)] = (weights @ _baseline_P(self.tokens_P, prices)) / (weights @ spent_P)
         return values_S
+
+
+def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
+    """The chance at each token after a rejection that the proposal ends there (`expected_passes.passes`). Where a draft
+    is scored further ahead, that is known."""
+    if not text.ahead:
+        return timed.stops(draft)
+    return 0.0 if text.stops_at_end else None
+
+
+def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
+    """The ratios further ahead as `expected_passes.passes` takes them; None where the first token's hold for all."""
+    if not text.ahead:
+        return None
+    return [
+        [None if silent else ratio for ratio, silent in zip(one.ratio, one.silent, strict=True)] for one in text.ahead
+    ]
 
 
 def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:

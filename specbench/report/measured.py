@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.config.kinds import DRAFT_KINDS
+from specbench.measure import pass_costs
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.stats import Interval, bootstrap, ratio
 
@@ -29,13 +30,9 @@ def tokens_per_pass(record: Record) -> Interval:
 
 
 def operations(record: Record) -> Interval:
-    """Counted arithmetic operations a token, in target steps: each pass runs M_p on drafted+1 tokens and M_q on each
-    drafted one (Definition 3.10)."""
+    """Counted arithmetic operations a token, in target steps."""
     c_hat = record["summary"]["c_hat"]
-    return _ratio(
-        record,
-        lambda passes: (sum(p["drafted"] * (1 + c_hat) + 1 for p in passes), sum(p["emitted"] for p in passes)),
-    )
+    return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
 
 
 def _ratio(record: Record, totals: Callable[[list[Record]], tuple[float, float]]) -> Interval:

@@ -20,6 +20,7 @@ from specbench.run.build import Parts
 from specbench.run.distributed import agree
 from specbench.run.identity import draft_name
 from specbench.run.measure_prompt import generator_for
+from specbench.theory import expected_tokens
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 TOKENS = 400  # of the target's own text to count passes on, from at least so many prompts, where there are as many
@@ -59,7 +60,7 @@ def choose_gamma(config: RunConfig, parts: Parts) -> GammaChoice:
 
 def _price(one: Prediction) -> float:
     """What Eq. 1 must be divided by for the estimated speedup: the cost of a pass, and by how much Eq. 1 is off."""
-    return one.tokens_per_pass_iid / one.estimated.value
+    return expected_tokens(one.alpha.value, one.gamma) / one.estimated.value
 
 
 def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
@@ -76,7 +77,7 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
     rules = {} if lossy is None else {"rule": lossy}
     if alpha is None:
         found = [
-            agreements(parts.target, [parts.draft], prompt, text, spec.sampling, rules)[0]
+            agreements(parts.target, [parts.draft], prompt, text, spec.sampling, rules, max(CANDIDATES))[0]
             for prompt, text in zip(prompts, texts, strict=True)
         ]
         found = [one.at("rule") for one in found] if rules else found
