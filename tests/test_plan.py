@@ -22,6 +22,8 @@ def test_table2_lists_its_36_jobs_with_their_memory(capfd: Capture, tmp_path: Pa
     jobs = json.loads(out)
     assert len(jobs) == 36
     assert jobs[0]["keys"] == "task=ende draft=t5-small sampling.temperature=0 gamma=3"
+    drafts = [job["keys"].split()[1] for job in jobs]  # in the order in which they run: each draft is loaded once
+    assert drafts == sorted(drafts, key=drafts.index) and len(set(drafts)) == 3
     assert jobs[0]["prompts"] == 400 and jobs[0]["weights_bytes"] == 2 * (11e9 + 60e6) and jobs[0]["seconds"] is None
     assert "36 jobs, 0 of them done; the largest needs 23.5 GB for its weights" in err
     assert "table2: about 3 hours on one GPU of 48 GB or more (an estimate)" in err

@@ -91,6 +91,18 @@ def test_a_target_is_freed_before_another_is_loaded(
     assert counted.loaded == ["t5", "gpt2"] and counted.beside == [set(), set()]
 
 
+def test_memory_and_time_are_said_before_the_first_job(
+    folders: Folders, tmp_path: Path, counted: Counted, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = (f"target.path={folders['t5']}", "draft=random", "engine=eager")
+    assert main(command(folders, tmp_path, "run", *keys, "gamma=1")) == 0
+    capfd.readouterr()
+    assert main(command(folders, tmp_path, "sweep", *keys, "gamma=1,2,3")) == 0
+    first, *_ = capfd.readouterr().err.splitlines()
+    assert first.startswith("3 jobs, 1 of them done; the largest needs ") and " MB for its weights" in first
+    assert "one after the other about " in first
+
+
 def test_a_sweep_measures_what_runs_one_by_one_measure(folders: Folders, tmp_path: Path, counted: Counted) -> None:
     target, draft = f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}"
     swept, single = tmp_path / "swept", tmp_path / "single"

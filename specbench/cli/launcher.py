@@ -1,17 +1,23 @@
-"""The jobs of a sweep that run in this process: in an order that loads each model once, and with its models kept.
+"""The jobs of a sweep that run in this process: in an order that loads each model once, and with the models kept. What
+they need is said before the first of them.
 
 Hydra's basic launcher takes jobs as the sweep's lists multiply out, whichever list comes last varying fastest. Other
 launchers (joblib, SLURM, Ray) run jobs in processes of their own, and are left as they are.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
+from omegaconf import open_dict
 
+from specbench.cli.hydra_app import Job, to_schema
 from specbench.cli.job import shared_models
+from specbench.config import RunConfig
+from specbench.errors import UserError
 
 # Keys that change the weights in memory, the dearest first; all others may vary while the weights stay.
 LOADED_BY = ("target", "device", "dtype", "engine", "draft")
@@ -21,9 +27,31 @@ class OrderedLauncher(BasicLauncher):
     """The basic launcher with jobs that need the same models next to each other."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        jobs = by_models(job_overrides)
+        if len(jobs) > 1:
+            self._announce(jobs)
         with shared_models():
-            returned: Sequence[JobReturn] = super().launch(by_models(job_overrides), initial_job_idx)
+            returned: Sequence[JobReturn] = super().launch(jobs, initial_job_idx)
         return returned
+
+    def _announce(self, jobs: Sequence[Sequence[str]]) -> None:
+        """Say how many jobs there are, and the memory and time that they need."""
+        from specbench.cli.plan import outline, plan
+
+        assert self.config is not None
+        experiment = self.config.hydra.runtime.choices.get("experiment")
+        for line in outline(plan([self._composed(job) for job in jobs], self.config.results), experiment or ""):
+            print(line, file=sys.stderr)
+
+    def _composed(self, overrides: Sequence[str]) -> Job[RunConfig]:
+        assert self.hydra_context is not None and self.config is not None
+        composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(composed):
+            del composed["hydra"]
+        try:
+            return Job(list(overrides), to_schema(composed, RunConfig, overrides))
+        except UserError as error:  # the job itself will say so
+            return Job(list(overrides), None, str(error))
 
 
 @contextmanager

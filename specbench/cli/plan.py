@@ -1,4 +1,5 @@
-"""`specbench sweep --dry-run`: the jobs of a sweep, and the time and memory that each needs as far as they are known.
+"""The jobs of a sweep, and the time and memory that each needs as far as they are known: all of them with
+`specbench sweep --dry-run`, and their sum before a sweep begins.
 
 Memory is that of the weights in the run's dtype; caches come on top. Time is taken from the record of the most similar
 run on the same hardware: its seconds a prompt, times the prompts. Nothing is loaded.
@@ -40,18 +41,27 @@ class Planned:
 
 def show_plan(command: CommandLine) -> int:
     """List the jobs of a sweep and run none. Returns 2 where one of them would be refused."""
+    from specbench.cli.launcher import by_models
+
     jobs = jobs_of("run", RunConfig, command)
+    order = by_models([job.overrides for job in jobs])
+    jobs.sort(key=lambda job: order.index(job.overrides))
+    planned = plan(jobs, value_of(command.overrides, "results", "results"))
+    print_rows(command.form, [asdict(one) for one in planned], lambda: _draw(planned))
+    for line in outline(planned, value_of(command.overrides, "experiment", "")):
+        print(line, file=aside(command.form))
+    return 2 if any(one.error for one in planned) else 0
+
+
+def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
+    """What each job needs, by the records in `results`."""
     shared = set.intersection(*(set(job.overrides) for job in jobs))
     from specbench.records.catalog import Catalog  # torch is imported only from here on
 
-    catalog = Catalog(value_of(command.overrides, "results", "results"))
+    catalog = Catalog(results)
     rows = [row for row in catalog.rows() if not row.get("simulated")]
-    done = {row["run_id"] for row in Catalog(catalog.results, kept=False).rows()}  # kept copies are not taken up again
-    planned = [_planned(job, shared, rows, done) for job in jobs]
-    print_rows(command.form, [asdict(one) for one in planned], lambda: _draw(planned))
-    for line in _totals(planned, value_of(command.overrides, "experiment", "")):
-        print(line, file=aside(command.form))
-    return 2 if any(one.error for one in planned) else 0
+    done = {row["run_id"] for row in Catalog(results, kept=False).rows()}  # kept copies are not taken up again
+    return [_planned(job, shared, rows, done) for job in jobs]
 
 
 def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
@@ -129,8 +139,8 @@ def _draw(planned: Sequence[Planned]) -> None:
     console.print(table)
 
 
-def _totals(planned: Sequence[Planned], experiment: str) -> list[str]:
-    """All of it in a few words, and what the experiment says of itself."""
+def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
+    """All of it in a few words, and what `experiments/` says of the sweep."""
     left = [one for one in planned if not one.done and not one.error]
     known = [one.seconds for one in left if one.seconds is not None]
     said = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
