@@ -37,7 +37,7 @@ class Agreement:
     silent: whether the draft has nothing to propose here (a look-up that finds no match).
     ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked
         for, of drafts that agree less the further ahead they draft (`drafts.ScoresAhead`).
-    stops_at_end: whether a proposal ends with a token that ends the text; told where `ahead` is.
+    stops_at_end: whether a proposal ends with a token that ends the text; of use where `ahead` is.
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     strayed: how far the token that comes out under the rule is from the target's, in total variation.

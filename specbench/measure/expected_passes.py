@@ -40,7 +40,7 @@ def passes(
 
     A text shorter than `most` (the limit on new tokens) ended by itself, and its last token can be drafted and kept;
     None is no limit. Near the limit a pass drafts no more than there is room for, and one that begins where the draft
-    is `silent` drafts nothing. The text does not show what was drafted behind a rejection: `stops` is the chance, at
+    is `silent` drafts nothing. The text does not show what was drafted after a rejection: `stops` is the chance, at
     each token from the rejected one on, that the draft ends its proposal there, as a model does when it draws the end
     of the text. None: this draft never ends a proposal early, not at the end of the text either.
 

@@ -29,7 +29,7 @@ class Paired:
 
 
 def shared(a: Sequence[RawPrompt], b: Sequence[RawPrompt]) -> Pairs:
-    """Prompts that are in both, told by place and text."""
+    """Prompts that are in both runs, with the same place and text."""
     there = {(prompt["index"], prompt["prompt"]): prompt for prompt in b}
     return [(prompt, there[key]) for prompt in a if (key := (prompt["index"], prompt["prompt"])) in there]
 
