@@ -1,11 +1,11 @@
 """`specbench check`: fail where alpha or a speedup moved from what was written down."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from specbench.cli.options import options
 from specbench.errors import UserError
 from specbench.files import write_atomically
 from specbench.records.catalog import Catalog
@@ -14,20 +14,19 @@ MARGIN = 0.15
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "specbench check",
-        description="Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
+    parser = options(
+        "check",
+        "Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
         "same hardware fell by more than the margin, texts are not the target's own, or a record is missing.",
     )
     parser.add_argument("--against", required=True, metavar="FILE", help="the baseline, a JSON file")
-    parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
     parser.add_argument("--margin", type=float, default=MARGIN, help="share of a speedup that may be lost (0.15)")
     parser.add_argument(
         "--write",
         action="store_true",
         help="write the records into the baseline instead; what it holds of other kinds of device stays",
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.read(argv)
 
     from specbench.measure.regression import baseline_of, compare
 

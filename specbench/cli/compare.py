@@ -1,11 +1,10 @@
 """`specbench compare`: two runs over the prompts they share."""
 
-import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
-from specbench.cli.options import RUN, dashed, options
+from specbench.cli.formats import print_rows
+from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 
 RESAMPLES = 2000
@@ -20,11 +19,11 @@ LINES = (
 
 
 def main(argv: list[str]) -> int:
-    parser = options("compare", "Run A against run B over the prompts they share: paired differences, 95% intervals.")
+    about = "Run A against run B over the prompts they share: paired differences, 95% intervals."
+    parser = options("compare", about, rows=True)
     parser.add_argument("a", metavar="RUN", help=RUN)
     parser.add_argument("b", metavar="RUN", help="the run it is compared with")
-    parser.add_argument("--format", default="table", choices=("table", "json"), help="default: table")
-    arguments = parser.parse_args(dashed(argv))
+    arguments = parser.read(argv)
     from specbench.measure.paired import compare, shared
     from specbench.records.catalog import Catalog
 
@@ -36,11 +35,13 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
     paired = asdict(compare(pairs, RESAMPLES, SEED))
     others = differing(first, second)
-    if arguments.format == "json":
-        json.dump({"a": ids[0], "b": ids[1], "differ_in": others, **paired}, sys.stdout, indent=1)
-        print()
-    else:
-        _show(ids, paired, others)
+    rows = [
+        {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
+         "b": ids[1], "prompts": paired["prompts"]}
+        for key, _, none, *_ in LINES
+    ]  # fmt: skip
+    document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
+    print_rows(arguments.format, rows, lambda: _show(ids, paired, others), document=document)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench.cli.options import add_fewest_prompts, dashed, listed, options, to_stderr
+from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 
 
 def main(argv: list[str]) -> int:
@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
-    arguments = parser.parse_args(dashed(argv))
+    arguments = parser.read(argv)
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
     from specbench.report.figure import FORMATS, save, write_index

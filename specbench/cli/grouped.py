@@ -1,10 +1,9 @@
 """`specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group."""
 
-import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
+from specbench.cli.formats import plain, print_rows
 from specbench.errors import UserError
 
 # What may differ within a group: a column of the table, and the keys of a run that set it.
@@ -23,17 +22,12 @@ SEED = 0
 
 
 def grouped(results: str, key: str, form: str) -> None:
-    """Print every group of two runs or more, as tables or as JSON."""
+    """Print every group of two runs or more, as tables, as CSV or as JSON."""
     if key not in KEYS:
         raise UserError(f"--group-by {key}: choose from {', '.join(KEYS)}")
-    if form == "csv":
-        raise UserError("--format csv: groups are printed as table or json")
     groups = _groups(results, key)
-    if form == "json":
-        json.dump(groups, sys.stdout, indent=1, ensure_ascii=False)
-        print()
-    else:
-        _show(groups, key)
+    rows = [group["group"] | row for group in groups for row in group["rows"]]
+    print_rows(form, rows, lambda: _show(groups, key), document=groups)
 
 
 def _groups(results: str, key: str) -> list[dict[str, Any]]:
@@ -61,11 +55,6 @@ def _groups(results: str, key: str) -> list[dict[str, Any]]:
         alike = {name: group.iloc[0][name] for name in (*NAMED, *MACHINE) if name != key}
         made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})
     return made
-
-
-def plain(value: Any) -> Any:
-    """A value of a frame as JSON has it."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def _show(groups: list[dict[str, Any]], key: str) -> None:

@@ -4,8 +4,10 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from specbench.cli.formats import FORMATS
 from specbench.errors import UserError
 from specbench.records.store import FEWEST_PROMPTS
 
@@ -18,13 +20,34 @@ class Options(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} ('{self.prog} --help' tells more)")
 
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options of a command line in which `results=r` and `--results r` mean the same."""
+        return self.parse_args([_dashed(word) for word in argv])
 
-def options(verb: str, about: str) -> Options:
+
+def options(verb: str, about: str, rows: bool = False) -> Options:
+    """The parser of a verb that reads records; `rows`: it prints some, in a format to choose."""
     parser = Options(prog=f"specbench {verb}", description=about, allow_abbrev=False)
     parser.add_argument(
         "--results", default="results", metavar="FOLDER", help="where the records are (default results)"
     )
+    parser.add_argument("--config-dir", type=_folder, metavar="DIR", help="your own choices, in folders as in conf/")
+    if rows:
+        parser.add_argument("--format", default="table", choices=FORMATS, help="default table")
     return parser
+
+
+def _folder(name: str) -> Path:
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"{name}: there is no folder of that name")
+    return Path(name)
+
+
+def _dashed(word: str) -> str:
+    """`results=r` as `--results=r`."""
+    name, equals, value = word.partition("=")
+    is_option = equals and re.fullmatch(r"[a-z][a-z_-]*", name)
+    return f"--{name.replace('_', '-')}={value}" if is_option else word
 
 
 def add_fewest_prompts(parser: Options) -> None:
@@ -41,11 +64,6 @@ def add_fewest_prompts(parser: Options) -> None:
 def to_stderr(text: str) -> None:
     """Say something that is no part of the output."""
     print(text, file=sys.stderr)
-
-
-def dashed(argv: Sequence[str]) -> list[str]:
-    """`results=r` as `--results=r`."""
-    return [f"--{word}" if re.match(r"[a-z][a-z-]*=", word) else word for word in argv]
 
 
 def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from specbench.cli.options import add_fewest_prompts, dashed, options, to_stderr
+from specbench.cli.options import add_fewest_prompts, options, to_stderr
+from specbench.errors import UserError
 
 
 def main(argv: list[str]) -> int:
@@ -10,7 +11,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")
     add_fewest_prompts(parser)
-    arguments = parser.parse_args(dashed(argv))
+    arguments = parser.read(argv)
+    if arguments.output is None and not Path(arguments.results).is_dir():
+        raise UserError(f"--results {arguments.results}: there is no such folder; 'specbench run' makes records in one")
     from specbench.records.catalog import kept_folder
     from specbench.records.frame import Records
     from specbench.report.page import write

@@ -1,10 +1,10 @@
 """`specbench results`: all records as one table, a row a run."""
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 from specbench.cli.formats import print_rows
+from specbench.cli.options import options
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.store import FAILED, runs_folder
 
@@ -28,19 +28,15 @@ SHOWN = {
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "specbench results",
-        description="All records as one table, a row a run: those of this machine and the kept copies.",
-    )
-    parser.add_argument("--results", default="results", metavar="FOLDER", help="where records are (default: results)")
-    parser.add_argument("--format", default="table", choices=("table", "csv", "json"), help="default: table")
+    about = "All records as one table, a row a run: those of this machine and the kept copies."
+    parser = options("results", about, rows=True)
     parser.add_argument(
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
     )
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.read(argv)
     if arguments.group_by is not None:
         from specbench.cli.grouped import grouped
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from specbench.cli.options import RUN, dashed, options
+from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 
 # Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
-    arguments = parser.parse_args(dashed(argv))
+    arguments = parser.read(argv)
     from specbench.records.catalog import Catalog
     from specbench.report.passes import pick
 
@@ -80,5 +80,5 @@ def _picture(record: dict[str, Any], number: int, file: Path) -> None:
         raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
     with styled():
         drawn = sample(record, number, name=file.stem)
-    for written in save(drawn, file.parent, [form]):
+    for written in save(drawn, file.parent, [form], "--picture FILE"):
         print(written)

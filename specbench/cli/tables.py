@@ -1,33 +1,53 @@
 """`specbench tables`: the paper's tables with ours beside them, from the records on disk."""
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from specbench.cli.options import add_fewest_prompts, dashed, listed, options, to_stderr
+from specbench.cli.formats import plain, print_rows
+from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
+
+if TYPE_CHECKING:
+    from specbench.report.table import Table
+
+KNOWN = ("table", "markdown", "csv", "json", "latex")
 
 
 def main(argv: list[str]) -> int:
     parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="table1 ... table5, beyond (default all)")
-    parser.add_argument("--format", default="markdown", help="markdown, latex, csv; several with commas")
+    parser.add_argument(
+        "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
+    )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
     add_fewest_prompts(parser)
-    arguments = parser.parse_args(dashed(argv))
+    arguments = parser.read(argv)
     from specbench.files import write_atomically
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
-    from specbench.report.table import ENDINGS, FORMATS, render
+    from specbench.report.table import ENDINGS, render
     from specbench.report.tables import build
 
-    forms = listed(arguments.format, list(FORMATS), "--format")
+    forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
     folder = arguments.output and drawing_folder(records, Path(arguments.output), to_stderr)
-    for table in build(arguments.names, records):
+    tables = build(arguments.names, records)
+    if forms == ["json"] and folder is None:  # one document, however many tables
+        print_rows("json", (), print, document=[document(table) for table in tables])
+        return 0
+    for table in tables:
         for form in forms:
-            text = render(table, form)
+            text = json.dumps(document(table), indent=1, ensure_ascii=False) if form == "json" else render(table, form)
             if folder is None:
                 print(text)
                 continue
-            file = folder / f"{table.name}.{ENDINGS[form]}"
+            file = folder / f"{table.name}.{ENDINGS.get(form, form)}"
             write_atomically(file, text, "--output")
             print(file)
     return 0
+
+
+def document(table: "Table") -> dict[str, Any]:
+    """A table as JSON has it: plain numbers and run ids."""
+    rows: Any = plain(table.values.to_dict("records"))
+    return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes}

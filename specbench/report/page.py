@@ -53,7 +53,7 @@ def page(records: Records) -> str:
 
 def write(records: Records, file: Path) -> None:
     """Write the page to `file`."""
-    write_atomically(file, page(records))
+    write_atomically(file, page(records), "--output FILE")
 
 
 def _summary(frame: pd.DataFrame) -> Values:
