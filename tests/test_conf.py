@@ -71,6 +71,9 @@ WRONG = {
     "task=wmt": "task=wmt: no such task; choose from cnndm, ende",
     "target.path=/no/such/folder": "target.path=/no/such/folder: must be a folder",
     "task.path=/no/such/file": "task.path=/no/such/file: must be a file or folder",
+    "target=gpt-97m": "target.path=models/gpt-97m: is not there yet; specbench train recipe=gpt-97m (about 8 hours on",
+    "draft=gpt-6m": "draft.path=models/gpt-6m: is not there yet; specbench train recipe=gpt-6m ... after specbench "
+    "train recipe=gpt-97m (",
     "target=hub": "target: set target.path=FOLDER, or target.hub=ID",
     "dtype=float8": "dtype=float8: must be auto | bfloat16",
     "device=tpu": "device=tpu: must be auto | cpu",

@@ -96,3 +96,45 @@ def test_the_config_of_a_sweep_is_that_of_its_first_job(capfd: Capture) -> None:
 def test_a_list_where_one_value_is_read(argv: list[str], said: str, capfd: Capture) -> None:
     assert main(argv) == 2
     assert said in capfd.readouterr().err
+
+
+RECORD_VERBS: dict[str, list[str]] = {
+    "results": [], "tables": ["table1"], "figures": ["figure2"], "list": ["accept"], "report": [],
+    "show": ["last"], "compare": ["last", "last"], "check": ["--against", "baseline.json"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", RECORD_VERBS)
+def test_results_and_config_dir_in_every_verb_that_reads_records(
+    verb: str, own_choices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nothing").mkdir()
+    outcomes = []
+    for words in (["results=nothing"], ["--results", "nothing"], ["--results=nothing"]):
+        for own in (["--config-dir", str(own_choices)], [f"config-dir={own_choices}"], []):
+            outcomes.append((main([verb, *RECORD_VERBS[verb], *words, *own]), *capfd.readouterr()))
+    assert len(set(outcomes)) == 1
+    code, out, err = outcomes[0]
+    assert "nothing" in out + err or verb in ("list", "tables", "figures"), (code, out, err)
+    assert main([verb, *RECORD_VERBS[verb], "--no-such-option"]) == 2
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_report_makes_no_results_folder(tmp_path: Path, capfd: Capture) -> None:
+    assert main(["report", "--results", str(tmp_path / "none")]) == 2
+    assert capfd.readouterr().err.startswith(f"specbench: --results {tmp_path}/none: there is no such folder")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_error_names_the_option_that_mends_it(tmp_path: Path, capfd: Capture) -> None:
+    (tmp_path / "file").write_text("")
+    for argv, option in (
+        (["report", f"--output={tmp_path}/file/page.html", f"results={tmp_path}"], "--output FILE"),
+        (["show", "last", f"--picture={tmp_path}/file/text.svg"], "--picture FILE"),
+        (["recommend", f"--picture={tmp_path}/file/text.svg"], "--picture FILE"),
+        (["figures", "figure2", f"--output={tmp_path}/file", "--format", "svg"], "--output FOLDER"),
+    ):
+        assert main(argv) == 1
+        err = capfd.readouterr().err.splitlines()[-1]
+        assert "cannot be written" in err and err.endswith(f"set {option} to another place"), err

@@ -1,104 +1,57 @@
-"""`specbench list`: what can be picked, and what of it is usable with no network now."""
+"""`specbench list`: what can be picked, what of it is usable now, and what the rest needs."""
 
-import argparse
-import itertools
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
 
-import hydra
-from omegaconf import OmegaConf
+from specbench.cli.choices import GROUPS, KEYS, MEANINGS, Choice, choices
+from specbench.cli.formats import print_rows
+from specbench.cli.options import options
 
-from specbench.config import conf_dir
-from specbench.config.kinds import DRAFT_KINDS
-from specbench.config.paths import shipped
-
-GROUPS = ("target", "draft", "task", "accept")
+USUAL = ("target", "draft", "task", "accept")  # without a group
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("specbench list", description="What can be picked, and what is usable offline.")
-    parser.add_argument("group", nargs="?", choices=GROUPS, help="default: all")
-    group = parser.parse_args(argv).group
-    groups = [group] if group else GROUPS
-
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False, width=None if Console().is_terminal else 160)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for group in groups:
-            table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-            default_task = ("default task",) if group == "target" else ()
-            for title in (group, "offline", "from", *default_task, "note"):
-                table.add_column(title, overflow="fold", no_wrap=title in (group, "offline"))
-            for file in sorted((conf_dir() / group).glob("*.yaml")):
-                if group == "accept":  # nothing to fetch
-                    table.add_row(file.stem, "yes", "", escape(_comment(file)))
-                    continue
-                composed = _compose(group, file.stem)
-                choice: Any = OmegaConf.to_container(composed[group])
-                usable, origin, note = _facts(choice, group)
-                about = [composed.task.name] if group == "target" else []
-                # Brackets mean brackets.
-                table.add_row(file.stem, *map(escape, (usable, origin, *about, note or _comment(file))))
-            console.print(table)
-            console.print()
-    console.print("offline: yes = usable now with no network; no = not in the local cache yet")
-    console.print("any local folder: target.path=FOLDER draft.path=FOLDER; own rows: task.path=FILE.jsonl[.gz]")
+    parser = options(
+        "list", "What can be picked by name: what is usable now first, then what needs something.", rows=True
+    )
+    parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
+    arguments = parser.read(argv)
+    groups = [arguments.group] if arguments.group else USUAL
+    found = [choice for group in groups for choice in choices(group, arguments.config_dir)]
+    print_rows(arguments.format, [asdict(choice) for choice in found], lambda: _draw(found))
     return 0
 
 
-def _compose(group: str, name: str) -> Any:
-    """The choice `name` of `group`; of a target with its default task, which it names by an override."""
-    before = ["+task=ende-mini"] if group == "target" else []
-    return hydra.compose(overrides=[*before, f"+{group}={name}"])
+def _draw(found: Sequence[Choice]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if Console().is_terminal else 160)
+    for _, members in groupby(found, key=lambda choice: choice.group):
+        console.print(_table(list(members)))
+        console.print()
+    for needs in dict.fromkeys(choice.needs for choice in found):
+        console.print(f"{needs}: {MEANINGS[needs]}")
+    if KEYS in {choice.needs for choice in found if choice.group == "target"}:
+        console.print("any local folder: target.path=FOLDER draft.path=FOLDER; own rows: task.path=FILE.jsonl[.gz]")
+    if len({choice.group for choice in found}) > 1:
+        console.print(f"more: {', '.join(f'specbench list {group}' for group in GROUPS if group not in USUAL)}")
 
 
-def _comment(file: Path) -> str:
-    """What a file of `conf/` says of itself in its first lines."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
-    return " ".join(line.removeprefix("#").strip() for line in lines)
+def _table(members: Sequence[Choice]) -> object:
+    """The choices of a group, with a line between those that need different things."""
+    from rich.markup import escape
+    from rich.table import Table
 
-
-def _facts(choice: dict[str, Any], group: str) -> tuple[str, str, str]:
-    """Usable offline, where it comes from, and its note."""
-    note = str(choice.get("note") or "")
-    if choice.get("kind") == "cascade":
-        via, inner = choice["via"], choice["inner"]
-        usable = [_facts(part, group)[0] for part in (via, inner)]
-        return _yes("no" not in usable), f"{via['name']}, drafting with {inner['name']}", note
-    kind = DRAFT_KINDS[choice.get("kind") or "model"]
-    if not kind.weights:
-        return "yes", "fitted on the task's training text" if kind.text else "nothing to fit", note
-    if choice.get("path"):
-        return _yes((Path(choice["path"]) / "config.json").is_file()), str(choice["path"]), note
-    if choice.get("shipped"):
-        folder = "data" if group == "task" else "models"
-        return _yes(shipped(folder, choice["shipped"]).exists()), "ships with specbench", note
-    if kind.inside:
-        return "–", f"{group}.path=FOLDER, made by specbench train", note
-    hub = choice.get("hub")
-    if not hub and group == "task":
-        return "yes", "task.path=FILE", note
-    if not hub or hub == "???":
-        return "–", f"{group}.hub=ID {group}.revision=COMMIT", note
-    cached = _task_is_cached(hub) if group == "task" else _model_is_cached(hub, choice.get("revision"))
-    return _yes(cached), str(hub), note
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "no"
-
-
-def _model_is_cached(hub: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-    return any(isinstance(try_to_load_from_cache(hub, name, revision=revision), str) for name in names)
-
-
-def _task_is_cached(hub: str) -> bool:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return (Path(HF_HUB_CACHE) / f"datasets--{hub.replace('/', '--')}").is_dir()
+    columns = {"name": members[0].group, "needs": "usable", "origin": "from"}
+    columns |= {"default_task": "default task"} if any(choice.default_task for choice in members) else {}
+    columns |= {"time": "time"} if any(choice.time for choice in members) else {}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, title in {**columns, "note": "note"}.items():
+        table.add_column(title, overflow="fold", no_wrap=column in ("name", "needs", "default_task"))
+    for _, alike in groupby(members, key=lambda choice: choice.needs):
+        for choice in alike:
+            # Brackets mean brackets.
+            table.add_row(*(escape(str(getattr(choice, column) or "")) for column in (*columns, "note")))
+        table.add_row()
+    return table

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
 from specbench.cli.overrides import CommandLine, value_of
 from specbench.config import RunConfig, check
 from specbench.config.kinds import DRAFT_KINDS, levels
 from specbench.config.names import task_label
-from specbench.config.paths import experiments_dir
 from specbench.errors import UserError
+from specbench.report.paper import times_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ALIKE = ("draft", "temperature", "gamma", "accept")  # the more of these a record shares, the better it predicts
@@ -149,14 +147,7 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
         said += f"; the largest needs {size(most)} for its weights, caches come on top"
         said += f"; one after the other about {span(sum(known))}" if known else "; no record tells the time"
         said += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
-    return [said, *(f"{experiment}: {line}" for line in _stated(experiment))]
-
-
-def _stated(name: str) -> list[str]:
-    """The time that `experiments/` gives for the sweep `name`."""
-    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(experiments_dir().glob("*.yaml"))]
-    rows = [row for plan in plans for row in plan.get("takes", ()) if row["what"] == name]
-    return [f"{row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}" for row in rows]
+    return [said, *(f"{experiment}: {line}" for line in times_of(experiment))]
 
 
 def size(count: int | None) -> str:

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
                 print(text)
                 continue
             file = folder / f"{table.name}.{ENDINGS.get(form, form)}"
-            write_atomically(file, text, "--output")
+            write_atomically(file, text, "--output FOLDER")
             print(file)
     return 0
 

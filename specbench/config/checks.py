@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.config.recipes import made_by
 from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunConfig, TaskConfig
 from specbench.errors import UserError
 
@@ -114,7 +115,10 @@ def _check_model(key: str, model: ModelConfig) -> None:
     if model.architecture:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
-        require(Path(model.path).is_dir(), f"{key}.path", model.path, "a folder; there is none of that name")
+        there = Path(model.path).is_dir()
+        if not there and (how := made_by(model.path)):
+            raise UserError(f"{key}.path={model.path}: is not there yet; {how}")
+        require(there, f"{key}.path", model.path, "a folder; there is none of that name")
     elif model.hub is not None:
         if not model.revision:
             raise UserError(

@@ -61,7 +61,7 @@ def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) 
         notes = " ".join(f"{note}." for note in drawn.notes)
         parts.append(f"## {drawn.title}\n\n![{drawn.title}]({drawn.name}.{form})\n\n{notes}")
     file = folder / "README.md"
-    return write_atomically(file, "\n\n".join(parts) + "\n", "--output")
+    return write_atomically(file, "\n\n".join(parts) + "\n", "--output FOLDER")
 
 
 def svg(drawn: Drawn) -> str:

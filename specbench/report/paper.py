@@ -58,11 +58,18 @@ def fill_twin(name: str) -> str:
 
 def takes(name: str) -> str:
     """How long the sweeps of `name` take and on what; an estimate is called one."""
-    said = [
-        f"{row['what']}: {row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}"
-        for row in experiment(name)["takes"]
-    ]
-    return "; ".join(said)
+    return "; ".join(f"{row['what']}: {_time(row)}" for row in experiment(name)["takes"])
+
+
+def times_of(sweep: str) -> list[str]:
+    """How long the sweep of that name takes and on what, as `experiments/` has it."""
+    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(experiments_dir().glob("*.yaml"))]
+    rows = [row for plan in plans for row in plan.get("takes", ()) if row["what"] == sweep]
+    return [_time(row) for row in rows]
+
+
+def _time(row: dict[str, Any]) -> str:
+    return f"{row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}"
 
 
 def _read(name: str) -> dict[str, Any]:

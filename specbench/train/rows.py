@@ -66,7 +66,9 @@ def _hub_rows(plan: DataPlan) -> Iterator[Row]:
         )
     except MachineError as error:
         reason = first_line(error.__cause__ or error)
-        raise MachineError(f"data.hub={plan.hub} cannot be read: {reason}; without the hub, use data.path") from error
+        raise MachineError(
+            f"data.hub={plan.hub} cannot be read: {reason}; without the hub, give data.path=[FILE,...]"
+        ) from error
 
 
 def _kept(row: Row, keep: dict[str, Any]) -> bool:

@@ -1,0 +1,149 @@
+"""What can be picked by name, and what each choice still needs before it can be used on this machine."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hydra
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from specbench.config import RunConfig, conf_dir
+from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.paths import shipped
+from specbench.report.paper import times_of
+
+GROUPS = ("target", "draft", "task", "accept", "recipe", "experiment")
+# What a choice needs, the least first.
+NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
+NEEDS = (NOW, DOWNLOAD, TRAIN, INSTALL, KEYS)
+MEANINGS = {
+    NOW: "usable now, with no network",
+    DOWNLOAD: "fetched from the hub on first use",
+    TRAIN: "after the training that 'from' names",
+    INSTALL: "after the installation that 'from' names",
+    KEYS: "with the keys that 'from' names",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of a group: what it needs (of NEEDS), where it comes from or what to give, and what it is."""
+
+    group: str
+    name: str
+    needs: str
+    origin: str
+    note: str
+    default_task: str | None = None  # of a target
+    time: str | None = None  # of a recipe or an experiment
+
+
+def choices(group: str, own: Path | None) -> list[Choice]:
+    """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
+    folders = [conf_dir(), *([own] if own is not None else [])]
+    files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
+    with _search(own) as search:
+        found = [_choice(group, file, search) for file in files.values()]
+    return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
+
+
+@contextmanager
+def _search(own: Path | None) -> Iterator[list[str]]:
+    """The overrides under which Hydra finds the choices of `own`, too."""
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
+
+
+def _choice(group: str, file: Path, search: Sequence[str]) -> Choice:
+    name, comment = file.stem, _comment(file)
+    if group == "accept":
+        return Choice(group, name, NOW, "", comment)
+    if group == "recipe":
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return Choice(group, name, *_recipe(content), comment, time=content.get("takes"))
+    if group == "experiment":
+        composed = hydra.compose("run", overrides=[*search, f"experiment={name}"])
+        parts: Any = [OmegaConf.to_container(composed[part]) for part in ("target", "task")]
+        needs, origin = max(map(_place, parts, ("target", "task")), key=lambda one: NEEDS.index(one[0]))
+        return Choice(group, name, needs, origin, comment, time="; ".join(times_of(name)) or None)
+    # A target names its default task by an override, which needs a task to override.
+    before = ["+task=ende-mini"] if group == "target" else []
+    composed = hydra.compose(overrides=[*search, *before, f"+{group}={name}"])
+    content = OmegaConf.to_container(composed[group])
+    assert isinstance(content, dict)
+    task = composed.task.name if group == "target" else None
+    return Choice(group, name, *_place(content, group), str(content.get("note") or comment), task)
+
+
+def _comment(file: Path) -> str:
+    """What a file of `conf/` says of itself in its first lines."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines if "@package" not in line)
+
+
+def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
+    """What a target, draft or task needs, and where it comes from."""
+    if content.get("kind") == "cascade":
+        parts = [content["via"], content["inner"]]
+        origin = f"{parts[0]['name']}, drafting with {parts[1]['name']}"
+        return max((_place(part, group)[0] for part in parts), key=NEEDS.index), origin
+    kind = DRAFT_KINDS[content.get("kind") or "model"]
+    if content.get("kind") == "retrieval" and find_spec("pydivsufsort") is None:
+        return INSTALL, "pip install pydivsufsort"
+    if not kind.weights:
+        return NOW, "fitted on the task's training text" if kind.text else "nothing to fit"
+    if content.get("path"):
+        return _folder(str(content["path"]))
+    if content.get("shipped"):
+        folder = "data" if group == "task" else "models"
+        there = shipped(folder, content["shipped"]).exists()
+        return (NOW, "ships with specbench") if there else (DOWNLOAD, "a checkout of specbench that holds it")
+    if content.get("weights") == "random":
+        return NOW, "random weights in its shape"
+    return _elsewhere(content, group)
+
+
+def _folder(path: str) -> tuple[str, str]:
+    """A folder of the user's, or one that a recipe of its name makes."""
+    if (Path(path) / "config.json").is_file():
+        return NOW, path
+    return TRAIN, f"specbench train recipe={Path(path).name}"
+
+
+def _elsewhere(content: dict[Any, Any], group: str) -> tuple[str, str]:
+    hub = content.get("hub")
+    if not hub and group == "task":
+        return KEYS, "task.path=FILE"
+    if not hub or hub == "???":
+        return KEYS, f"{group}.hub=ID {group}.revision=COMMIT"
+    cached = _task_is_cached(hub) if group == "task" else _model_is_cached(hub, content.get("revision"))
+    return NOW if cached else DOWNLOAD, str(hub)
+
+
+def _recipe(content: dict[str, Any]) -> tuple[str, str]:
+    """What a recipe needs before it trains."""
+    data, distill = content.get("data") or {}, content.get("distill") or {}
+    keys = [] if data.get("hub") else ["data.path=[FILE,...]"]
+    keys += ["data.passages.path=[FILE,...]"] if "passages" in data else []
+    keys += ["distill.target=FOLDER"] if distill.get("target") == "???" else []
+    return (KEYS, " ".join(keys)) if keys else (DOWNLOAD, str(data["hub"]))
+
+
+def _model_is_cached(hub: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    return any(isinstance(try_to_load_from_cache(hub, name, revision=revision), str) for name in names)
+
+
+def _task_is_cached(hub: str) -> bool:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return (Path(HF_HUB_CACHE) / f"datasets--{hub.replace('/', '--')}").is_dir()
