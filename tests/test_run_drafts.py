@@ -113,7 +113,7 @@ WRONG = {
     "draft=cascade draft.inner.kind=nothing": "draft.inner.kind=nothing: must be model | unigram",
     "draft=cascade draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
     "draft=cascade draft.via.path=/no/such": "draft.via.path=/no/such: must be a folder",
-    "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; choose from",
+    "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; did you mean bigram",
 }
 
 

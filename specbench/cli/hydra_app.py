@@ -124,9 +124,10 @@ def to_schema(composed: DictConfig, schema: type[T], overrides: Sequence[str] | 
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """A folder in the place of the default choice does not have its name; in that of the user's own choice it has."""
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
-    for model in ("target", "draft"):
-        if model in composed and f"{model}.path" in given and not given & {model, f"{model}.name"}:
-            composed[model].name = composed[model].note = None
+    for model in [key.removesuffix(".path") for key in given if key.endswith(".path")]:
+        node = OmegaConf.select(composed, model)
+        if OmegaConf.is_dict(node) and "note" in node and not given & {model, f"draft@{model}", f"{model}.name"}:
+            node.name = node.note = None
 
 
 def one_line(error: BaseException, schema: Any) -> str:
