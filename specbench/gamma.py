@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from specbench.config.checks import MAX_GAMMA
+from specbench.config.ranges import MAX_GAMMA
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000

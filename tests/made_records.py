@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from specbench.config import AcceptConfig, DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
+from specbench.config import AcceptConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
+from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.measure.summary import summarise
 from specbench.records import store
 
@@ -65,7 +66,7 @@ def frozen(
     task_config = TaskConfig(name=task, hub="owner/set", reference_field="de")
     return asdict(
         RunConfig(
-            target=ModelConfig(name=target), draft=DraftConfig(name=draft), task=task_config, accept=accept,
+            target=ModelConfig(name=target), draft=ModelDraftConfig(name=draft), task=task_config, accept=accept,
             sampling=SamplingConfig(temperature=temperature), gamma=gamma, limit=prompts, seed=seed, results="r",
         )
     )  # fmt: skip

@@ -125,7 +125,7 @@ WRONG = {
     "accept=typical accept.delta=0": "accept.delta=0.0: must be between 0 and 1",
     "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",
     "draft.confidence=1.5": "draft.confidence=1.5: must be above 0 and at most 1",
-    "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: must be null for draft.kind=bigram",
+    "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: draft.kind=bigram has no such key; kinds",
     "draft.confidence=0.4 gamma=auto": "gamma=auto: where draft.confidence ends proposals, give a number or heuristic",
 }
 

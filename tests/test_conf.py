@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
-from specbench.config import RunConfig, check, conf_dir
+from specbench.config import ModelConfig, RunConfig, check, conf_dir
 
 GROUPS = ("target", "draft", "task", "accept")
 CHOICES = [(group, file.stem) for group in GROUPS for file in (conf_dir() / group).glob("*.yaml")]
@@ -28,7 +28,7 @@ def test_every_choice_composes(group: str, choice: str) -> None:
         return
     if choice != "hub":
         assert picked.name == choice
-    if group != "task" and picked.hub:
+    if isinstance(picked, ModelConfig) and picked.hub:
         assert re.fullmatch(r"[0-9a-f]{40}", picked.revision)
         assert picked.note
 
@@ -83,7 +83,11 @@ WRONG = {
     "sampling.top_p=1.5": "sampling.top_p=1.5: must be above 0 and at most 1",
     "max_new_tokens=0": "max_new_tokens=0: must be at least 1",
     "limit=0": "limit=0: must be at least 1",
-    "draft.discount=1.0": "draft.discount=1.0: must be between 0 and 1",
+    "draft=bigram draft.discount=1.0": "draft.discount=1.0: must be between 0 and 1",
+    "draft.discount=0.75": "draft.discount=0.75: draft.kind=model has no such key; kinds that have it: bigram | ngram",
+    "draft=lookup draft.path=/tmp": "draft.path=/tmp: draft.kind=lookup has no such key; kinds that have it: model",
+    "draft=cascade draft.inner.match=2": "draft.inner.match=2: draft.inner.kind=bigram has no such key",
+    "draft=lookup draft.mach=2": "draft.mach: no such key; did you mean draft.match",
     "task.metric=meteor": "task.metric=meteor: must be bleu | rouge",
 }
 
@@ -92,7 +96,7 @@ WRONG = {
 def test_one_line_that_names_the_key_the_value_and_the_way_out(
     override: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", override]) == 2
+    assert main(["run", *override.split()]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1

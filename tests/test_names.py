@@ -8,7 +8,6 @@ from specbench.cli import main
 from specbench.config import ChooseConfig, RunConfig
 from specbench.config.names import task_label
 from specbench.models.load import name_of
-from specbench.run.identity import draft_name
 
 # Keys, and the names of target and draft.
 NAMES = {
@@ -29,7 +28,7 @@ def test_a_name_that_is_given_wins(case: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("specbench.cli.job.check", lambda _: None)
     monkeypatch.setattr("specbench.cli.job.decode", configs.append)
     assert main(["run", *keys]) == 0
-    assert (name_of(configs[0].target), draft_name(configs[0])) == (target, draft)
+    assert (name_of(configs[0].target), configs[0].draft.label()) == (target, draft)
 
 
 def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +36,7 @@ def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("specbench.cli.alpha.check_choose", configs.append)
     monkeypatch.setattr("specbench.choose.alpha.measure_alpha", lambda *_: 1 / 0)
     assert main(["alpha", "draft=[t5-small,bigram]", "draft.path=[b/one,b/two]", "sampling.temperature=0"]) == 1
-    assert [draft_name(config) for config in configs] == ["t5-small", "bigram", "one", "two"]
+    assert [config.draft.label() for config in configs] == ["t5-small", "bigram", "one", "two"]
 
 
 def test_own_rows_say_so() -> None:

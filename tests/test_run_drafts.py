@@ -32,9 +32,11 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         draft: str, *overrides: str, verb: str = "run", kind: str = "t5"
     ) -> tuple[int, str, dict[str, Any] | None]:
         via = [f"draft.via.path={folders[f'{kind}-draft']}"] if "cascade" in draft else []
+        kept = ("unigram", "bigram", "ngram", "retrieval", "cascade")
+        cache = [f"draft.cache_dir={tmp_path / 'cache'}"] if any(one in draft for one in kept) else []
         code = main([
             verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
-            f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
+            f"task.train_path={folders['rows']}", f"results={tmp_path}", *cache,
             "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", *overrides,
         ])  # fmt: skip
         return code, capfd.readouterr().err, newest(tmp_path)

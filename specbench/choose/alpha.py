@@ -20,16 +20,16 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
+from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
 from specbench.environment import environment, hardware
 from specbench.files import json_digest, write_atomically
 from specbench.measure.agreement import Agreement, agreements
-from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
 from specbench.run.error_translation import translated_errors
-from specbench.run.identity import draft_name, identify
+from specbench.run.identity import identify
 from specbench.stats import Interval, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
@@ -67,7 +67,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
         # Rows are not read beyond what the sample could need.
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
-        require_distinct([(draft_name(config), rule_label(config.accept)) for config in group])
+        require_distinct([(config.draft.label(), rule_label(config.accept)) for config in group])
     built = build_each(resolved, progress.say, progress.note)
     return [LoadedCandidate(*pair) for pair in zip(resolved, built, strict=True)]
 

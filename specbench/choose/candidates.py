@@ -17,7 +17,6 @@ from specbench.measure.agreement import Agreement
 from specbench.measure.probe import Candidate
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
-from specbench.run.identity import draft_name
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class LoadedCandidate:
 
     @property
     def draft(self) -> str:
-        return draft_name(self.config)
+        return self.config.draft.label()
 
     @property
     def rule(self) -> str:

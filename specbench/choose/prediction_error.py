@@ -26,14 +26,13 @@ from specbench.choose.interleaved import (
 )
 from specbench.choose.recommend import plain, predictions
 from specbench.config import ChooseConfig
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import write_atomically
 from specbench.gamma import Constant, Gamma
 from specbench.measure.probe import Round
-from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
@@ -130,7 +129,7 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round])
 def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> dict[str, float | None] | None:
     """Accepted over judged draft tokens. That is alpha under Algorithm 1 alone, for a draft whose tokens agree alike
     wherever its proposal began; None elsewhere: a block is judged as one, and a lossy rule accepts more than alpha."""
-    if candidate.rule != "exact" or DRAFT_KINDS[candidate.config.draft.kind].falls:
+    if candidate.rule != "exact" or candidate.config.draft.falls:
         return None
     config = candidate.config
     return asdict(bootstrap(list(zip(did.accepted, did.judged, strict=True)), ratio, config.resamples, config.seed))

@@ -13,6 +13,7 @@ from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.explain import of_lossy, reasons
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
+from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
@@ -21,7 +22,6 @@ from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Round, probe
 from specbench.models import Prompt
-from specbench.models.load import name_of
 from specbench.run import Progress, execute
 from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from specbench.config import RunConfig
+from specbench.config.model import name_of
 from specbench.decoding import autoregressive
 from specbench.files import json_digest, write_atomically
 from specbench.models import Prompt
-from specbench.models.load import name_of
 from specbench.run import Progress
 from specbench.run.build import Parts
 from specbench.run.identity import files_of

@@ -40,10 +40,10 @@ def job(form: str, composed: DictConfig) -> None:
     from specbench.beam import Rule  # torch is imported only from here on
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
+    from specbench.config.model import name_of
     from specbench.drafts import ModelDraft
     from specbench.environment import environment, hardware
     from specbench.models.eager import EagerModel
-    from specbench.models.load import name_of
     from specbench.run.build import build, resolve
     from specbench.run.error_translation import translated_errors
 
@@ -61,7 +61,7 @@ def job(form: str, composed: DictConfig) -> None:
     with translated_errors(run):
         rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, rule, us, config.gamma), say)
     surroundings = environment()
-    names = name_of(config.target), name_of(config.draft), config.task.name
+    names = name_of(config.target), config.draft.label(), config.task.name
     head: dict[str, Any] = {
         "command": f"specbench beam {' '.join(sys.argv[1:])}".strip(),
         "target": names[0],

@@ -40,6 +40,7 @@ def job(form: str, composed: DictConfig) -> None:
 
     from specbench.bench import Bench, bench
     from specbench.bench.output import table, write
+    from specbench.config.model import name_of
     from specbench.environment import environment, hardware
     from specbench.run.build import build, resolve
     from specbench.run.error_translation import translated_errors
@@ -75,8 +76,7 @@ def job(form: str, composed: DictConfig) -> None:
         "max_new_tokens": config.max_new_tokens,
         "environment": surroundings,
     }
-    target, draft = (model.name or model.path or model.hub or "" for model in (config.target, config.draft))
-    short = "-".join(name.rstrip("/").rpartition("/")[2] for name in (target, draft) if name)
+    short = "-".join(name for name in (name_of(config.target), config.draft.label()) if name)
     files = write(folder, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows, table(rows))
     print_rows(form, [asdict(row) for row in rows], lambda: print(table(rows)))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

@@ -13,8 +13,8 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from specbench.config import RunConfig, conf_dir
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config import ModelConfig, RunConfig, conf_dir
+from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 
@@ -97,8 +97,8 @@ def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
     kind = DRAFT_KINDS[content.get("kind") or "model"]
     if content.get("kind") == "retrieval" and find_spec("pydivsufsort") is None:
         return INSTALL, "pip install pydivsufsort"
-    if not kind.weights:
-        return NOW, "fitted on the task's training text" if kind.text else "nothing to fit"
+    if not issubclass(kind, ModelConfig):
+        return NOW, "fitted on the task's training text" if issubclass(kind, TextDraftConfig) else "nothing to fit"
     if content.get("path"):
         return _folder(str(content["path"]))
     if content.get("shipped"):

@@ -53,7 +53,8 @@ def launch_each(
         try:
             overrides = [[*given, *these] for these in combinations]
             rest = [hydra.compose(config_name, overrides=these) for these in overrides[1:]]
-            configs = [to_schema(one, schema, these) for one, these in zip((composed, *rest), overrides, strict=True)]
+            listed = (composed, *rest)
+            configs = [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(one_line(error, schema)) from error
         task(configs)

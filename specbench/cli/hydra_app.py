@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
 from specbench.cli.suggest import no_such_choice, no_such_key
 from specbench.config import conf_dir
+from specbench.config.draft_keys import keys_of_kind, of_kind
 from specbench.errors import UserError, first_line
 
 T = TypeVar("T")
@@ -108,22 +109,36 @@ def task_overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task)
 
 
-def to_schema(composed: DictConfig, schema: type[T], overrides: Sequence[str] | None = None) -> T:
+def to_schema(
+    composed: DictConfig,
+    schema: type[T],
+    overrides: Sequence[str] | None = None,
+    listed: Sequence[DictConfig] = (),
+) -> T:
     """The composed config as an instance of `schema`; `overrides` are those it was composed under (default: those of
-    the running job). `+key=value` can add keys that mean nothing: refused here."""
+    the running job). `+key=value` can add keys that mean nothing: refused here, as is a key of another kind of draft
+    unless the draft of one of `listed`, which are composed under the same overrides, has it."""
     for name in _added(composed):
         raise UserError(no_such_key(name, schema))
     if overrides is None:
         overrides = task_overrides() if HydraConfig.initialized() else ()
     _unname(composed, overrides)
-    built = OmegaConf.to_object(composed)
+    built: Any = OmegaConf.to_object(composed)
+    if "draft" in composed:
+        beside = {f"draft.{name}" for one in listed for name in keys_of_kind(one.draft.kind)}
+        built.draft = of_kind(built.draft, "draft", _given(overrides), beside)
     assert isinstance(built, schema)
     return built
 
 
+def _given(overrides: Sequence[str]) -> set[str]:
+    """The keys and groups that are set."""
+    return {override.partition("=")[0].lstrip("+") for override in overrides}
+
+
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """A folder in the place of the default choice does not have its name; in that of the user's own choice it has."""
-    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    given = _given(overrides)
     for model in [key.removesuffix(".path") for key in given if key.endswith(".path")]:
         node = OmegaConf.select(composed, model)
         if OmegaConf.is_dict(node) and "note" in node and not given & {model, f"draft@{model}", f"{model}.name"}:

@@ -7,8 +7,10 @@ from specbench.config.beam import BeamConfig, beam_run, check_beam
 from specbench.config.bench import BenchConfig, check_bench
 from specbench.config.checks import check
 from specbench.config.choose import ChooseConfig, check_choose
+from specbench.config.draft import DraftConfig
+from specbench.config.model import ModelConfig
 from specbench.config.paths import conf_dir
-from specbench.config.schema import AcceptConfig, DraftConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
+from specbench.config.schema import AcceptConfig, RunConfig, SamplingConfig, TaskConfig
 
 __all__ = [
     "AcceptConfig",

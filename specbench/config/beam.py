@@ -3,9 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.checks import check
+from specbench.config.draft import DraftConfig
+from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import fresh, key
-from specbench.config.schema import DraftConfig, ModelConfig, RunConfig, TaskConfig
+from specbench.config.model import ModelConfig
+from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.schema import RunConfig, TaskConfig
 
 MAX_WIDTH = 64
 MAX_U = 256
@@ -16,7 +20,7 @@ class BeamConfig:
     """A beam search of the target, and the drafts' widths and steps to try."""
 
     target: ModelConfig = fresh(ModelConfig, "the model that searches")
-    draft: DraftConfig = fresh(DraftConfig, "the model that searches ahead")
+    draft: DraftConfig = fresh(DraftKeys, "the model that searches ahead")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
     width: int = key(4, "w, the target's beams")
     u: list[int] | None = key(None, "the draft's beams, each at least width; unset: width and twice that")
@@ -55,7 +59,9 @@ def check_beam(config: BeamConfig) -> None:
         "early_stopping", config.early_stopping, "true | false | never",
     )  # fmt: skip
     require(config.draft.kind == "model", "draft.kind", config.draft.kind, "model: a draft that can search itself")
-    require(config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null in a beam search")
+    confidence = config.draft.confidence_bound()
+    require(confidence is None, "draft.confidence", confidence, "null in a beam search")
+    assert isinstance(config.draft, ModelConfig)
     for name, model in (("target", config.target), ("draft", config.draft)):
         require(model.weights == "trained", f"{name}.weights", model.weights, "trained: what is kept depends on them")
     check(beam_run(config))

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.checks import check
 from specbench.config.keys import fresh, key
+from specbench.config.ranges import MAX_GAMMA, require
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, fields
 
-from specbench.config.checks import MAX_GAMMA, check, require
+from specbench.config.checks import check
 from specbench.config.keys import fresh, key, keys_of
+from specbench.config.ranges import MAX_GAMMA, require
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
@@ -27,9 +28,8 @@ def check_choose(config: ChooseConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
     require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
-    require(
-        config.draft.confidence is None, "draft.confidence", config.draft.confidence, "null: one gamma is predicted"
-    )
+    confidence = config.draft.confidence_bound()
+    require(confidence is None, "draft.confidence", confidence, "null: one gamma is predicted")
     require(config.tokens is None or config.tokens >= 1, "tokens", config.tokens, "at least 1, or null")
     require(all(0 < one <= 1 for one in config.leniences), "leniences", config.leniences, "above 0 and at most 1")
     require(

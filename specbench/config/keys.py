@@ -35,12 +35,12 @@ def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
     """All keys of the dataclass `schema`, nested ones under dotted names."""
     hints = get_type_hints(schema)
     for one in fields(schema):
-        name, hint = f"{before}{one.name}", hints[one.name]
-        if is_dataclass(hint):
-            yield from keys_of(hint, f"{name}.")  # type: ignore[arg-type]
-            continue
+        name = f"{before}{one.name}"
         default = one.default_factory() if callable(one.default_factory) else one.default
-        listed = list in (get_origin(part) for part in (hint, *get_args(hint)))
+        if is_dataclass(default):  # its own type, which may have more keys than the one it is declared as
+            yield from keys_of(type(default), f"{name}.")
+            continue
+        listed = list in (get_origin(part) for part in (hints[one.name], *get_args(hints[one.name])))
         yield Key(name, _text(default), one.metadata.get(HELP, ""), one.metadata.get(VERBS, ()), listed)
 
 

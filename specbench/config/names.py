@@ -1,13 +1,21 @@
-"""What tables call the parts of a run."""
+"""What tables call the parts of a run, and what such a name says."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench.config.draft_kinds import DRAFT_KINDS
+
 
 def task_label(name: str, path: str | None) -> str:
     """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""
     return name if path is None else f"{name} ({Path(path).name})"
+
+
+def beyond_the_paper(name: str) -> bool:
+    """Whether a draft of this label (`DraftConfig.label`) is of a kind that the paper does not measure."""
+    kinds = [kind for kind, config in DRAFT_KINDS.items() if not config.paper]
+    return name.endswith("-gram") or any(name == kind or name.startswith(f"{kind}-") for kind in kinds)
 
 
 def own_weights(config: Mapping[str, Any]) -> str:

@@ -5,52 +5,13 @@ Defaults that a person picks by name (a target, a draft, a task) live in `conf/`
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import MISSING
 
+from specbench.config.draft import DraftConfig
+from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import fresh, key
-
-
-@dataclass
-class ModelConfig:
-    """Where a model comes from. The first of `path`, `hub`, `shipped` that is set is used."""
-
-    name: str | None = key(None, "the name in tables; unset: the folder's or the repository's")
-    path: str | None = key(None, "a local folder of weights and tokenizer")
-    hub: str | None = key(None, "a repository on the model hub, OWNER/NAME")
-    revision: str | None = key(None, "its commit; required with hub=")
-    shipped: str | None = key(None, "a model that comes with this project")
-    device_map: str | None = key(
-        None, "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only"
-    )
-    tp_plan: str | None = key(
-        None, "auto: split every layer over all GPUs (tensor parallel), under torchrun; targets only"
-    )
-    weights: str = key(
-        "trained", "trained | random: the true shape, for times without a checkpoint; see simulate.alpha"
-    )
-    architecture: dict[str, Any] = fresh(dict, "the shape of random weights that have no config.json")
-    note: str | None = key(None, "what this checkpoint is, and which of the paper's it stands for")
-
-
-@dataclass
-class DraftConfig(ModelConfig):
-    """A draft: a model as above, or one of the kinds that have no weights, or one made of others (cascade)."""
-
-    kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
-    confidence: float | None = key(None, "model: a proposal ends after a token whose own q is below this")
-    match: int = key(3, "lookup, retrieval: the longest run of tokens to search for")
-    order: int = key(3, "ngram: tokens of the longest n-gram")
-    discount: float = key(0.75, "n-grams: absolute discount that feeds the backoff")
-    corpus: str | None = key(None, "n-grams, retrieval: own text instead of the task's training text, same fields")
-    cache_dir: str | None = key(None, "n-grams, retrieval: where fitted counts and indexes are cached")
-    via: "DraftConfig | None" = key(None, "cascade: the model whose tokens the target checks, draft@draft.via=NAME")
-    inner: "DraftConfig | None" = key(
-        None, "cascade: the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME"
-    )
-    inner_gamma: int = key(2, "cascade: tokens that the inner draft drafts at a time")
-    layers: int = key(1, "early-exit: how many of the target's own first decoder layers draft")
+from specbench.config.model import ModelConfig
 
 
 @dataclass
@@ -116,7 +77,7 @@ class RunConfig:
     """One run: a target, a draft, a task, and how they decode."""
 
     target: ModelConfig = fresh(ModelConfig, "the model to accelerate")
-    draft: DraftConfig = fresh(DraftConfig, "what drafts for it")
+    draft: DraftConfig = fresh(DraftKeys, "what drafts for it")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
     sampling: SamplingConfig = fresh(SamplingConfig, "how tokens are sampled")
     accept: AcceptConfig = fresh(AcceptConfig, "which drafted tokens are accepted")

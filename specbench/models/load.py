@@ -10,8 +10,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
-from specbench.config.schema import ModelConfig
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_is_reachable
 from specbench.models.eager import EagerModel
@@ -26,13 +26,6 @@ FEWEST_TOKENS = 8  # of a tokenizer that is one
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-
-
-def name_of(model: ModelConfig) -> str:
-    """What tables call this model: the name it was given, or that of its folder or repository."""
-    if model.name is None and model.path is not None:
-        return Path(model.path).resolve().name
-    return model.name or (model.hub or "").rpartition("/")[2]
 
 
 def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, Any]]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.kinds import beyond_the_paper
-from specbench.config.names import own_weights
+from specbench.config.names import beyond_the_paper, own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.identity import config_digest
 from specbench.records.store import Head

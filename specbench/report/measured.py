@@ -5,14 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.config.model import ModelConfig
 from specbench.measure import pass_costs
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.stats import Interval, bootstrap, ratio
 
 Record = dict[str, Any]
 RESAMPLES = 1000
-WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not kind.weights]
+WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
 
 
 def neural(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from specbench.config import RunConfig
-from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.config.draft_kinds import TextDraftConfig
+from specbench.config.model import name_of
 from specbench.decoding import DecodingSpec
 from specbench.drafts import Draft
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_tokenizer
-from specbench.models.load import name_of
 from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
@@ -123,5 +123,5 @@ def build_each(
 
 def _key(config: RunConfig) -> str:
     """What makes one draft another: its own config, and where it is fitted on text that text."""
-    fitted = any(DRAFT_KINDS[one.kind].text for one in levels(config.draft))
+    fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
     return repr((config.draft, config.task if fitted else None))

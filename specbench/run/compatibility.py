@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from specbench.config import DraftConfig, RunConfig
+from specbench.config import ModelConfig, RunConfig
+from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary, require_same_vocabulary
-from specbench.models.load import name_of
 
 
-def require_a_pair(config: RunConfig, draft: DraftConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
+def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
     """`draft`, which the config calls `key` and whose vocabulary is `own`, must speak of the target's tokens."""
     if target.is_encoder_decoder != own.is_encoder_decoder:
         kinds = {True: "encoder-decoder", False: "decoder-only"}

@@ -18,7 +18,6 @@ from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Candidate, Round, probe
 from specbench.run.build import Parts
 from specbench.run.distributed import agree
-from specbench.run.identity import draft_name
 from specbench.run.measure_prompt import generator_for
 from specbench.theory import expected_tokens
 
@@ -40,7 +39,7 @@ def with_gamma(config: RunConfig, parts: Parts, before: GammaChoice | None) -> t
 
 def choose_gamma(config: RunConfig, parts: Parts) -> GammaChoice:
     """The gamma of a config: a number as it is given, or from a probe."""
-    confidence = config.draft.confidence
+    confidence = config.draft.confidence_bound()
     if isinstance(config.gamma, int) and confidence is None:
         return GammaChoice(config.gamma, config.gamma)
     if isinstance(config.gamma, int) or config.gamma == "heuristic":
@@ -72,7 +71,7 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
         trace = autoregressive(parts.target, prompt, spec, generator_for(config.seed, index, "baseline", parts.device))
         texts.append(trace.tokens)
     prompts = prompts[: len(texts)]
-    name = draft_name(config)
+    name = config.draft.label()
     lossy, alpha = spec.verification.lossy, config.simulate.alpha
     rules = {} if lossy is None else {"rule": lossy}
     if alpha is None:

@@ -1,14 +1,14 @@
 """What a run is called: the same resolved config on the same content has the same id, and nothing else has."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from specbench.config import DraftConfig, ModelConfig, RunConfig
-from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.config import ModelConfig, RunConfig
+from specbench.config.draft_kinds import TextDraftConfig
+from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.files import digest as digest_of
 from specbench.files import json_digest
-from specbench.models.load import name_of
 from specbench.run.accept import slug
 
 # Where a record goes and whether it is made anew are not part of what is measured.
@@ -19,26 +19,8 @@ def identify(config: RunConfig) -> str:
     """A readable id of a resolved config: names, T, gamma, and a digest of every key and of the files it names."""
     frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
     frozen["content"] = _content(config)
-    names = f"{name_of(config.target)}-{draft_name(config)}-{config.task.name}"
+    names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
     return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}{slug(config.accept)}-{json_digest(frozen)}"
-
-
-def draft_name(config: RunConfig) -> str:
-    """What tables call the draft."""
-    return _name(config.draft)
-
-
-def _name(draft: DraftConfig) -> str:
-    if draft.kind == "blockwise" and draft.path is not None:
-        own = None if draft.name == draft.kind else draft.name
-        return f"{draft.kind}-{name_of(replace(draft, name=own))}"
-    if DRAFT_KINDS[draft.kind].weights:
-        return name_of(draft)
-    if draft.via is not None and draft.inner is not None:
-        return f"{draft.kind}-{_name(draft.inner)}-{_name(draft.via)}"
-    if draft.kind == "early-exit":
-        return f"{draft.kind}-{draft.layers}"
-    return f"{draft.order}-gram" if draft.kind == "ngram" else draft.kind
 
 
 def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
@@ -48,10 +30,10 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
     """
     models: list[ModelConfig] = [config.target]
     own = [config.task.path]
-    for draft in levels(config.draft):
-        if DRAFT_KINDS[draft.kind].weights:
+    for draft in config.draft.levels():
+        if isinstance(draft, ModelConfig):
             models.append(draft)
-        if DRAFT_KINDS[draft.kind].text:
+        if isinstance(draft, TextDraftConfig):
             own.append(draft.corpus or config.task.train_path)
     seen = [entry for model in models for entry in files_of(model)]
     seen += [_seen(file) for path in own if path for file in _files(Path(path))]

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from specbench.config import ModelConfig, RunConfig
+from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Vocabulary, load_model
 from specbench.models.eager import EagerModel
-from specbench.models.load import name_of
 from specbench.run.distributed import own_device
 from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import files_of

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from jinja2 import TemplateError
 
 from specbench.config import RunConfig
+from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
-from specbench.models.load import name_of
 from specbench.run.model_loader import Say
 from specbench.run.probe_prompts import rows_to_read, split_examples
 from specbench.tasks import Example, Task

@@ -6,17 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from specbench.config import RunConfig
-from specbench.config.kinds import DRAFT_KINDS
+from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
-from specbench.models.load import name_of
 from specbench.quality import quality, quality_difference
 from specbench.records import store
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
-from specbench.run.identity import draft_name
 
 UNITS = {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"}
 
@@ -35,7 +34,7 @@ def make_record(
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
         max_new_tokens=config.max_new_tokens,
-        falls=DRAFT_KINDS[config.draft.kind].falls and config.simulate.alpha is None,
+        falls=config.draft.falls and config.simulate.alpha is None,
         resamples=config.resamples,
         seed=config.seed,
     )
@@ -115,7 +114,7 @@ def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str,
 def _names(config: RunConfig) -> dict[str, Any]:
     return {
         "target": name_of(config.target),
-        "draft": draft_name(config),
+        "draft": config.draft.label(),
         "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
         "top_k": config.sampling.top_k,

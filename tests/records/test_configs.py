@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from made_records import make
 
-from specbench.config import DraftConfig, ModelConfig, RunConfig, TaskConfig
+from specbench.config import ModelConfig, RunConfig, TaskConfig
+from specbench.config.draft_kinds import BigramConfig, CascadeConfig, LookupConfig, RetrievalConfig
 from specbench.records.frame import Records
 from specbench.records.identity import config_digest, differing
 from specbench.records.kept import keep, kept_folder
 
 CONFIG = RunConfig(
-    target=ModelConfig(name="t5-mini"), draft=DraftConfig(name="lookup", kind="lookup"),
+    target=ModelConfig(name="t5-mini"), draft=LookupConfig(name="lookup"),
     task=TaskConfig(name="ende-mini", reference_field="de"),
 )  # fmt: skip
 # Keys that two runs may differ in while all that tables show is the same.
@@ -21,10 +22,10 @@ OTHER: dict[str, dict[str, Any]] = {
     "max_new_tokens": {"max_new_tokens": 64},
     "seed": {"seed": 1},
     "draft.match": {"draft": replace(CONFIG.draft, match=5)},
-    "draft.corpus": {"draft": replace(CONFIG.draft, corpus="corpus.txt")},
-    "draft.inner_gamma": {"draft": replace(CONFIG.draft, inner_gamma=5)},
-    "draft.discount": {"draft": replace(CONFIG.draft, discount=0.5)},
-    "draft.via.discount": {"draft": replace(CONFIG.draft, via=DraftConfig(discount=0.5))},
+    "draft.corpus": {"draft": RetrievalConfig(name="lookup", corpus="corpus.txt")},
+    "draft.inner_gamma": {"draft": CascadeConfig(name="lookup", inner_gamma=5)},
+    "draft.discount": {"draft": BigramConfig(name="lookup", discount=0.5)},
+    "draft.inner.discount": {"draft": CascadeConfig(name="lookup", inner=BigramConfig(discount=0.5))},
     "task.path": {"task": replace(CONFIG.task, path="rows.jsonl")},
     "target.path": {"target": replace(CONFIG.target, path="models/mine")},
     "limit": {"limit": 4},
@@ -52,7 +53,8 @@ def test_keeping_few_records_removes_no_copy_of_another_config(tmp_path: Path) -
 
 def test_a_key_at_its_default_counts_as_absent() -> None:
     old = asdict(CONFIG)
-    del old["warmup"], old["draft"]["layers"]
+    del old["warmup"]
+    old["draft"] |= {"layers": 1, "via": None, "path": None}  # keys of other kinds, which every draft had once
     assert config_digest(old) == config_digest(asdict(CONFIG))
     assert config_digest(old) != config_digest(asdict(replace(CONFIG, warmup=0)))
 

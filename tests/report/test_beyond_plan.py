@@ -18,7 +18,6 @@ from specbench.report.comparison import planned
 from specbench.report.paper import experiment
 from specbench.run.accept import canonicalise, rule_label
 from specbench.run.gamma import choose_gamma
-from specbench.run.identity import draft_name
 
 
 def jobs(sweep: str) -> list[RunConfig]:
@@ -40,7 +39,7 @@ def jobs(sweep: str) -> list[RunConfig]:
 
 def row(config: RunConfig) -> tuple[Any, ...]:
     gamma = config.gamma if config.gamma == "adaptive" else choose_gamma(config, None).requested  # type: ignore[arg-type]
-    names = (config.target.name, draft_name(config), config.task.name, config.sampling.temperature)
+    names = (config.target.name, config.draft.label(), config.task.name, config.sampling.temperature)
     return (*names, rule_label(canonicalise(config.accept)), str(gamma))
 
 

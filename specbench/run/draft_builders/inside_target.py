@@ -2,41 +2,43 @@
 
 from pathlib import Path
 
+from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig
+from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.heads import load_heads, read_facts
-from specbench.models.load import layers_of, name_of
+from specbench.models.load import layers_of
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import Say
 
 
-class EarlyExitBuilder(DraftBuilder):
-    def __init__(self, wanted: DraftRequest) -> None:
-        super().__init__(wanted)
-        target, layers = wanted.run.target, wanted.draft.layers
+class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
+    def __init__(self, request: DraftRequest[EarlyExitConfig]) -> None:
+        super().__init__(request)
+        target, layers = request.run.target, self.draft.layers
         most = layers_of(target, "target")
         if layers > most:
-            raise UserError(f"{wanted.key}.layers={layers}: {name_of(target)} has {most} decoder layers")
+            raise UserError(f"{request.key}.layers={layers}: {name_of(target)} has {most} decoder layers")
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        return EarlyExitDraft(target, self.wanted.draft.layers)
+        return EarlyExitDraft(target, self.draft.layers)
 
 
-class BlockwiseBuilder(DraftBuilder):
+class BlockwiseBuilder(DraftBuilder[BlockwiseConfig]):
     needs_states = True
 
-    def __init__(self, wanted: DraftRequest) -> None:
-        super().__init__(wanted)
-        draft = wanted.draft
+    def __init__(self, request: DraftRequest[BlockwiseConfig]) -> None:
+        super().__init__(request)
+        draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        self.most = read_facts(self.folder, wanted.key)["heads"] - 1
+        self.most = read_facts(self.folder, request.key)["heads"] - 1
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        gamma = self.wanted.run.gamma
+        gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
-            say(f"{self.wanted.key}: {self.most + 1} heads draft {self.most} tokens a pass at most, not gamma={gamma}")
-        heads = load_heads(self.folder, target.network, self.wanted.key)
+            say(f"{key}: {self.most + 1} heads draft {self.most} tokens a pass at most, not gamma={gamma}")
+        heads = load_heads(self.folder, target.network, key)
         rows = target.network.get_output_embeddings().weight.shape[0]
         return BlockwiseDraft(target, heads, target.project, rows)

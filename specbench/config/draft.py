@@ -1,0 +1,52 @@
+"""What every kind of draft has in common, and the list of kinds. The kinds themselves are in `draft_kinds`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.config.keys import key
+from specbench.config.model import NamedConfig
+
+
+@dataclass
+class DraftConfig(NamedConfig):
+    """A draft. Each kind is a subclass with the keys that it alone reads.
+
+    What is said of a kind as a whole:
+    inside: it works inside the target, on its layers or states.
+    falls: it agrees less the further ahead it drafts, since a whole proposal comes from one place, so that one alpha
+        does not describe it.
+    paper: the paper measures such drafts.
+    """
+
+    kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
+
+    inside: ClassVar[bool] = False
+    falls: ClassVar[bool] = False
+    paper: ClassVar[bool] = False
+
+    def label(self) -> str:
+        """What tables call the draft."""
+        return self.kind
+
+    def parts(self) -> Mapping[str, "DraftConfig | None"]:
+        """The drafts that it is made of, by their keys."""
+        return {}
+
+    def levels(self) -> Iterator["DraftConfig"]:
+        """The draft, and those that it is made of."""
+        yield self
+        for part in self.parts().values():
+            if part is not None:
+                yield from part.levels()
+
+    def confidence_bound(self) -> float | None:
+        """The q of a drafted token below which a proposal ends; None where the draft does not end it."""
+        return None
+
+    def objection_to_probe(self) -> str | None:
+        """Why its gamma cannot come from a probe (gamma=auto, adaptive); None where it can."""
+        return None
+
+    def check(self, key: str) -> None:
+        """Raise UserError at the first value out of range; `key` is what the config calls this draft."""

@@ -1,0 +1,73 @@
+"""The keys of a model: where its weights come from, and what it is called."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.config.keys import fresh, key
+from specbench.config.ranges import require
+from specbench.config.recipes import made_by
+from specbench.errors import UserError
+
+DEVICE_MAPS = ("auto", "balanced", "sequential")
+WEIGHTS = ("trained", "random")
+
+
+@dataclass
+class NamedConfig:
+    """What can be picked by name: a model, or a draft of any kind."""
+
+    name: str | None = key(None, "the name in tables; unset: the folder's or the repository's")
+    note: str | None = key(None, "what this checkpoint is, and which of the paper's it stands for")
+
+
+@dataclass
+class ModelConfig(NamedConfig):
+    """Where a model comes from. The first of `path`, `hub`, `shipped` that is set is used."""
+
+    path: str | None = key(None, "a local folder of weights and tokenizer")
+    hub: str | None = key(None, "a repository on the model hub, OWNER/NAME")
+    revision: str | None = key(None, "its commit; required with hub=")
+    shipped: str | None = key(None, "a model that comes with this project")
+    device_map: str | None = key(
+        None, "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only"
+    )
+    tp_plan: str | None = key(
+        None, "auto: split every layer over all GPUs (tensor parallel), under torchrun; targets only"
+    )
+    weights: str = key(
+        "trained", "trained | random: the true shape, for times without a checkpoint; see simulate.alpha"
+    )
+    architecture: dict[str, Any] = fresh(dict, "the shape of random weights that have no config.json")
+
+
+def name_of(model: ModelConfig) -> str:
+    """What tables call this model: the name it was given, or that of its folder or repository."""
+    if model.name is None and model.path is not None:
+        return Path(model.path).resolve().name
+    return model.name or (model.hub or "").rpartition("/")[2]
+
+
+def check_model(key: str, model: ModelConfig) -> None:
+    """Raise UserError at the first value out of range; `key` is what the config calls the model."""
+    require(model.device_map in (None, *DEVICE_MAPS), f"{key}.device_map", model.device_map, " | ".join(DEVICE_MAPS))
+    require(model.tp_plan in (None, "auto"), f"{key}.tp_plan", model.tp_plan, "auto, or null")
+    if key.startswith("draft") and (model.device_map or model.tp_plan):
+        raise UserError(f"{key}.device_map, {key}.tp_plan: a draft lives on one device; leave them null")
+    if model.device_map and model.tp_plan:
+        raise UserError(f"{key}.device_map={model.device_map}: not together with {key}.tp_plan; leave one of them null")
+    require(model.weights in WEIGHTS, f"{key}.weights", model.weights, " | ".join(WEIGHTS))
+    if model.architecture:
+        require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
+    elif model.path is not None:
+        there = Path(model.path).is_dir()
+        if not there and (how := made_by(model.path)):
+            raise UserError(f"{key}.path={model.path}: is not there yet; {how}")
+        require(there, f"{key}.path", model.path, "a folder; there is none of that name")
+    elif model.hub is not None:
+        if not model.revision:
+            raise UserError(
+                f"{key}.revision is not set: give the commit of {model.hub} to use, so that the run can be repeated"
+            )
+    elif model.shipped is None:
+        raise UserError(f"{key}: set {key}.path=FOLDER, or {key}.hub=ID and {key}.revision=COMMIT")
