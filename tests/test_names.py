@@ -6,8 +6,8 @@ import pytest
 
 from specbench.cli import main
 from specbench.config import ChooseConfig, RunConfig
+from specbench.config.model import name_of
 from specbench.config.names import task_label
-from specbench.models.load import name_of
 
 # Keys, and the names of target and draft.
 NAMES = {

@@ -16,8 +16,8 @@ import specbench.run.runner as runner
 from specbench.cli import main
 from specbench.cli.launcher import by_models
 from specbench.config import RunConfig
+from specbench.config.model import name_of
 from specbench.models.eager import EagerModel
-from specbench.models.load import name_of
 from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]

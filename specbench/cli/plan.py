@@ -12,8 +12,8 @@ from typing import Any
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
 from specbench.cli.overrides import CommandLine, value_of
-from specbench.config import RunConfig, check
-from specbench.config.kinds import DRAFT_KINDS, levels
+from specbench.config import ModelConfig, RunConfig, check
+from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.errors import UserError
 from specbench.report.paper import times_of
@@ -65,7 +65,7 @@ def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
 def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
     from specbench.environment import environment, hardware
     from specbench.run.build import resolve
-    from specbench.run.identity import draft_name, identify
+    from specbench.run.identity import identify
 
     keys = " ".join(key for key in job.overrides if key not in shared)
     try:
@@ -76,7 +76,7 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
     except UserError as error:
         return Planned(keys, error=str(error))
     run_id, prompts = identify(config), _prompts(config)
-    named = {"draft": draft_name(config), "temperature": config.sampling.temperature, "gamma": config.gamma}
+    named = {"draft": config.draft.label(), "temperature": config.sampling.temperature, "gamma": config.gamma}
     machine = environment() | ({"threads": config.threads} if config.threads is not None else {})
     like = _most_similar(config, hardware(machine, config.device), named | {"accept": config.accept.rule}, rows)
     seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * _seconds_a_prompt(like)
@@ -98,15 +98,13 @@ def _weights(config: RunConfig) -> int | None:
     """Bytes of the weights of target and draft in the run's dtype."""
     from specbench.models.size import parameters
 
-    models = [config.target, *(draft for draft in levels(config.draft) if DRAFT_KINDS[draft.kind].weights)]
+    models = [config.target, *(draft for draft in config.draft.levels() if isinstance(draft, ModelConfig))]
     counts = [parameters(model) for model in models]
     return None if None in counts else BYTES[config.dtype] * sum(count for count in counts if count)
 
 
 def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row]) -> Row | None:
     """The record of the same target, task, dtype and hardware that shares most with the job; the newest of equals."""
-    from specbench.models.load import name_of
-
     task = task_label(config.task.name, config.task.path)
     same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
     alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]

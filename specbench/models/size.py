@@ -5,8 +5,8 @@ import math
 import re
 from pathlib import Path
 
+from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.config.schema import ModelConfig
 
 FP32 = 4  # bytes of a weight in an old .bin
 STATED = re.compile(r"\b(\d+(?:\.\d+)?)([MB]) parameters\b")
