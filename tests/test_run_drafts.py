@@ -32,11 +32,9 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         draft: str, *overrides: str, verb: str = "run", kind: str = "t5"
     ) -> tuple[int, str, dict[str, Any] | None]:
         via = [f"draft.via.path={folders[f'{kind}-draft']}"] if "cascade" in draft else []
-        kept = ("unigram", "bigram", "ngram", "retrieval", "cascade")
-        cache = [f"draft.cache_dir={tmp_path / 'cache'}"] if any(one in draft for one in kept) else []
         code = main([
             verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
-            f"task.train_path={folders['rows']}", f"results={tmp_path}", *cache,
+            f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
             "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=12", "resamples=100", *overrides,
         ])  # fmt: skip
         return code, capfd.readouterr().err, newest(tmp_path)
@@ -113,7 +111,8 @@ WRONG = {
     "draft=cascade draft.inner=null": "draft.inner is not set: a cascade is made of two drafts; give",
     "draft=cascade draft.via.kind=bigram": "draft.via.kind=bigram: must be model",
     "draft=cascade draft.inner.kind=nothing": "draft.inner.kind=nothing: must be model | unigram",
-    "draft=cascade draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
+    "draft=cascade draft.inner.kind=ngram draft.inner.order=9": "draft.inner.order=9: must be from 1 to 8",
+    "draft=cascade draft.inner.order=2": "draft.inner.order=2: draft.inner.kind=bigram has no such key",
     "draft=cascade draft.via.path=/no/such": "draft.via.path=/no/such: must be a folder",
     "draft=cascade draft@draft.inner=bigramm": "draft=bigramm: no such draft; did you mean bigram",
 }
@@ -137,7 +136,7 @@ def test_every_level_of_a_cascade_must_share_the_vocabulary(run: Run, folders: F
 
 
 def test_retrieval_without_its_library_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.run.draft_builders.find_spec", lambda name: None)
+    monkeypatch.setattr("specbench.run.draft_builders.from_text.find_spec", lambda name: None)
     code, err, _ = run("retrieval")
     assert code == 2 and "draft.kind=retrieval: pydivsufsort" in err
     assert "pip install 'specbench-toolkit[retrieval]'" in err

@@ -20,6 +20,7 @@ class DraftConfig(NamedConfig):
     """
 
     kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
+    cache_dir: str | None = key(None, "where fitted counts and indexes are cached, if the draft has any")
 
     inside: ClassVar[bool] = False
     falls: ClassVar[bool] = False

@@ -68,8 +68,8 @@ def of_kind(
 ) -> DraftConfig:
     """The config of the kind that `keys` names, from an instance of `DraftKeys` that the config calls `key`.
 
-    `given` are the dotted keys that the user set. Raises UserError at one that this kind does not have, whether set so
-    or by a file that changes its default; those in `spared` are left out instead.
+    `given` are the dotted keys that the user set. Raises UserError at one that this kind does not have, set so or by a
+    file. Left out instead are those in `spared`, and where the user set the kind itself what a file set for another.
     """
     require(keys.kind in DRAFT_KINDS, f"{key}.kind", keys.kind, " | ".join(DRAFT_KINDS))
     own = keys_of_kind(keys.kind)
@@ -78,7 +78,7 @@ def of_kind(
         value, name = getattr(keys, one.name), f"{key}.{one.name}"
         if one.name in own:
             values[one.name] = of_kind(value, name, given) if isinstance(value, DraftKeys) else value
-        elif name not in spared and (name in given or value != _default(one)):
+        elif name not in spared and (name in given or (value != _default(one) and f"{key}.kind" not in given)):
             which = " | ".join(kinds_with(one.name))
             raise UserError(f"{name}={value}: {key}.kind={keys.kind} has no such key; kinds that have it: {which}")
     return DRAFT_KINDS[keys.kind](**values)

@@ -16,7 +16,6 @@ from specbench.errors import UserError
 
 MATCH = "the longest run of tokens to search for"
 MOST_MATCHED = 32
-CACHE = "where fitted counts and indexes are cached"
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {}
@@ -60,7 +59,6 @@ class TextDraftConfig(DraftConfig):
     """What is fitted on training text."""
 
     corpus: str | None = key(None, "own text instead of the task's training text, same fields")
-    cache_dir: str | None = key(None, CACHE)
 
     def check(self, key: str) -> None:
         require(
@@ -172,7 +170,6 @@ class CascadeConfig(DraftConfig):
     via: DraftConfig | None = key(None, "the model whose tokens the target checks, draft@draft.via=NAME")
     inner: DraftConfig | None = key(None, "the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME")
     inner_gamma: int = key(2, "tokens that the inner draft drafts at a time")
-    cache_dir: str | None = key(None, CACHE)
 
     def label(self) -> str:
         assert self.via is not None and self.inner is not None

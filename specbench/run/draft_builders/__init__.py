@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from specbench.config.draft_kinds import CascadeConfig, LookupConfig, ModelDraftConfig, RandomConfig, TextDraftConfig
+from specbench.config.draft_kinds import CascadeConfig, LookupConfig, ModelDraftConfig, RandomConfig
 from specbench.drafts import CascadeDraft, Draft, LookupDraft, UniformDraft
 from specbench.models.eager import EagerModel
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
@@ -39,8 +39,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
         assert isinstance(via, ModelDraftConfig) and inner is not None
         self.middle = ModelBuilder(request.part(via, "via", run))
-        if isinstance(inner, TextDraftConfig | CascadeConfig):
-            inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
+        inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
         if inner.inside:  # the middle model, which is its target
             run = replace(run, target=via, gamma=draft.inner_gamma)
         self.inner = builder_for(request.part(inner, "inner", run))
