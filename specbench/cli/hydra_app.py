@@ -139,11 +139,9 @@ def _given(overrides: Sequence[str]) -> set[str]:
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """A folder in the place of the default choice does not have its name; in that of the user's own choice it has."""
     given = _given(overrides)
-    given = _given(overrides)
     for model in [key.removesuffix(".path") for key in given if key.endswith(".path")]:
         node = OmegaConf.select(composed, model)
         if OmegaConf.is_dict(node) and "note" in node and not given & {model, f"draft@{model}", f"{model}.name"}:
-            node.name = node.note = None
             node.name = node.note = None
 
 
