@@ -44,8 +44,9 @@ report: $(READY)
 keep: $(READY)
 	$(BIN)/specbench report --keep
 
+# Two processes of one thread each; a file's tests stay together, since they share what is costly to build.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
