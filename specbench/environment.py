@@ -5,12 +5,28 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "hydra-core", "numpy", "sacrebleu", "rouge_score")
 
 
-def environment() -> dict[str, Any]:
+class Environment(TypedDict):
+    """Where a record was made."""
+
+    specbench: str
+    commit: str | None
+    python: str
+    versions: dict[str, str | None]
+    platform: NotRequired[str]
+    cpu: str
+    cores: int | None
+    threads: int
+    memory_bytes: int
+    gpus: list[str]
+    cuda: str | None
+
+
+def environment() -> Environment:
     """Versions, the commit of this code (None outside a checkout), and the hardware that torch computes on."""
     import torch
 
@@ -31,11 +47,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def hardware(surroundings: dict[str, Any], device: str) -> str:
+def hardware(surroundings: Environment, device: str) -> str:
     """What computed, in a few words: the GPU, or the CPU and how many threads of it."""
     if device.startswith("cuda") and surroundings["gpus"]:
-        gpu: str = surroundings["gpus"][int(device.partition(":")[2] or 0)]
-        return gpu
+        return surroundings["gpus"][int(device.partition(":")[2] or 0)]
     return f"{surroundings['cpu']}, {surroundings['threads']} threads"
 
 

@@ -11,11 +11,12 @@ models and no clocks.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 from specbench.config.ranges import MAX_GAMMA
+from specbench.records.schema import GammaRecord, Row
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
@@ -150,7 +151,7 @@ class GammaChoice:
     most: int | None = None
     alpha: float | None = None
     prices: Mapping[int, float] | None = None
-    probe: list[dict[str, Any]] | None = None
+    probe: list[Row] | None = None
 
     @property
     def policy(self) -> Gamma:
@@ -161,13 +162,23 @@ class GammaChoice:
             return Heuristic(MAX_GAMMA)
         return Adaptive(self.alpha, self.prices)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> GammaRecord:
         """Plain values, without those that are not set."""
-        given = {key: value for key, value in asdict(self).items() if value is not None}
-        prices = {} if self.prices is None else {"prices": {str(gamma): price for gamma, price in self.prices.items()}}
-        return {"requested": self.requested, "gamma": self.gamma} | given | prices
+        values: GammaRecord = {"requested": self.requested, "gamma": self.gamma}
+        if self.most is not None:
+            values["most"] = self.most
+        if self.alpha is not None:
+            values["alpha"] = self.alpha
+        if self.prices is not None:
+            values["prices"] = {str(gamma): price for gamma, price in self.prices.items()}
+        if self.probe is not None:
+            values["probe"] = self.probe
+        return values
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "GammaChoice":
-        prices = values.get("prices")
-        return cls(**{**values, "prices": prices and {int(gamma): price for gamma, price in prices.items()}})
+    def from_json(cls, values: GammaRecord) -> "GammaChoice":
+        prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
+        return cls(
+            values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,
+            values.get("probe"),
+        )  # fmt: skip

@@ -37,7 +37,7 @@ LENGTH = 40
 
 
 def raw(found: Evidence) -> dict[str, object]:
-    return {"proof": found.plain()}
+    return {"proof": found.to_json()}
 
 
 def proof_of(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from specbench.config import AcceptConfig, ModelConfig, RunConfig, SamplingConfi
 from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.measure.summary import summarise
 from specbench.records import store
+from specbench.records.schema import Quality
 
 EOS = 1
 
@@ -43,14 +44,32 @@ def make(
     run_id = f"{target}-{draft}-{task}-T{temperature:g}-g{gamma}-{draw.integers(2**32):08x}"
     rest = {
         "top_k": None, "top_p": None, "device": "cpu", "dtype": "float32", "hardware": "a CPU, 2 threads",
-        "simulated": False, "created": "2026-01-02T03:04:05+00:00",
+        "simulated": False, "created": "2026-01-02T03:04:05+00:00", "engine": "eager", "gamma_requested": gamma,
+        "accept": "exact", "prompts_cut": 0, "warmup_s": 0.1, "processes": 1,
     }  # fmt: skip
+    unscored = dict.fromkeys(get_type_hints(Quality))
+    choice = {"requested": gamma, "gamma": gamma}
     more = str({key: value for key, value in summary.items() if key != "created"})
+    said = {key.removeprefix("summary_"): value for key, value in summary.items()}
     record = {
         "run_id": run_id,
-        "summary": names | measured | rest | {key.removeprefix("summary_"): value for key, value in summary.items()},
+        "summary": names | measured | unscored | rest | said,
         "config": frozen(target, draft, task, temperature, gamma, prompts, seed, more) | config,
-        "environment": {"cpu": "a CPU", "threads": 2, "platform": "a host"},
+        "gamma": choice,
+        "environment": {
+            "specbench": "0",
+            "commit": None,
+            "python": "3",
+            "versions": {},
+            "cpu": "a CPU",
+            "cores": 2,
+            "threads": 2,
+            "memory_bytes": 1,
+            "gpus": [],
+            "cuda": None,
+            "platform": "a host",
+        },
+        "processes": [{"started": "2026-01-02T03:04:05+00:00", "gamma": choice, "after_prompts": 0}],
         "pieces": {str(token): f" w{token}" for token in range(100)} | {str(EOS): "</s>"},
         "prompts": rows,
     }
@@ -93,6 +112,9 @@ def _prompt(index: int, gamma: int, alpha: float, c: float, draw: np.random.Gene
     way = {"text": "text", "tokens": text, "start_s": 0.006}
     return {
         "index": index, "prompt": f"prompt {index}", "reference": "text", "difference": None, "beta": beta.tolist(),
-        "baseline": way | {"decode_s": length * step_s, "steps_s": [step_s] * length, "passes": []},
+        "prompt_tokens": 4,
+        "baseline": way | {
+            "decode_s": length * step_s, "steps_s": [step_s] * length, "passes": [], "draft_start_s": 0.0,
+        },
         "speculative": way | {"decode_s": spent, "steps_s": [], "passes": passes, "draft_start_s": 0.001},
     }  # fmt: skip

@@ -44,13 +44,13 @@ def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path,
     for lenience in ("0.5", "0.1"):
         row = rows[f"lenient l={lenience}"]
         assert row["alpha_rule"] == pytest.approx(row["lenient"][lenience]["value"])
-        assert row["alpha_rule_low"] <= row["alpha_rule"] <= row["alpha_rule_high"] and row["strayed"] > 0
+        assert row["alpha_rule_low"] <= row["alpha_rule"] <= row["alpha_rule_high"] and row["total_variation"] > 0
 
     # The share is that of a run under the rule, to the last digit: both are along the target's own text.
     assert main(["run", *argv, "accept=lenient", "accept.lenience=0.1", "sampling.temperature=1", "gamma=2"]) == 0
     (run,) = Catalog(tmp_path).rows()
     assert run["alpha_rule"] == pytest.approx(rows["lenient l=0.1"]["alpha_rule"], abs=1e-6)
-    assert run["strayed"] == pytest.approx(rows["lenient l=0.1"]["strayed"], abs=1e-6)
+    assert run["total_variation"] == pytest.approx(rows["lenient l=0.1"]["total_variation"], abs=1e-6)
 
 
 def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: Path, capfd: Capture) -> None:

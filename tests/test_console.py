@@ -91,7 +91,7 @@ def test_scores_of_two_samples_are_not_held_against_each_other(capfd: pytest.Cap
     line = _shown(sampled | interval, capfd)["BLEU"]
     assert "24.0 / 30.3" in line and line.endswith("two samples of one distribution")
     lossy = {"lossless": False, "lossy": True, "accept": "lenient l=0.3"}
-    lossy |= {"alpha_rule": 0.7, "alpha_rule_low": 0.6, "alpha_rule_high": 0.8, "strayed": 0.1}
+    lossy |= {"alpha_rule": 0.7, "alpha_rule_low": 0.6, "alpha_rule_high": 0.8, "total_variation": 0.1}
     assert _shown(sampled | interval | lossy, capfd)["BLEU"].endswith("no difference shown: +6.3 [-1.2, +13.4]")
     better = interval | {"quality_difference_low": 1.2}
     assert _shown(sampled | better | lossy, capfd)["BLEU"].endswith("they differ: +6.3 [+1.2, +13.4]")

@@ -138,7 +138,7 @@ def test_along_a_text() -> None:
         rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
         (found,) = agreements(target, [ModelDraft(draft, VOCABULARY)], PROMPT, [1, 2, 1, 0], sampling, rules)
         assert found.under["1"] == pytest.approx(found.beta)
-        assert found.strayed["1"] == pytest.approx([0.0] * 4, abs=1e-6)
+        assert found.total_variation["1"] == pytest.approx([0.0] * 4, abs=1e-6)
         assert sum(found.under["0.1"]) >= sum(found.beta)
         assert found.at("0.1").ratio == found.under["0.1"] == found.at("0.1").beta
 
@@ -154,10 +154,10 @@ def test_at_t_0_p_is_compared_before_argmax() -> None:
 
 def test_a_record_says_alpha_and_distance_for_each_lenience() -> None:
     prompts = [
-        {"beta": [1.0, 0.0], "lenient": {"0.5": 1.5}, "strayed": {"0.5": 0.2}},
-        {"beta": [1.0, 1.0], "lenient": {"0.5": 2.0}, "strayed": {"0.5": 0.0}},
+        {"beta": [1.0, 0.0], "lenient": {"0.5": 1.5}, "total_variation": {"0.5": 0.2}},
+        {"beta": [1.0, 1.0], "lenient": {"0.5": 2.0}, "total_variation": {"0.5": 0.0}},
     ]
     one, half = under_lenience(prompts, 200, 0)
-    assert (one["lenience"], one["alpha"], one["strayed"]) == (1.0, 0.75, 0.0)
-    assert (half["lenience"], half["alpha"], half["strayed"]) == (0.5, 0.875, pytest.approx(0.05))
+    assert (one["lenience"], one["alpha"], one["total_variation"]) == (1.0, 0.75, 0.0)
+    assert (half["lenience"], half["alpha"], half["total_variation"]) == (0.5, 0.875, pytest.approx(0.05))
     assert half["alpha_low"] == 0.75 and half["alpha_high"] == 1.0

@@ -92,7 +92,7 @@ def test_every_rate_has_its_own_name() -> None:
     assert s["speedup_calibrated"] == pytest.approx(theory.expected_tokens(8 / 11, 3) / (3 * 0.1 + 1.5 + 0.01))
     assert s["prediction"] == "Eq. 1"
     assert s["operations_predicted"] == pytest.approx(theory.operations_increase(8 / 11, 3, 0.1))
-    assert s["tokens_per_pass_histogram"] == {1: 2, 2: 1, 3: 1, 4: 1}
+    assert s["tokens_per_pass_histogram"] == {"1": 2, "2": 1, "3": 1, "4": 1}
     assert s["identical"] == 1.0 and s["lossless"]
 
 

@@ -40,7 +40,7 @@ def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untype
     code, out, _, record = run("gamma=3", kind=kind)
     assert code == 0
     summary = record["summary"]
-    assert set(COLUMNS) - {"alpha_rule", "strayed"} <= {"run_id", *summary}  # these two are of lossy rules
+    assert set(COLUMNS) - {"alpha_rule", "total_variation"} <= {"run_id", *summary}  # these two are of lossy rules
     assert (summary["target"], summary["draft"], summary["task"]) == (kind, f"{kind}-draft", "ende (rows.jsonl)")
     assert summary["identical"] == 1.0 and summary["lossless"] and summary["simulated"] is False
     assert 0 <= summary["alpha_low"] <= summary["alpha"] <= summary["alpha_high"] <= 1

@@ -12,13 +12,19 @@ from specbench.cli.results import COLUMNS
 from specbench.errors import MachineError
 from specbench.records import store
 from specbench.records.catalog import Catalog
+from specbench.records.schema import SCHEMA_VERSION
 
-RECORD = {"run_id": "a-b-T0", "summary": {"target": "a", "alpha": 0.5, "name": "größer"}, "prompts": [{"text": "x\ny"}]}
+RECORD = {
+    "run_id": "a-b-T0",
+    "summary": {"target": "a", "alpha": 0.5, "name": "größer"},
+    "prompts": [{"text": "x\ny"}],
+    "config": {},
+}
 
 
 def test_a_record_is_plain_json_with_its_summary_on_the_first_line(tmp_path: Path) -> None:
     file = store.write(tmp_path, RECORD)
-    assert json.loads(file.read_text()) == {"schema": store.SCHEMA, **RECORD, "complete": True}
+    assert json.loads(file.read_text()) == {"schema_version": SCHEMA_VERSION, **RECORD, "complete": True}
     assert store.read_head(file).row == {"run_id": "a-b-T0", **RECORD["summary"]}
     assert Catalog(tmp_path).rows() == [store.read_head(file).row]
     assert [path.name for path in file.parent.iterdir()] == ["a-b-T0.json"]
@@ -57,7 +63,9 @@ def test_ten_thousand_records_are_read_and_shown_quickly(tmp_path: Path, capfd: 
     numbers = dict.fromkeys(COLUMNS, 0.123456789) | {"target": "t5-large", "draft": "t5-small", "task": "ende"}
     more = {f"more_{number}": number / 7 for number in range(30)}
     for number in range(10_000):
-        head = json.dumps({"schema": 1, "run_id": f"run-{number}", "summary": numbers | more})[:-1]
+        head = json.dumps({"schema_version": 2, "run_id": f"run-{number}", "summary": numbers | more, "config": {}})[
+            :-1
+        ]
         (folder / f"{number}.json").write_text(f'{head},\n"prompts": [],\n"complete": true\n}}\n')
     began = time.process_time()
     assert main(["results", "--results", str(tmp_path)]) == 0

@@ -92,7 +92,7 @@ def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
     assert "in second_fails" in err and "KeyError: 'passes'" in err
     assert err.splitlines()[-1].startswith("specbench: this is a fault of specbench: please report it")
     (journal,) = (tmp_path / "journals").glob("*.jsonl")
-    assert journal.read_text().count('{"schema": 1, "prompt": ') == 1
+    assert journal.read_text().count('{"schema_version": 2, "prompt": ') == 1
     monkeypatch.undo()
     assert main(argv("run", "limit=3")) == 0
     assert "going on behind 1 prompts" in capfd.readouterr().err

@@ -140,7 +140,7 @@ def alpha_folder(results: str | Path) -> Path:
 
 def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
     """One row a draft and rule: alpha with its interval over prompts, alpha(l) for each lenience; and of a lossy rule
-    the share of drafted tokens that it keeps, and how far it strays from the target (total variation a token)."""
+    the share of drafted tokens that it keeps, and its total variation from the target, mean over the tokens."""
     rows = []
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]
@@ -162,7 +162,10 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
         if candidate.lossy is not None:
             kept = _under(config, texts, candidate.rule)
             row |= {"alpha_rule": kept.value, "alpha_rule_low": kept.low, "alpha_rule_high": kept.high}
-            row |= {"strayed": sum(sum(a.strayed[candidate.rule]) for a in texts) / sum(len(a.beta) for a in texts)}
+            row |= {
+                "total_variation": sum(sum(a.total_variation[candidate.rule]) for a in texts)
+                / sum(len(a.beta) for a in texts)
+            }
         rows.append(row)
     return rows
 

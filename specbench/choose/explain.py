@@ -146,16 +146,16 @@ def winning_alpha(best: Prediction, other: Prediction) -> float | None:
     return high
 
 
-def of_lossy(table: Predictions, strayed: Mapping[str, float]) -> list[str]:
-    """What must be said of lossy candidates: the total variation of each, and which lossless one is the best. `strayed`
-    is the mean total variation of a token, by the candidate's name."""
+def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[str]:
+    """What must be said of lossy candidates: the total variation of each, and which lossless one is the best.
+    `total_variations` are means over the tokens, by the candidate's name."""
     lines = [
         f"{name}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its "
         "α, along the target's own text"
-        for name, far in strayed.items()
+        for name, far in total_variations.items()
     ]
-    lossless = [one for one in table.ranked if one.draft not in strayed]
-    if lossless and table.ranked[0].draft in strayed:
+    lossless = [one for one in table.ranked if one.draft not in total_variations]
+    if lossless and table.ranked[0].draft in total_variations:
         lines.append(
             f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
         )

@@ -64,7 +64,9 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     surroundings = environment()
     ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
-    strayed = {name: row["strayed"] for name, row in zip(candidates, alphas, strict=True) if row["lossy"]}
+    total_variations = {
+        name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if row["lossy"]
+    }
     digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
     record = {
         "schema": SCHEMA,
@@ -76,7 +78,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "hardware": hardware(surroundings, config.device),
         "engine": scored.candidates[0].parts.engine,
         "rows": [one.row() | candidates[one.draft].names() for one in table.ranked],
-        "reasons": [*reasons(table), *of_lossy(table, strayed)],
+        "reasons": [*reasons(table), *of_lossy(table, total_variations)],
         "verified": verified,
         "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),

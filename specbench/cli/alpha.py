@@ -73,7 +73,7 @@ def draw(record: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     ruled = any(row["accept"] != "exact" for row in rows)
     leniences = [one for one in first["lenient"] if one != "1"]
-    rule = ("rule", "α(rule)", "95%", "strays") if ruled else ()
+    rule = ("rule", "α(rule)", "95%", "TV") if ruled else ()
     for title in ("draft", "T", "α", "95%", *rule, *(f"α(l={one})" for one in leniences), "tokens", "prompts"):
         table.add_column(title, justify="left" if title in ("draft", "rule") else "right")
     for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
@@ -105,11 +105,11 @@ def remark(file: Path, record: dict[str, Any], form: str) -> None:
 
 
 def _of_rule(row: dict[str, Any]) -> list[str]:
-    """The rule, the share of drafted tokens that it keeps, and how far it strays from the target."""
+    """The rule, the probability that it accepts a drafted token, and its total variation from the target."""
     if not row["lossy"]:
         return [row["accept"], "–", "–", "0"]
     span = _span(row["alpha_rule_low"], row["alpha_rule_high"])
-    return [f"{row['accept']} (lossy)", f"{row['alpha_rule']:.3f}", span, f"{row['strayed']:.3f}"]
+    return [f"{row['accept']} (lossy)", f"{row['alpha_rule']:.3f}", span, f"{row['total_variation']:.3f}"]
 
 
 def _span(low: float | None, high: float | None) -> str:

@@ -1,12 +1,16 @@
 """`specbench compare`: two runs over the prompts they share."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.records import identity
+from specbench.records.schema import RunRecord
 
+Differing = dict[str, tuple[object, object]]
+MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
 RESAMPLES = 2000
 SEED = 0
 # What is said of a pair: attribute, title, what no difference is, unit, remark.
@@ -45,14 +49,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def differing(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
-    """What is not the same in the two, besides the draft and gamma that are being compared."""
-    keys = ("target", "task", "temperature", "accept", "top_k", "top_p", "dtype", "hardware", "engine")
-    return {
-        key: [a["summary"].get(key), b["summary"].get(key)]
-        for key in keys
-        if a["summary"].get(key) != b["summary"].get(key)
-    }
+def differing(a: RunRecord, b: RunRecord) -> Differing:
+    """What is not the same in the two, besides the draft and gamma that are being compared: keys of the run, with None
+    for a default, and the machine."""
+    keys = identity.differing(a["config"], b["config"]).items()
+    found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
+    for name in MACHINE:
+        if a["summary"][name] != b["summary"][name]:
+            found[name] = a["summary"][name], b["summary"][name]
+    return found
 
 
 def verdict(low: float | None, high: float | None, none: float) -> str:
@@ -64,7 +69,7 @@ def verdict(low: float | None, high: float | None, none: float) -> str:
     return "B" if high < none else "no difference shown"
 
 
-def _show(ids: list[str], paired: dict[str, Any], others: dict[str, list[Any]]) -> None:
+def _show(ids: list[str], paired: dict[str, Any], others: Differing) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -176,7 +176,7 @@ def _under_rule(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     kept = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
     return [
         ("α under the rule", kept, f"{s['accept']}; what the predictions below are made from"),
-        ("total variation", _number(s["strayed"], 3), "of the next token from the target's, along its text"),
+        ("total variation", _number(s["total_variation"], 3), "of the next token from the target's, along its text"),
     ]
 
 

@@ -1,11 +1,14 @@
 """`specbench results`: all records as one table, a row a run."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
 from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.json_schema import json_schema
+from specbench.records.schema import RunRecord
 from specbench.records.store import FAILED, runs_folder
 
 # These keep their names and their order; columns may be added behind them.
@@ -14,8 +17,8 @@ COLUMNS = (
     "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
     "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
-    "dtype", "simulated", "accept", "lossy", "alpha_rule", "strayed", "prediction", "operations", "proof_z", "proof_p",
-    "proof_power", "proof_z2",
+    "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
+    "proof_p", "proof_power", "proof_z2",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
@@ -33,6 +36,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
     )
+    parser.add_argument("--schema", action="store_true", help="print what a record holds, as JSON Schema")
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
     )
@@ -41,6 +45,9 @@ def main(argv: list[str]) -> int:
         from specbench.cli.grouped import grouped
 
         grouped(arguments.results, arguments.group_by, arguments.format)
+        return 0
+    if arguments.schema:
+        print(json.dumps(json_schema(RunRecord), indent=1, ensure_ascii=False))
         return 0
     if arguments.forget:
         forgotten = Catalog(arguments.results).forget_failed()

@@ -1,10 +1,10 @@
 """`specbench show`: a run's text pass by pass, in colour, as in the paper's Figure 1."""
 
 from pathlib import Path
-from typing import Any
 
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.records.schema import RunRecord
 
 # Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _print(record: dict[str, Any], number: int) -> None:
+def _print(record: RunRecord, number: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -70,7 +70,7 @@ def _print(record: dict[str, Any], number: int) -> None:
     console.print(key, soft_wrap=True)
 
 
-def _picture(record: dict[str, Any], number: int, file: Path) -> None:
+def _picture(record: RunRecord, number: int, file: Path) -> None:
     from specbench.report.figure import FORMATS, save
     from specbench.report.figures.sample import sample
     from specbench.report.style import styled

@@ -40,7 +40,7 @@ class Agreement:
     stops_at_end: whether a proposal ends with a token that ends the text; of use where `ahead` is.
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
-    strayed: how far the token that comes out under the rule is from the target's, in total variation.
+    total_variation: between the token that comes out under the rule and the target's own.
 
     At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
     """
@@ -49,7 +49,7 @@ class Agreement:
     ratio: list[float] = field(default_factory=list)
     silent: list[bool] = field(default_factory=list)
     under: dict[str, list[float]] = field(default_factory=dict)
-    strayed: dict[str, list[float]] = field(default_factory=dict)
+    total_variation: dict[str, list[float]] = field(default_factory=dict)
     ahead: list["Agreement"] = field(default_factory=list)
     stops_at_end: bool = True
 
@@ -98,7 +98,7 @@ def agreements(
                 along.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
                 for name, rule in rules.items():
                     along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
-                    along.strayed[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
+                    along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
     return found
 
 
@@ -111,7 +111,7 @@ def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterato
 
 
 def _empty(rules: Mapping[str, TokenRule]) -> Agreement:
-    return Agreement(under={name: [] for name in rules}, strayed={name: [] for name in rules})
+    return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules})
 
 
 def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:

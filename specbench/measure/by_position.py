@@ -4,16 +4,15 @@ A position is reached where every token before it was accepted. Tokens after an 
 the text, so they are neither reached nor rejected.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-Pass = Mapping[str, Any]  # a pass as records hold it
+from specbench.records.schema import PassRecord, PositionCounts
 
 
-def reached_and_accepted(a_pass: Pass, positions: int, asked: int | None = None) -> NDArray[np.int64]:
+def reached_and_accepted(a_pass: PassRecord, positions: int, asked: int | None = None) -> NDArray[np.int64]:
     """Whether each of the first `positions` positions was reached, and whether it was accepted: [positions, 2].
 
     `asked` is how many tokens the pass was to draft. With it, a token that was not proposed, or that came after an
@@ -26,7 +25,7 @@ def reached_and_accepted(a_pass: Pass, positions: int, asked: int | None = None)
     return np.stack([(places < offered) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
 
 
-def acceptance_by_position(passes: Sequence[Pass]) -> list[dict[str, int]]:
+def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]:
     """For each draft position: how often it was reached, and how often it was accepted then."""
     longest = max((a_pass["drafted"] for a_pass in passes), default=0)
     counts = sum((reached_and_accepted(one, longest) for one in passes), np.zeros((longest, 2), np.int64))

@@ -14,7 +14,7 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from specbench.drafts import Draft, start_beside
 from specbench.measure.agreement import logits_along
 from specbench.measure.lossless import NOISE_FACTOR
 from specbench.models import Model, Prompt
+from specbench.records.schema import EvidenceRecord
 from specbench.sampling import NOT_FINITE, Sampling, standardise
 
 
@@ -52,8 +53,8 @@ class Evidence:
     deviation: float = 0.0
     outside: int = 0
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_json(self) -> EvidenceRecord:
+        return cast(EvidenceRecord, asdict(self))
 
 
 def evidence(target: Model, draft: Draft, prompt: Prompt, written: Sequence[int], sampling: Sampling) -> Evidence:

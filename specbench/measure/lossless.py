@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.models import Model, Prompt
+from specbench.records.schema import DifferenceRecord
 
 # Each of the two tokens may move by the noise, and a pass over gamma+1 tokens is a third way of rounding, not one of
 # the two that are compared.
@@ -29,6 +30,11 @@ class Difference:
     @property
     def is_rounding(self) -> bool:
         return self.margin <= NOISE_FACTOR * self.noise
+
+    def to_json(self) -> DifferenceRecord:
+        return {
+            "position": self.position, "margin": self.margin, "noise": self.noise, "is_rounding": self.is_rounding,
+        }  # fmt: skip
 
 
 def first_difference(

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench.records.schema import PromptRecord, Way
 from specbench.stats import Interval, bootstrap, ratio_of_ratios
 
-RawPrompt = dict[str, Any]
-Pairs = list[tuple[RawPrompt, RawPrompt]]
+Pairs = list[tuple[PromptRecord, PromptRecord]]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Paired:
     tokens_per_pass: Interval  # of A over that of B
 
 
-def shared(a: Sequence[RawPrompt], b: Sequence[RawPrompt]) -> Pairs:
+def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
     """Prompts that are in both runs, with the same place and text."""
     there = {(prompt["index"], prompt["prompt"]): prompt for prompt in b}
     return [(prompt, there[key]) for prompt in a if (key := (prompt["index"], prompt["prompt"])) in there]
@@ -61,9 +61,9 @@ def difference_of_ratios(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
 
 
-def _time(prompt: RawPrompt, way: str) -> tuple[float, int]:
+def _time(prompt: PromptRecord, way: Way) -> tuple[float, int]:
     return prompt[way]["decode_s"], len(prompt[way]["tokens"])
 
 
-def _passes(prompt: RawPrompt) -> tuple[int, int]:
+def _passes(prompt: PromptRecord) -> tuple[int, int]:
     return len(prompt["speculative"]["tokens"]), len(prompt["speculative"]["passes"])

@@ -4,11 +4,10 @@ A pass that drafted less than gamma is cheaper than a full one, so c and v, whic
 what a draft costs that often proposes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from specbench.measure.by_position import Pass
+from specbench.records.schema import PassRecord, PromptRecord
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,18 @@ class PassCosts:
         return self.drafting + self.checking + self.accepting
 
 
-def pass_costs(prompts: Sequence[Mapping[str, Any]]) -> PassCosts:
+def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
     """The mean pass over the mean step of the baseline, over all prompts of a run."""
     steps_s = [step_s for prompt in prompts for step_s in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     step_s = sum(steps_s) / len(steps_s)
-    mean = {key: sum(a_pass[key] for a_pass in passes) / len(passes) for key in ("draft_s", "verify_s", "accept_s")}
-    return PassCosts(mean["draft_s"] / step_s, mean["verify_s"] / step_s, mean["accept_s"] / step_s)
+    drafting = sum(a_pass["draft_s"] for a_pass in passes) / len(passes)
+    checking = sum(a_pass["verify_s"] for a_pass in passes) / len(passes)
+    accepting = sum(a_pass["accept_s"] for a_pass in passes) / len(passes)
+    return PassCosts(drafting / step_s, checking / step_s, accepting / step_s)
 
 
-def operations(passes: Sequence[Pass], c_hat: float) -> tuple[float, int]:
+def operations(passes: Sequence[PassRecord], c_hat: float) -> tuple[float, int]:
     """Arithmetic operations of these passes in target steps, and the tokens that they emitted: a pass runs M_p on its
     drafted tokens and one more, and M_q on each drafted token (Definition 3.10)."""
     spent = sum(a_pass["drafted"] * (1 + c_hat) + 1 for a_pass in passes)

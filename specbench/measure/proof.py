@@ -35,19 +35,23 @@ Plain numbers only.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
+
+from specbench.records.schema import PromptRecord, Proved, SumsRecord
 
 LIMIT = 4.0
 SHOWN_IN = 0.9  # power: how often a fault of that size is found
 QUANTILE = 1.2815515655446004  # of the normal distribution, at SHOWN_IN
-SCORES = ("likelihood", "draft", "echo", "order")
+Score = Literal["likelihood", "draft", "echo", "order"]
+SCORES: tuple[Score, ...] = ("likelihood", "draft", "echo", "order")
 ALMOST_NOTHING = 1e-9  # a variance below this is rounding: nothing was drawn
-COLUMNS = (
-    "proof_tokens", "proof_z", "proof_p", "proof_power", "proof_z_draft", "proof_p_draft", "proof_z2", "proof_p2",
-    "proof_z_order", "proof_p_order", "proof_outside",
-)  # fmt: skip
+UNPROVED: Proved = {
+    "proof_tokens": None, "proof_z": None, "proof_p": None, "proof_power": None,
+    "proof_z_draft": None, "proof_p_draft": None, "proof_z2": None, "proof_p2": None,
+    "proof_z_order": None, "proof_p_order": None, "proof_outside": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,18 @@ class Proof:
     def failed(self) -> bool:
         return self.outside > 0 or any(test.failed for test in self.tests if test is not None)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Proved:
         """What a record's summary says of it."""
-        (z, p), *others = [(None, None) if test is None else (test.z, test.p) for test in self.tests]
-        values = (self.tokens, z, p, self.power, *(value for pair in others for value in pair), self.outside)
-        return dict(zip(COLUMNS, values, strict=True))
+        pairs = [(None, None) if test is None else (test.z, test.p) for test in self.tests]
+        (z, p), (z_draft, p_draft), (z2, p2), (z_order, p_order) = pairs
+        return {
+            "proof_tokens": self.tokens, "proof_z": z, "proof_p": p, "proof_power": self.power,
+            "proof_z_draft": z_draft, "proof_p_draft": p_draft, "proof_z2": z2, "proof_p2": p2,
+            "proof_z_order": z_order, "proof_p_order": p_order, "proof_outside": self.outside,
+        }  # fmt: skip
 
 
-def prove(prompts: Sequence[Mapping[str, Any]]) -> Proof | None:
+def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
     """The proof from the `proof` sums of raw prompts; None where a prompt has none (T = 0, a lossy rule, simulated
     acceptance, an older record)."""
     found = [prompt.get("proof") for prompt in prompts]
@@ -116,8 +124,9 @@ def prove(prompts: Sequence[Mapping[str, Any]]) -> Proof | None:
     return Proof(tokens, **tests, power=power, outside=sum(one["outside"] for one in read))
 
 
-def _test(sums: Sequence[Mapping[str, float]]) -> Statistic | None:
-    total, variance, third = (sum(one[key] for one in sums) for key in ("sum", "variance", "third"))
+def _test(sums: Sequence[SumsRecord]) -> Statistic | None:
+    total, variance = sum(one["sum"] for one in sums), sum(one["variance"] for one in sums)
+    third = sum(one["third"] for one in sums)
     if variance <= ALMOST_NOTHING:
         return None
     z, skewness = total / math.sqrt(variance), third / variance**1.5

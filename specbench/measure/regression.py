@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from specbench.records.schema import Row
 
 # What names a measurement. The run's id does not: it changes with every key and file.
 NAMES = ("target", "draft", "task", "temperature", "accept", "prompts", "gamma", "device", "dtype")

@@ -7,22 +7,27 @@ Every quantity that others call 'acceptance rate' has its own name here: `alpha`
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.pass_costs import operations, pass_costs
-from specbench.measure.proof import COLUMNS as PROOF_COLUMNS
-from specbench.measure.proof import prove
+from specbench.measure.proof import UNPROVED, prove
 from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, unpredicted
+from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
-RawPrompt = dict[str, Any]
+Part = Literal["start_s", "decode_s"]
+PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
+NO_SPEED: Speedups = {
+    "speedup_measured": None, "speedup_low": None, "speedup_high": None,
+    "speedup_end_to_end": None, "speedup_end_to_end_low": None, "speedup_end_to_end_high": None,
+}  # fmt: skip
 
 
 def summarise(
-    prompts: Sequence[RawPrompt],
+    prompts: Sequence[PromptRecord],
     *,
     gamma: int | None,
     greedy: bool,
@@ -31,7 +36,7 @@ def summarise(
     falls: bool,
     resamples: int,
     seed: int,
-) -> dict[str, Any]:
+) -> Measured:
     """The measured and predicted columns of a run, without what the config and the texts say.
 
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
@@ -46,24 +51,23 @@ def summarise(
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
     lossy = all("rule" in prompt for prompt in prompts)
-    ruled = under_rule(prompts, resamples, seed) if lossy else {}
+    ruled: UnderRule = under_rule(prompts, resamples, seed) if lossy else {}
     step_s = median(steps_s)
     full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
     drafting = [a_pass["draft_s"] / a_pass["drafted"] for a_pass in passes if a_pass["drafted"]]
     drafted = sum(a_pass["drafted"] for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
-    differing = [p["difference"] for p in prompts if p.get("difference")]
     proof = prove(prompts)
-    wrong = any(not difference["is_rounding"] for difference in differing) or (proof is not None and proof.failed)
-    summary: dict[str, Any] = {
+    differing = [p["difference"] for p in prompts if p["difference"] is not None]
+    wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
+    counted: Counted = {
         "prompts": len(prompts),
         "tokens": sum(len(p["baseline"]["tokens"]) for p in prompts),
         "passes": len(passes),
         "alpha": alpha.value,
         "alpha_low": alpha.low,
         "alpha_high": alpha.high,
-        **ruled,
         "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
         "c": median(drafting) / step_s if drafting else None,
@@ -80,48 +84,57 @@ def summarise(
         "identical": 1 - sum(map(_differs, prompts)) / len(prompts) if greedy else None,
         "lossless": not wrong and not lossy,
         "lossy": lossy,
-        **(dict.fromkeys(PROOF_COLUMNS) if proof is None else proof.columns()),
         "acceptance_by_position": acceptance_by_position(passes),
-        "tokens_per_pass_histogram": dict(sorted(Counter(a_pass["emitted"] for a_pass in passes).items())),
+        "tokens_per_pass_histogram": {
+            str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
+        },
     }
     if gamma is None:
-        summary |= unpredicted()
+        predicted = unpredicted()
     elif falls:
-        summary |= by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, summary)
+        predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
     else:
-        summary |= by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, summary)
+        predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
+    measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed)
+    lenient: UnderLenience = {}
     if all("lenient" in prompt for prompt in prompts):
-        summary["lenience"] = under_lenience(prompts, resamples, seed)
-    measured = speedups(prompts, resamples=resamples, seed=seed)
-    return summary | (dict.fromkeys(measured) if wrong else measured)
+        lenient = {"lenience": under_lenience(prompts, resamples, seed)}
+    proved = UNPROVED if proof is None else proof.columns()
+    return {**counted, **proved, **ruled, **lenient, **predicted, **measured}
 
 
-def under_rule(prompts: Sequence[RawPrompt], resamples: int, seed: int) -> dict[str, Any]:
-    """The share of drafted tokens that a run's lossy rule keeps, with its interval, and the mean total variation that
-    the next token strays from the target's."""
-    kept = bootstrap([(p["rule"]["kept"], len(p["beta"])) for p in prompts], ratio, resamples, seed)
-    strayed = sum(p["rule"]["strayed"] for p in prompts) / sum(len(p["beta"]) for p in prompts)
-    return {"alpha_rule": kept.value, "alpha_rule_low": kept.low, "alpha_rule_high": kept.high, "strayed": strayed}
+def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
+    """The probability that a run's lossy rule accepts a drafted token, with its interval, and the mean total variation
+    between the token that comes out and the target's own."""
+    sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
+    accepted = bootstrap(sums, ratio, resamples, seed)
+    varied = sum(p["rule"]["total_variation"] for p in prompts) / sum(len(p["beta"]) for p in prompts)
+    return {
+        "alpha_rule": accepted.value,
+        "alpha_rule_low": accepted.low,
+        "alpha_rule_high": accepted.high,
+        "total_variation": varied,
+    }
 
 
-def under_lenience(prompts: Sequence[RawPrompt], resamples: int, seed: int) -> list[dict[str, float | None]]:
-    """alpha(l) with its interval for each lenience of the prompts, 1 first; and the mean total variation that the next
-    token strays from the target's."""
+def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> list[LenienceRow]:
+    """alpha(l) with its interval for each lenience of the prompts, 1 first; and the mean total variation between the
+    token that comes out and the target's own."""
     tokens = sum(len(prompt["beta"]) for prompt in prompts)
-    rows: list[dict[str, float | None]] = []
+    rows: list[LenienceRow] = []
     for key in ("1", *prompts[0]["lenient"]):
         sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
         columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
         alpha = bootstrap(columns, ratio, resamples, seed)
-        strayed = 0.0 if key == "1" else sum(prompt["strayed"][key] for prompt in prompts) / tokens
+        varied = 0.0 if key == "1" else sum(prompt["total_variation"][key] for prompt in prompts) / tokens
         rows.append({
             "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
-            "strayed": strayed,
+            "total_variation": varied,
         })  # fmt: skip
     return rows
 
 
-def speedups(prompts: Sequence[RawPrompt], *, resamples: int, seed: int) -> dict[str, Any]:
+def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> Speedups:
     """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts. At
     T = 0, where the texts are the same, that is the ratio of the times; at T > 0, where they have other lengths, it is
     still fair.
@@ -131,8 +144,7 @@ def speedups(prompts: Sequence[RawPrompt], *, resamples: int, seed: int) -> dict
     """
     variances = [_variances(prompt) for prompt in prompts]
     decode, whole = (
-        bootstrap([_times(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances)
-        for parts in (("decode_s",), ("decode_s", "start_s"))
+        bootstrap([_times(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances) for parts in PARTS
     )
     return {
         "speedup_measured": decode.value,
@@ -144,11 +156,11 @@ def speedups(prompts: Sequence[RawPrompt], *, resamples: int, seed: int) -> dict
     }
 
 
-def _differs(prompt: RawPrompt) -> bool:
+def _differs(prompt: PromptRecord) -> bool:
     return bool(prompt.get("difference")) or prompt["baseline"]["tokens"] != prompt["speculative"]["tokens"]
 
 
-def _times(prompt: RawPrompt, parts: Sequence[str]) -> tuple[float, int, float, int]:
+def _times(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, float, int]:
     """Seconds and tokens of the baseline, then of speculative decoding."""
     baseline, speculative = prompt["baseline"], prompt["speculative"]
     return (
@@ -159,7 +171,7 @@ def _times(prompt: RawPrompt, parts: Sequence[str]) -> tuple[float, int, float, 
     )
 
 
-def _variances(prompt: RawPrompt) -> tuple[float, float, float, float]:
+def _variances(prompt: PromptRecord) -> tuple[float, float, float, float]:
     """The variance of each of `_times` if the steps and the passes of this prompt were drawn again."""
     passes_s = [p["draft_s"] + p["verify_s"] + p["accept_s"] for p in prompt["speculative"]["passes"]]
     steps_s = prompt["baseline"]["steps_s"]

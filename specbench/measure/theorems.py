@@ -5,19 +5,19 @@ predict several tokens at once, copies that go on from one place), Eq. 1 is no p
 acceptance at each position takes alpha's place: 1 + a_1 + a_1 a_2 + ... in the place of 1 + alpha + alpha^2 + ...
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from specbench import theory
 from specbench.measure.by_position import reached_and_accepted
 from specbench.measure.pass_costs import PassCosts
+from specbench.records.schema import Counted, Predicted, PromptRecord
 
 EQUATION_1, BY_POSITION = "Eq. 1", "by position"
 
 
-def acceptance_when_asked(prompts: Sequence[Mapping[str, Any]], gamma: int, max_new_tokens: int) -> list[float]:
+def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> list[float]:
     """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it. A token that
     was not proposed counts as rejected."""
     counts = np.zeros((gamma, 2), np.int64)
@@ -29,22 +29,23 @@ def acceptance_when_asked(prompts: Sequence[Mapping[str, Any]], gamma: int, max_
     return [float(accepted / reached) if reached else 0.0 for reached, accepted in counts]
 
 
-def by_equation_1(alpha: float, gamma: int, summary: Mapping[str, Any]) -> dict[str, Any]:
+def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
     """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead for its 1 (`speedup_calibrated`)."""
     c, verify_cost = summary["c"], summary["verify_cost"]
-    known = c is not None and verify_cost is not None
     return {
         "prediction": EQUATION_1,
         "tokens_per_pass_predicted": theory.expected_tokens(alpha, gamma),
         "speedup_predicted": None if c is None else theory.walltime_improvement(alpha, gamma, c),
         "speedup_calibrated": (
-            theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"]) if known else None
+            None
+            if c is None or verify_cost is None
+            else theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"])
         ),
         "operations_predicted": theory.operations_increase(alpha, gamma, summary["c_hat"]),
     }
 
 
-def by_position(accepted: Sequence[float], costs: PassCosts, summary: Mapping[str, Any]) -> dict[str, Any]:
+def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -> Predicted:
     """The same from the acceptance at each position, for passes that draft what they drafted in the mean. Calibrated
     with what these passes cost, for most of them may draft less than gamma."""
     tokens, drafted = theory.expected_tokens_by_position(accepted), summary["drafted_per_pass"]
@@ -57,7 +58,12 @@ def by_position(accepted: Sequence[float], costs: PassCosts, summary: Mapping[st
     }
 
 
-def unpredicted() -> dict[str, Any]:
+def unpredicted() -> Predicted:
     """Where gamma changed from pass to pass: the theorems have one gamma."""
-    keys = ("tokens_per_pass_predicted", "speedup_predicted", "speedup_calibrated", "operations_predicted")
-    return {"prediction": None, **dict.fromkeys(keys)}
+    return {
+        "prediction": None,
+        "tokens_per_pass_predicted": None,
+        "speedup_predicted": None,
+        "speedup_calibrated": None,
+        "operations_predicted": None,
+    }

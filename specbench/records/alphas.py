@@ -6,14 +6,14 @@ A record of `specbench alpha` is a file in `alpha/` of the results folder with i
 import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records, measured
+from specbench.records.migrate import migrated
+from specbench.records.schema import Row
 
-Row = dict[str, Any]
 COLUMNS = [
     "target", "draft", "task", "temperature", "top_k", "top_p", "prompts", "tokens", "alpha", "alpha_low", "alpha_high",
     "lenience", "c", "dtype", "hardware", "simulated", "created", "run_id", "own_weights",
@@ -41,7 +41,7 @@ def alpha_files(results: Path) -> list[Path]:
 
 def _rows(file: Path) -> list[Row]:
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = migrated(json.loads(file.read_text(encoding="utf-8")))
         return [_row(row, record["alpha_id"]) for row in record["rows"]]
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file}: skipped, it is no record of specbench alpha ({error})", stacklevel=2)

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from specbench.errors import UserError
 from specbench.records import store
+from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, Head
 
 LAST = "last"
@@ -39,14 +39,14 @@ class Catalog:
                 self._failed[head.run_id] = head
             elif there is None or _created(head) >= _created(there):
                 self._heads[head.run_id] = head
-        self._whole: dict[str, dict[str, Any]] = {}
+        self._whole: dict[str, RunRecord] = {}
 
     @property
     def heads(self) -> list[Head]:
         """Those of finished runs."""
         return list(self._heads.values())
 
-    def rows(self, failed: bool = False) -> list[dict[str, Any]]:
+    def rows(self, failed: bool = False) -> list[Row]:
         """A row a finished run; and one for each that failed, which holds no numbers, if they are asked for."""
         return [head.row for head in [*self.heads, *(self._failed.values() if failed else ())]]
 
@@ -61,7 +61,7 @@ class Catalog:
     def head(self, run_id: str) -> Head:
         return self._heads[run_id]
 
-    def whole(self, run_id: str) -> dict[str, Any]:
+    def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""
         if run_id not in self._whole:
             self._whole[run_id] = store.read(self._heads[run_id].file)

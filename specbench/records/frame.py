@@ -9,6 +9,7 @@ import pandas as pd
 from specbench.config.names import beyond_the_paper, own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.identity import config_digest
+from specbench.records.schema import Row, RunRecord
 from specbench.records.store import Head
 
 PAIR = ["target", "draft", "task", "temperature"]
@@ -53,7 +54,7 @@ class Records:
         """`frame` and `beyond`."""
         return pd.concat([self.frame, self.beyond], ignore_index=True)
 
-    def whole(self, run_id: str) -> dict[str, Any]:
+    def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""
         return self.catalog.whole(run_id)
 
@@ -99,7 +100,7 @@ def date(created: object) -> str:
     return str(created)[:10]
 
 
-def _row(head: Head) -> dict[str, Any]:
+def _row(head: Head) -> Row:
     digests = {"config": config_digest(head.config), "setting": config_digest(head.config, "gamma")}
     # A record without a config stands for no other.
     own = {"own_weights": own_weights(head.config)}

@@ -8,15 +8,15 @@ so that a resumed run and an undisturbed one give the same texts and the same al
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from filelock import FileLock, Timeout
 
 from specbench.errors import MachineError
-
-SCHEMA = 1
+from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
 
 
 class Journal:
@@ -25,8 +25,8 @@ class Journal:
     def __init__(self, results: str | Path, run_id: str) -> None:
         self.run_id = run_id
         self.file = Path(results) / "journals" / f"{run_id}.jsonl"
-        self.prompts: dict[int, dict[str, Any]] = {}
-        self.parts: list[dict[str, Any]] = []
+        self.prompts: dict[int, PromptRecord] = {}
+        self.parts: list[Process] = []
         self._lock = FileLock(self.file.with_suffix(".lock"))
         self._opened: IO[bytes] | None = None
 
@@ -61,7 +61,7 @@ class Journal:
                 entry = json.loads(line) if line.endswith(b"\n") else None
             except ValueError:
                 entry = None
-            if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
+            if not isinstance(entry, dict) or entry.get("schema_version") != SCHEMA_VERSION:
                 break
             if "part" in entry:
                 self.parts.append(entry["part"])
@@ -70,12 +70,12 @@ class Journal:
             whole += len(line)
         self._opened.truncate(whole)
 
-    def begin_part(self, part: dict[str, Any]) -> None:
-        """A process starts or goes on: `part` says when and on what."""
-        self.parts.append(part | {"after_prompts": len(self.prompts)})
+    def begin_part(self, started: str, gamma: GammaRecord) -> None:
+        """A process starts or resumes the run, with this choice of gamma."""
+        self.parts.append({"started": started, "gamma": gamma, "after_prompts": len(self.prompts)})
         self._append({"part": self.parts[-1]})
 
-    def add(self, prompt: dict[str, Any]) -> None:
+    def add(self, prompt: PromptRecord) -> None:
         """A prompt is done. It is on the disk when this returns."""
         self._append({"prompt": prompt})
         self.prompts[prompt["index"]] = prompt
@@ -87,9 +87,9 @@ class Journal:
         Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: Mapping[str, object]) -> None:
         assert self._opened is not None
-        line = json.dumps({"schema": SCHEMA, **entry}, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps({"schema_version": SCHEMA_VERSION, **entry}, ensure_ascii=False).encode() + b"\n"
         try:
             self._opened.write(line)
             self._opened.flush()

@@ -14,6 +14,8 @@ from specbench.files import write_atomically
 from specbench.records import store
 from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records
+from specbench.records.migrate import migrated
+from specbench.records.schema import Config, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
@@ -61,18 +63,18 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
     """The tables of `specbench alpha`, without the scores of every token."""
     files = []
     for file in sorted((results / "alpha").glob("*.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = migrated(json.loads(file.read_text(encoding="utf-8")))
         if local := [path for config in record["configs"] for path in _local_paths(config)]:
             say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
             continue
-        copy = {key: record[key] for key in ("schema", "alpha_id", "rows")}
+        copy = {key: record[key] for key in ("schema_version", "alpha_id", "rows")}
         files.append(write_atomically(folder / file.name, json.dumps(copy, ensure_ascii=False, indent=1) + "\n"))
     return files
 
 
-def compact(record: dict[str, Any]) -> bytes:
+def compact(record: RunRecord) -> bytes:
     """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
-    copy = record | {"config": record["config"] | {"results": "results"}}
+    copy = {**record, "config": {**record["config"], "results": "results"}}
     body = {key: _rounded(value) for key, value in record.items() if key not in store.HEAD}
     body["environment"] = {k: v for k, v in record["environment"].items() if k not in LEFT_OUT}
     text = f"{store.head_line(copy)},\n{json.dumps(body, ensure_ascii=False, separators=(',', ':'))[1:]}\n"
@@ -89,7 +91,7 @@ def _rounded(value: Any, digits: int = 6) -> Any:
     return value
 
 
-def _local_paths(config: dict[str, Any]) -> list[str]:
+def _local_paths(config: Config) -> list[str]:
     """Folders and files of this machine that a run was given."""
     named = [part.get(key) for part in config.values() if isinstance(part, dict) for key in ("path", "train_path")]
     return [path for path in named if path and Path(path).is_absolute()]

@@ -8,17 +8,18 @@ later. Copies that are committed are the same, compressed (`records.kept`).
 import gzip
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from specbench.config.names import task_label
 from specbench.files import write_atomically
+from specbench.records.migrate import migrated
+from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
 
-SCHEMA = 1
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 FEWEST_PROMPTS = 20  # of a record that fills a table or a figure, unless fewer are asked for
-HEAD = ("schema", "run_id", "summary", "config")  # the keys of the first line
+HEAD = ("schema_version", "run_id", "summary", "config")  # the keys of the first line
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
 
@@ -27,8 +28,8 @@ class Head:
     """What a record's first line says, and where the record is."""
 
     run_id: str
-    summary: dict[str, Any]
-    config: dict[str, Any]
+    summary: Row
+    config: Config
     file: Path
 
     @property
@@ -37,7 +38,7 @@ class Head:
         return FAILED in self.summary
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The run's id and its summary: a row of a table."""
         return {"run_id": self.run_id, **self.summary}
 
@@ -51,14 +52,14 @@ def record_file(results: str | Path, run_id: str) -> Path:
     return runs_folder(results) / f"{run_id}.json"
 
 
-def head_line(record: dict[str, Any]) -> str:
+def head_line(record: Mapping[str, object]) -> str:
     """A record's first line, but for what closes it."""
-    head = {"schema": SCHEMA} | {key: record[key] for key in HEAD[1:] if key in record}
+    head = {"schema_version": SCHEMA_VERSION} | {key: record[key] for key in HEAD[1:] if key in record}
     return json.dumps(head, ensure_ascii=False)[:-1]
 
 
-def write(results: str | Path, record: dict[str, Any]) -> Path:
-    """Write `record` (keys run_id, summary and more) so that a reader sees all of it or nothing."""
+def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
+    """Write `record` so that a reader sees all of it or nothing."""
     file = record_file(results, record["run_id"])
     body = {key: value for key, value in record.items() if key not in HEAD} | {"complete": True}
     # Two objects laid into one: the head closes on its own line only for the quick reader below.
@@ -66,15 +67,19 @@ def write(results: str | Path, record: dict[str, Any]) -> Path:
     return file
 
 
-def read(file: Path) -> dict[str, Any]:
-    """A whole record, compressed or not. Raises ValueError or OSError where it is damaged."""
+def read(file: Path) -> RunRecord:
+    """The whole record of a finished run, compressed or not. Raises ValueError or OSError where it is damaged."""
+    return cast(RunRecord, migrated(_content(file)))
+
+
+def _content(file: Path) -> Row:
     if file.suffix == ".gz":
         with gzip.open(file, "rt", encoding="utf-8") as opened:
             text = opened.read()
     else:
         text = file.read_text(encoding="utf-8")
-    record: dict[str, Any] = json.loads(text)
-    return record
+    content: Row = json.loads(text)
+    return content
 
 
 def read_head(file: Path) -> Head:
@@ -88,15 +93,8 @@ def read_head(file: Path) -> Head:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - len(TAIL)))
             if opened.read() != TAIL:
                 raise ValueError("the file is cut short")
-    head = json.loads(line.rstrip().removesuffix(b",") + b"}")
-    # The first line of records written before the config stood in it ends after the summary.
-    config = head["config"] if "config" in head else read(file).get("config", {})
-    return Head(head["run_id"], _labelled(head["summary"], config), config, file)
-
-
-def _labelled(summary: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The summary, with the task's name as records that read own rows did not always have it."""
-    task = config.get("task", {})
-    if task.get("path") is None or summary["task"] != task["name"]:
-        return summary
-    return summary | {"task": task_label(task["name"], task["path"])}
+    head: Row = json.loads(line.rstrip().removesuffix(b",") + b"}")
+    if "config" not in head:  # a record of version 1: its first line ends after the summary
+        head["config"] = _content(file).get("config", {})
+    head = migrated(head)
+    return Head(head["run_id"], head["summary"], head["config"], file)

@@ -4,15 +4,14 @@ An entry is a draft under a rule and a way to choose gamma. It knows nothing of 
 """
 
 from itertools import product
-from typing import Any
 
 import pandas as pd
 
 from specbench.records.choice import SIZE_THEN_SPEED, choose
 from specbench.records.frame import PAIR, Records, measured
+from specbench.records.schema import Row
 from specbench.report.paper import experiment
 
-Row = dict[str, Any]
 ENTRY = [*PAIR, "accept", "policy"]
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 

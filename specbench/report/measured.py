@@ -1,7 +1,6 @@
 """Points that figures need and a record's summary does not hold: made from its raw passes, with intervals."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pandas as pd
 
@@ -9,9 +8,9 @@ from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.measure import pass_costs
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
+from specbench.records.schema import PassRecord, RunRecord
 from specbench.stats import Interval, bootstrap, ratio
 
-Record = dict[str, Any]
 RESAMPLES = 1000
 WITHOUT_WEIGHTS = [name for name, kind in DRAFT_KINDS.items() if not issubclass(kind, ModelConfig)]
 
@@ -21,22 +20,22 @@ def neural(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[~frame["draft"].isin(WITHOUT_WEIGHTS)]
 
 
-def passes_of(record: Record) -> list[Record]:
+def passes_of(record: RunRecord) -> list[PassRecord]:
     return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
 
 
-def tokens_per_pass(record: Record) -> Interval:
+def tokens_per_pass(record: RunRecord) -> Interval:
     """Emitted tokens of a target pass."""
     return _ratio(record, lambda passes: (sum(p["emitted"] for p in passes), len(passes)))
 
 
-def operations(record: Record) -> Interval:
+def operations(record: RunRecord) -> Interval:
     """Counted arithmetic operations a token, in target steps."""
     c_hat = record["summary"]["c_hat"]
     return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
 
 
-def _ratio(record: Record, totals: Callable[[list[Record]], tuple[float, float]]) -> Interval:
+def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, float]]) -> Interval:
     columns = [totals(prompt["speculative"]["passes"]) for prompt in record["prompts"]]
     return bootstrap(columns, ratio, RESAMPLES, seed=0)
 

@@ -4,9 +4,10 @@ The terminal and the picture show the same lines; this makes them from a record.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from specbench.errors import UserError
+from specbench.records.schema import PromptRecord, RunRecord
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the token behind a fully accepted draft
 # End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.
@@ -31,7 +32,7 @@ class Line:
     pieces: list[Piece]
 
 
-def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE) -> list[Line]:
+def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
     """The passes of one prompt of a record. What was drafted behind a rejection is left out: it was never judged."""
     texts = record.get("pieces")
     ours = prompt["speculative"]
@@ -58,7 +59,7 @@ def lines(record: dict[str, Any], prompt: dict[str, Any], width: int = PER_LINE)
     return made
 
 
-def pick(record: dict[str, Any], longest: int = 44) -> int:
+def pick(record: RunRecord, longest: int = 44) -> int:
     """The prompt to show where none is named, a typical one: of the longest tenth that fit and have a rejection, that
     whose tokens a pass are nearest to the run's."""
     ways = [prompt["speculative"] for prompt in record["prompts"]]
@@ -72,7 +73,7 @@ def pick(record: dict[str, Any], longest: int = 44) -> int:
     return min(longer, key=lambda i: abs(len(ways[i]["tokens"]) / len(ways[i]["passes"]) - whole))
 
 
-def count(prompt: dict[str, Any]) -> str:
+def count(prompt: PromptRecord) -> str:
     """'21 tokens in 7 target passes'."""
     ours = prompt["speculative"]
     return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"

@@ -1,7 +1,7 @@
 """One prompt, decoded both ways: the raw measurement that everything else is made from."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from specbench.measure.agreement import agreements
 from specbench.measure.evidence import evidence
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
+from specbench.records.schema import PromptRecord, TraceRecord
 from specbench.run.accept import build_verification
 from specbench.run.build import Parts
 from specbench.sampling import Sampling
@@ -48,14 +49,14 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
             )
 
 
-def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
+def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
     """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0),
     and what the sampled text says of its distribution (T > 0, `proof`).
 
     Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
     baseline, ours = decode_both(config, parts, parts.spec, index)
-    raw = {
+    raw: PromptRecord = {
         "index": example.index,
         "prompt": example.prompt,
         "reference": example.reference,
@@ -63,26 +64,28 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> dict[str, Any
         "baseline": _raw(baseline, parts),
         "speculative": _raw(ours, parts),
         "difference": None,
+        "beta": [],
     }
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
-        return raw | {"beta": [config.simulate.alpha] * len(baseline.tokens)}
-    difference, lossy = None, parts.spec.verification.lossy
+        raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)
+        return raw
+    lossy = parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
         found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
-        difference = found and asdict(found) | {"is_rounding": found.is_rounding}
+        raw["difference"] = None if found is None else found.to_json()
     rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
     if lossy is not None:
         rules["rule"] = lossy
     agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, rules)[0]
     # Sums over the tokens are all that alpha(l) and its interval need.
     under = {name: sum(values) for name, values in agreement.under.items()}
-    strayed = {name: sum(values) for name, values in agreement.strayed.items()}
-    own = {"rule": {"kept": under.pop("rule"), "strayed": strayed.pop("rule")}} if lossy is not None else {}
-    if sampling.temperature > 0 and lossy is None:
-        own["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).plain()
-    return raw | {
-        "beta": agreement.beta, "lenient": under, "strayed": strayed, **own, "difference": difference,
-    }  # fmt: skip
+    varied = {name: sum(values) for name, values in agreement.total_variation.items()}
+    if lossy is not None:
+        raw["rule"] = {"accept_probability": under.pop("rule"), "total_variation": varied.pop("rule")}
+    elif sampling.temperature > 0:
+        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).to_json()
+    raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
+    return raw
 
 
 def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
@@ -111,5 +114,5 @@ def generator_for(seed: int, index: int, stream: str, device: torch.device) -> t
     return torch.Generator(device).manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
 
 
-def _raw(trace: Trace, parts: Parts) -> dict[str, Any]:
-    return {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
+def _raw(trace: Trace, parts: Parts) -> TraceRecord:
+    return cast(TraceRecord, {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace))

@@ -3,7 +3,6 @@
 import traceback
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from specbench.config import RunConfig
 from specbench.config.draft_kinds import DRAFT_KINDS
@@ -13,21 +12,27 @@ from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
 from specbench.quality import quality, quality_difference
-from specbench.records import store
+from specbench.records.schema import (
+    SCHEMA_VERSION,
+    WAYS,
+    FailedRecord,
+    Names,
+    Process,
+    PromptRecord,
+    Quality,
+    RunRecord,
+    Summary,
+)
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 
-UNITS = {"*_s": "seconds", "alpha, beta": "probability", "speedup_*": "ratio of seconds per token"}
-
-REMOVED = ("speedup_explained",)  # columns that summaries had once
-
 
 def make_record(
-    config: RunConfig, run_id: str, parts: Parts, prompts: list[dict[str, Any]], processes: list[dict[str, Any]]
-) -> dict[str, Any]:
+    config: RunConfig, run_id: str, parts: Parts, prompts: list[PromptRecord], processes: list[Process]
+) -> RunRecord:
     """The record of a finished run. `processes` are those that worked on it: more than one after an interruption, and
     then the times are from all of them."""
-    settled = processes[-1].get("gamma", {"requested": config.gamma, "gamma": config.gamma})
+    settled = processes[-1]["gamma"]
     measured = summarise(
         prompts,
         gamma=settled["gamma"],
@@ -39,7 +44,7 @@ def make_record(
         seed=config.seed,
     )
     surroundings = environment()
-    summary = {
+    summary: Summary = {
         **_names(config),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
@@ -57,19 +62,19 @@ def make_record(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return {
+        "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
         "summary": summary,
         "config": asdict(replace(config, force=False)),
         "gamma": settled,
         "environment": surroundings,
         "processes": processes,
-        "units": UNITS,
-        "pieces": parts.vocabulary.pieces(_tokens_of(prompts)),
+        "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
         "prompts": prompts,
     }
 
 
-def resummarised(record: dict[str, Any]) -> dict[str, Any]:
+def resummarised(record: RunRecord) -> RunRecord:
     """A record with the numbers of its summary made anew from its raw prompts, as this version makes them."""
     summary, config = record["summary"], record["config"]
     measured = summarise(
@@ -82,25 +87,30 @@ def resummarised(record: dict[str, Any]) -> dict[str, Any]:
         resamples=config["resamples"],
         seed=config["seed"],
     )
-    return record | {"summary": {key: value for key, value in summary.items() if key not in REMOVED} | measured}
+    return {**record, "summary": {**summary, **measured}}
 
 
-def _operations_per_drafted_token(parts: Parts, prompts: list[dict[str, Any]]) -> float:
+def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:
     """Arithmetic operations of the draft a token (Def 3.10): as the recorded passes counted them, so that a resumed run
     comes to the same; where they did not, the draft's own figure."""
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
-    counted = [one for one in passes if one["drafted"] and one.get("draft_operations") is not None]
-    operations: float = sum(one["draft_operations"] for one in counted)
-    drafted: int = sum(one["drafted"] for one in counted)
-    return operations / drafted if counted else parts.draft.operations
+    counted = [
+        (operations, one["drafted"])
+        for one in passes
+        if one["drafted"] and (operations := one.get("draft_operations")) is not None
+    ]
+    if not counted:
+        return parts.draft.operations
+    return sum(operations for operations, _ in counted) / sum(drafted for _, drafted in counted)
 
 
-def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str, Any]:
+def failed_record(config: RunConfig, run_id: str, error: Exception) -> FailedRecord:
     """What is left of a run that failed: its config, why, and where in the code. The same command runs it again."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
+        "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
-        "summary": {**_names(config), store.FAILED: error_line(error), "created": created},
+        "summary": {**_names(config), "error": error_line(error), "created": created},
         "failure": {
             "type": type(error).__name__,
             "message": str(error),
@@ -111,7 +121,7 @@ def failed_record(config: RunConfig, run_id: str, error: Exception) -> dict[str,
     }
 
 
-def _names(config: RunConfig) -> dict[str, Any]:
+def _names(config: RunConfig) -> Names:
     return {
         "target": name_of(config.target),
         "draft": config.draft.label(),
@@ -122,26 +132,32 @@ def _names(config: RunConfig) -> dict[str, Any]:
     }
 
 
-QUALITY = (
-    "quality_metric", "quality_baseline", "quality_speculative",
-    "quality_difference", "quality_difference_low", "quality_difference_high",
-)  # fmt: skip
+UNSCORED: Quality = {
+    "quality_metric": None, "quality_baseline": None, "quality_speculative": None,
+    "quality_difference": None, "quality_difference_low": None, "quality_difference_high": None,
+}  # fmt: skip
 
 
-def _quality(config: RunConfig, prompts: list[dict[str, Any]]) -> dict[str, Any]:
+def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
     """Scores of the texts, and that of speculative decoding less the target's own, row against row. Texts of a
     simulated run mean nothing."""
     metric = config.task.metric
     if metric is None or config.simulate.alpha is not None:
-        return dict.fromkeys(QUALITY)
-    references = [prompt["reference"] for prompt in prompts]
-    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in ("baseline", "speculative"))
+        return UNSCORED
+    references = [prompt["reference"] or "" for prompt in prompts]
+    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in WAYS)
     less = quality_difference(metric, ours, alone, references)
-    values = (metric, quality(metric, alone, references), quality(metric, ours, references))
-    return dict(zip(QUALITY, (*values, less.value, less.low, less.high), strict=True))
+    return {
+        "quality_metric": metric,
+        "quality_baseline": quality(metric, alone, references),
+        "quality_speculative": quality(metric, ours, references),
+        "quality_difference": less.value,
+        "quality_difference_low": less.low,
+        "quality_difference_high": less.high,
+    }
 
 
-def _tokens_of(prompts: list[dict[str, Any]]) -> set[int]:
+def _tokens_of(prompts: list[PromptRecord]) -> set[int]:
     """Every token that was written or drafted."""
-    written = {t for prompt in prompts for way in ("baseline", "speculative") for t in prompt[way]["tokens"]}
+    written = {t for prompt in prompts for way in WAYS for t in prompt[way]["tokens"]}
     return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}

@@ -4,13 +4,14 @@ import contextlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from specbench.config import RunConfig
 from specbench.errors import MachineError
 from specbench.gamma import GammaChoice
 from specbench.records import store
 from specbench.records.journal import Journal
+from specbench.records.schema import RunRecord
 from specbench.run.build import Parts, build, resolve
 from specbench.run.distributed import agree, join
 from specbench.run.error_translation import translated_errors
@@ -38,7 +39,7 @@ class Result:
     """Where the record is, what it says, and whether it was there already."""
 
     file: Path
-    record: dict[str, Any]
+    record: RunRecord
     reused: bool
 
 
@@ -90,26 +91,24 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
     """The gamma that this run chose before it was interrupted."""
-    before = journal.parts[-1].get("gamma") if journal.parts else None
-    return before and GammaChoice.from_json(before)
+    return GammaChoice.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
 
 
-def _finished(file: Path, progress: Progress) -> dict[str, Any] | None:
+def _finished(file: Path, progress: Progress) -> RunRecord | None:
     """The record in `file`, unless there is none, or it is damaged, or it only says why the run failed."""
     if not file.exists():
         return None
     try:
-        record = store.read(file)
-    except ValueError:
+        return None if store.read_head(file).failed else store.read(file)
+    except (ValueError, KeyError):
         progress.say(f"{file} is damaged; running again")
         return None
-    return None if store.FAILED in record["summary"] else record
 
 
 def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
     """Write down why the run failed, unless that would replace the record of a run that did not."""
-    with contextlib.suppress(ValueError):
-        if file.exists() and store.FAILED not in store.read(file)["summary"]:
+    with contextlib.suppress(ValueError, KeyError):
+        if file.exists() and not store.read_head(file).failed:
             return
     with contextlib.suppress(MachineError):  # the first error is the one to tell
         store.write(config.results, failed_record(config, run_id, error))
@@ -122,7 +121,7 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         return
     if journal.prompts:
         progress.say(f"going on behind {len(journal.prompts)} prompts that were finished before")
-    journal.begin_part({"started": datetime.now(UTC).isoformat(timespec="seconds"), "gamma": choice.to_json()})
+    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
     warm_up(config, parts)
     for place in missing:

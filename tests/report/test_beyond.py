@@ -19,7 +19,7 @@ SCORED = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculati
 LOSSY = SCORED | {
     "quality_difference": -1.5, "quality_difference_low": -3.0, "quality_difference_high": 0.1,
     "lossy": True, "lossless": False, "alpha_rule": 0.9, "alpha_rule_low": 0.88, "alpha_rule_high": 0.92,
-    "strayed": 0.125, "identical": 0.25,
+    "total_variation": 0.125, "identical": 0.25,
 }  # fmt: skip
 
 

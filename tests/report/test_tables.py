@@ -69,7 +69,7 @@ def test_our_row_stands_under_the_papers(records: Records) -> None:
 
 
 def test_our_models_do_not_stand_under_the_papers_names(tmp_path: Path) -> None:
-    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.0}]
+    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.0}]
     pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende"}
     make(tmp_path, temperature=1.0, gamma=7, lenience=cells, **pair)
     names = ["T5-XXL 11B", "T5-small 77M", "t5-xxl (T5 1.0 11B)", "t5-small (T5 1.0 60M)"]
@@ -98,7 +98,7 @@ def test_weights_of_the_users_own_are_called_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["table2", "table3", "table4", "table5"])
 def test_only_the_papers_own_setting_fills_its_rows(table: str, tmp_path: Path) -> None:
-    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.0}]
+    cells = [{"lenience": 1.0, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.0}]
     pair = {"target": "t5-xxl", "draft": "t5-small", "task": "ende", "temperature": 1.0, "gamma": 7, "lenience": cells}
     own_rows = {"target": {}, "draft": {}, "task": {"name": "ende", "path": "/home/me/rows.jsonl", "hub": "wmt/wmt14"}}
     others = [
@@ -195,7 +195,7 @@ def test_a_failed_run_is_no_record(tmp_path: Path) -> None:
 
 
 def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
-    cells = [{"lenience": lenience, "alpha": a, "alpha_low": a - 0.1, "alpha_high": a + 0.1, "strayed": 0.25}
+    cells = [{"lenience": lenience, "alpha": a, "alpha_low": a - 0.1, "alpha_high": a + 0.1, "total_variation": 0.25}
              for lenience, a in ((1.0, 0.6), (0.5, 0.7), (0.3, 0.75), (0.1, 0.8))]  # fmt: skip
     make(tmp_path, target="t5-xxl", draft="t5-small", task="ende", temperature=1.0, lenience=cells)
     make(tmp_path, temperature=1.0, lenience=cells, seed=4)
@@ -212,7 +212,7 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
 
 
 def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
-    cells = [{"lenience": lenience, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "strayed": 0.25}
+    cells = [{"lenience": lenience, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.25}
              for lenience in (1.0, 0.5, 0.3, 0.1)]  # fmt: skip
     quality = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculative": 28.5}
     plain = make(tmp_path, lenience=cells, **quality)

@@ -1,7 +1,5 @@
 """Acceptance by draft position against alpha^i, and how beta is spread over positions."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,13 +7,13 @@ from numpy.typing import NDArray
 
 from specbench.measure.by_position import reached_and_accepted
 from specbench.records.frame import PAIR, Records, measured
+from specbench.records.schema import Row, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.measured import RESAMPLES
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
 from specbench.stats import bootstrap
 
-Record = dict[str, Any]
 POSITION, BETA = "Acceptance by draft position", "How β is spread"
 MOST_PAIRS = 6
 
@@ -62,13 +60,14 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
         )  # fmt: skip
 
 
-def survival(record: Record) -> list[Record]:
+def survival(record: RunRecord) -> list[Row]:
     """For i = 1 ... gamma: the share of passes that keep their first i tokens.
 
     A draft may end before gamma (the text ends, or there is no room): such a pass says nothing of later positions, so
     the share is a product of conditional shares, accepted over reached at each position (Kaplan and Meier).
     """
     gamma = record["summary"]["gamma"]
+    assert gamma is not None, "a run whose gamma changed has no position that every pass had"
     counted = [
         [reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]]
         for prompt in record["prompts"]

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specbench.records.frame import MACHINE, PAIR, Records, short
+from specbench.records.schema import Row
 from specbench.report.comparison import PLACE, fastest, rivals
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
@@ -63,7 +64,7 @@ def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -
     return said
 
 
-def _entry(row: dict[str, Any]) -> str:
+def _entry(row: Row) -> str:
     """'t5-nano, block', 't5-nano, heuristic γ'."""
     rule = "" if row["accept"] == "exact" else row["accept"]
     policy = row["policy"] and (f"γ={row['policy']}" if row["policy"][0].isdigit() else f"{row['policy']} γ")

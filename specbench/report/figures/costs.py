@@ -1,16 +1,14 @@
 """Where the time of a pass goes, in steps of the target, beside the tokens that it yields."""
 
-from typing import Any
-
 import pandas as pd
 
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
+from specbench.records.schema import Row, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name
 from specbench.report.measured import passes_of
 from specbench.report.style import BLUE, FAINT, GOLD, INK, PAPER, SLATE, VERMILLION, panels
 
-Record = dict[str, Any]
 TITLE = "Where the time of a pass goes"
 PARTS = {"draft": VERMILLION, "verify": BLUE, "accept": GOLD, "host": SLATE}
 MOST_BARS = 16
@@ -71,12 +69,16 @@ def cost(records: Records) -> Drawn:
     return Drawn("cost", TITLE, figure, values, notes)
 
 
-def parts(record: Record) -> Record:
+def parts(record: RunRecord) -> Row:
     """Mean time of a pass by part, in mean steps of the target alone; host is what none of the parts covers."""
     alone = [prompt["baseline"] for prompt in record["prompts"]]
     step_s = sum(trace["decode_s"] for trace in alone) / sum(len(trace["tokens"]) for trace in alone)
     passes = passes_of(record)
-    spent = {part: sum(p[f"{part}_s"] for p in passes) for part in ("draft", "verify", "accept")}
+    spent: dict[str, float] = {
+        "draft": sum(p["draft_s"] for p in passes),
+        "verify": sum(p["verify_s"] for p in passes),
+        "accept": sum(p["accept_s"] for p in passes),
+    }
     whole = sum(prompt["speculative"]["decode_s"] for prompt in record["prompts"])
     spent["host"] = max(0.0, whole - sum(spent.values()))
     summary = record["summary"]

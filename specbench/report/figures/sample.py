@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from specbench.records.frame import Records, measured
+from specbench.records.schema import RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, sources
 from specbench.report.measured import neural
@@ -26,7 +27,7 @@ def figure1(records: Records) -> Drawn:
     return sample(records.whole(found["run_id"]), None, found.to_frame().T)
 
 
-def sample(record: dict[str, Any], number: int | None, row: pd.DataFrame | None = None, name: str = "figure1") -> Drawn:
+def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = None, name: str = "figure1") -> Drawn:
     """Prompt `number` (from 0) of a record, or one that shows well."""
     index = pick(record) if number is None else number
     prompt = record["prompts"][index]

@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
+from specbench.records.schema import PromptRecord, RunRecord, Way
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet
 from specbench.report.measured import neural
 from specbench.report.paper import paper
 from specbench.report.style import BLUE, INK, PAPER, TINT_BLUE, TINT_RED, VERMILLION, WIDE, panels
 
-Record = dict[str, Any]
 COLOURS = {"M_p": BLUE, "M_q": VERMILLION, "M_p encoder": TINT_BLUE, "M_q encoder": TINT_RED}
 TITLE = "Figure 5. A run over time"
 
@@ -62,11 +62,11 @@ def figure5(records: Records) -> Drawn:
     return Drawn("figure5", TITLE, figure, pd.DataFrame(rows), notes)
 
 
-def _typical(record: Record, among: int) -> int:
+def _typical(record: RunRecord, among: int) -> int:
     """Of the prompts with the longest tenth of texts the one whose own speedup is nearest to the run's."""
     prompts = record["prompts"][:among]
 
-    def seconds(way: str, some: list[Record]) -> float:
+    def seconds(way: Way, some: list[PromptRecord]) -> float:
         spent: float = sum(p[way]["start_s"] + p[way]["decode_s"] for p in some)
         return spent / sum(len(p[way]["tokens"]) for p in some)
 
@@ -78,7 +78,7 @@ def _typical(record: Record, among: int) -> int:
     )
 
 
-def speculative_calls(prompt: Record) -> list[Call]:
+def speculative_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of a speculative decoding, in order."""
     ours = prompt["speculative"]
     draft_start = ours.get("draft_start_s", 0.0)
@@ -95,7 +95,7 @@ def speculative_calls(prompt: Record) -> list[Call]:
     return calls
 
 
-def baseline_calls(prompt: Record) -> list[Call]:
+def baseline_calls(prompt: PromptRecord) -> list[Call]:
     """Every call of standard decoding."""
     alone = prompt["baseline"]
     calls = [Call("M_p encoder", 0.0, alone["start_s"])]

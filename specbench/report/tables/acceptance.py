@@ -1,17 +1,15 @@
 """Table 3: alpha of every pair at T = 0 and T = 1."""
 
-from typing import Any
-
 import pandas as pd
 
 from specbench.records.alphas import alphas
 from specbench.records.choice import choose, remark
 from specbench.records.frame import Records
+from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
-Row = dict[str, Any]
 TEMPERATURES = (0, 1)
 MEASURED = [
     "alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware", "own_weights",

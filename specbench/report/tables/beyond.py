@@ -11,17 +11,17 @@ import pandas as pd
 from specbench.quality import quality_difference
 from specbench.records.choice import remark
 from specbench.records.frame import METRICS, Records
+from specbench.records.schema import Row
 from specbench.report.comparison import ENTRY, among, fastest, planned, rivals
 from specbench.report.paper import experiment, fill
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
-Row = dict[str, Any]
 GROUP = ["target", "task", "temperature"]
 DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
 TAKEN = [
     "alpha", "alpha_low", "alpha_high", "alpha_rule", "alpha_rule_low", "alpha_rule_high", "c", "verify_cost",
-    "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "strayed",
+    "tokens_per_pass", "speedup_measured", "speedup_low", "speedup_high", "lossless", "lossy", "total_variation",
     "quality_metric", "quality_baseline", "quality_speculative", *DIFFERENCE, "identical", "prompts",
     "hardware", "run_id", "fitting", "chosen_for",
 ]  # fmt: skip
@@ -101,11 +101,19 @@ def _show(row: Row) -> Row:
         "v": number(row["verify_cost"]),
         "tokens/pass": number(row["tokens_per_pass"]),
         "measured": "not lossless" if row["state"] == "not lossless" else speed,
-        "lossless": {"lossless": "yes", "lossy": f"lossy, TV {number(row['strayed'], 3)}"}.get(row["state"], "no"),
+        "lossless": {"lossless": "yes", "lossy": f"lossy, TV {number(row['total_variation'], 3)}"}.get(
+            row["state"], "no"
+        ),
         "quality": _quality(row),
         "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
         "record": notes.marks([row["run_id"]], False, remark(row["fitting"], row["chosen_for"])),
     }
+
+
+def _lossless(row: Row) -> str:
+    if row["state"] == "lossy":
+        return f"lossy, TV {number(row['total_variation'], 3)}"
+    return "yes" if row["state"] == "lossless" else "no"
 
 
 def _quality(row: Row) -> str:
@@ -129,5 +137,5 @@ def _with_difference(row: Row, records: Records) -> Row:
         return row
     prompts = records.whole(row["run_id"])["prompts"]
     ours, alone = ([prompt[way]["text"] for prompt in prompts] for way in ("speculative", "baseline"))
-    less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] for prompt in prompts])
+    less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] or "" for prompt in prompts])
     return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))

@@ -1,7 +1,7 @@
 """Table 5: alpha under lenience (A.5), the speedup that Theorem 3.8 gives it, and what lenient runs measured.
 
 alpha(l) comes from a record's `lenience`, which any run along the target's text has: a list of {lenience, alpha,
-alpha_low, alpha_high, strayed}. Old ones lack it. Speeds and texts come from runs with accept=lenient.
+alpha_low, alpha_high, total_variation}. Old ones lack it. Speeds and texts come from runs with accept=lenient.
 """
 
 from typing import Any
@@ -12,11 +12,10 @@ from specbench import theory
 from specbench.records.alphas import alphas
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, METRICS, Records, measured
+from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
-
-Row = dict[str, Any]
 
 
 def table5(records: Records) -> Table:
@@ -182,6 +181,6 @@ def _show(row: Row) -> Row:
         "measured, ours": _speed_measured(row) if ran else "no record",
         "quality, alone / under l": _quality(row),
         "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
-        "TV, ours": number(row.get("strayed"), 3) if known else NONE,
+        "TV, ours": number(row.get("total_variation"), 3) if known else NONE,
         "record": "; ".join(said),
     }

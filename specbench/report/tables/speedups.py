@@ -13,11 +13,11 @@ from specbench import theory
 from specbench.measure.theorems import BY_POSITION
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
+from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
-Row = dict[str, Any]
 EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # what tells rows of one pair apart
 SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",

@@ -1,0 +1,301 @@
+"""The types of a run's record: run, prompt and pass, with units and versions.
+
+A record is plain JSON, so these are dictionaries with typed keys. `specbench results --schema` prints them as JSON
+Schema: a docstring is a type's description, a string beside a type is a key's unit or meaning. A key that is not
+required is absent where it means nothing, or where the record is older than the key.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from specbench.environment import Environment
+
+SCHEMA_VERSION: Literal[2] = 2  # `records.migrate` says what earlier versions had
+
+Seconds = Annotated[float, "seconds"]
+Probability = Annotated[float, "probability"]
+Times = Annotated[float, "ratio of seconds a token, the target alone over speculative decoding"]
+Steps = Annotated[float, "mean steps of the target alone"]
+Way = Literal["baseline", "speculative"]
+WAYS: tuple[Way, ...] = ("baseline", "speculative")
+Row = dict[str, Any]  # a row of a table: what columns it has is known when it is read
+Config = Mapping[str, Any]  # the keys of a run as `specbench.config` has them
+
+
+class PassRecord(TypedDict):
+    """One run of the target over drafted tokens, and the drafting before it."""
+
+    drafted: int
+    accepted: int
+    emitted: Annotated[int, "accepted + 1, less what an end of sequence inside the block cut off"]
+    draft_s: Seconds
+    verify_s: Seconds
+    accept_s: Seconds
+    tokens: Annotated[list[int], "as drafted, the rejected ones too"]
+    draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
+
+
+class TraceRecord(TypedDict):
+    """How one prompt was decoded in one of the two ways."""
+
+    text: str
+    tokens: list[int]
+    start_s: Annotated[float, "seconds: encoder and prefill, of the draft too"]
+    decode_s: Annotated[float, "seconds: everything after that"]
+    steps_s: Annotated[list[float], "seconds of each step of the target alone"]
+    passes: Annotated[list[PassRecord], "speculative decoding: the passes of the target"]
+    draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
+
+
+class DifferenceRecord(TypedDict):
+    """The first token in which two texts part that should be the same (T = 0)."""
+
+    position: int
+    margin: Annotated[float, "logits between the target's two best tokens"]
+    noise: Annotated[float, "logits by which the row moves with the way of computing it"]
+    is_rounding: bool
+
+
+class RuleSums(TypedDict):
+    """What a lossy rule does along the target's text, summed over its tokens."""
+
+    accept_probability: float
+    total_variation: float
+
+
+class SumsRecord(TypedDict):
+    """Of one score along a text: its values, its variances given the text so far, and its third moments."""
+
+    sum: float
+    variance: float
+    third: float
+
+
+class EvidenceRecord(TypedDict):
+    """What a sampled text says of the distribution that it was drawn from (`specbench.measure.evidence`)."""
+
+    tokens: int
+    likelihood: SumsRecord
+    draft: SumsRecord
+    echo: SumsRecord
+    order: SumsRecord
+    deviation: Annotated[float, "the sum of E|log p + H|"]
+    outside: Annotated[int, "tokens to which p gives no probability"]
+
+
+class PromptRecord(TypedDict):
+    """One prompt, decoded both ways: the raw measurement that everything else is made from."""
+
+    index: int
+    prompt: str
+    reference: str | None
+    prompt_tokens: int
+    baseline: TraceRecord
+    speculative: TraceRecord
+    difference: DifferenceRecord | None
+    beta: Annotated[list[float], "probability of acceptance at each token of the baseline's text (Definition 3.1)"]
+    lenient: NotRequired[Annotated[dict[str, float], "by lenience: the sum of beta under it"]]
+    total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
+    rule: NotRequired[RuleSums]
+    proof: NotRequired[EvidenceRecord]
+
+
+class PositionCounts(TypedDict):
+    """A position of the proposals: how many passes reached it, and how many of those accepted its token."""
+
+    position: int
+    reached: int
+    accepted: int
+
+
+class LenienceRow(TypedDict):
+    """alpha(l) of appendix A.5."""
+
+    lenience: float
+    alpha: Probability
+    alpha_low: Probability | None
+    alpha_high: Probability | None
+    total_variation: NotRequired[Annotated[float, "mean over the tokens"]]
+
+
+class Names(TypedDict):
+    """What was run."""
+
+    target: str
+    draft: str
+    task: str
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+
+class Predicted(TypedDict):
+    """What the theorems make of the run's own alpha, c and v; null where gamma changed from pass to pass."""
+
+    prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', or 'by position'"]]
+    tokens_per_pass_predicted: float | None
+    speedup_predicted: Annotated[float | None, "Theorem 3.8"]
+    speedup_calibrated: Annotated[float | None, "with what passes cost for its 1"]
+    operations_predicted: Annotated[float | None, "Theorem 3.11"]
+
+
+class Speedups(TypedDict):
+    """Measured speedups; null where the texts are not the target's own."""
+
+    speedup_measured: Times | None
+    speedup_low: Times | None
+    speedup_high: Times | None
+    speedup_end_to_end: Annotated[float | None, "with encoder and prefill"]
+    speedup_end_to_end_low: float | None
+    speedup_end_to_end_high: float | None
+
+
+class UnderRule(TypedDict, total=False):
+    """What a lossy rule does along the target's own text."""
+
+    alpha_rule: Annotated[float, "probability that the rule accepts a drafted token"]
+    alpha_rule_low: Probability | None
+    alpha_rule_high: Probability | None
+    total_variation: Annotated[float, "of the next token from the target's own, mean over the tokens"]
+
+
+class Counted(TypedDict):
+    """What the raw prompts of a run come to, but for predictions and speedups."""
+
+    prompts: int
+    tokens: Annotated[int, "of the target alone"]
+    passes: int
+    alpha: Annotated[float, "probability: the mean of beta (Corollary 3.6)"]
+    alpha_low: Probability | None
+    alpha_high: Probability | None
+    accepted_per_drafted: float | None
+    tokens_per_pass: float
+    c: Annotated[float | None, "median seconds of a drafted token over those of a target step (Theorem 3.8)"]
+    verify_cost: Annotated[float | None, "v: median seconds of a pass over gamma + 1 tokens over those of a step"]
+    overhead: Annotated[float, "median seconds of accepting over those of a target step"]
+    target_step_s: Annotated[float, "seconds, median"]
+    drafting_per_pass: NotRequired[Steps]
+    checking_per_pass: NotRequired[Steps]
+    accepting_per_pass: NotRequired[Steps]
+    c_hat: Annotated[float, "arithmetic operations of a drafted token over those of a target step"]
+    operations: NotRequired[Annotated[float, "arithmetic operations of a token, in target steps"]]
+    drafted_per_pass: float
+    identical: Annotated[float | None, "share of texts that are the target's own, at T = 0"]
+    lossless: bool
+    lossy: bool
+    acceptance_by_position: list[PositionCounts]
+    tokens_per_pass_histogram: dict[str, int]
+
+
+class Proved(TypedDict, total=False):
+    """The proof that sampled texts are the target's own (`specbench.measure.proof`); null where nothing is proved."""
+
+    proof_tokens: int | None
+    proof_z: Annotated[float | None, "standard normal where the tokens come from p: by the likelihood"]
+    proof_p: Probability | None
+    proof_power: Annotated[float | None, "the smallest total variation that would have shown nine times in ten"]
+    proof_z_draft: float | None
+    proof_p_draft: Probability | None
+    proof_z2: float | None
+    proof_p2: Probability | None
+    proof_z_order: float | None
+    proof_p_order: Probability | None
+    proof_outside: Annotated[int | None, "tokens to which p gives no probability"]
+
+
+class UnderLenience(TypedDict, total=False):
+    """alpha under lenience; absent for simulated runs."""
+
+    lenience: list[LenienceRow]
+
+
+class Measured(Counted, Proved, UnderRule, UnderLenience, Predicted, Speedups):
+    """What the raw prompts of a run come to."""
+
+
+class Quality(TypedDict):
+    """Scores of the texts against their references; null where there is no metric."""
+
+    quality_metric: str | None
+    quality_baseline: float | None
+    quality_speculative: float | None
+    quality_difference: NotRequired[float | None]
+    quality_difference_low: NotRequired[float | None]
+    quality_difference_high: NotRequired[float | None]
+
+
+class Summary(Names, Measured, Quality):
+    """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval."""
+
+    gamma: Annotated[int | None, "null where it changed from pass to pass"]
+    gamma_requested: int | str
+    accept: Annotated[str, "the acceptance rule"]
+    prompts_cut: int
+    device: str
+    dtype: str
+    engine: str
+    warmup_s: Seconds
+    hardware: str
+    simulated: Annotated[bool, "acceptance was drawn at a given alpha, or weights are random"]
+    processes: int
+    created: Annotated[str, "ISO 8601, UTC"]
+
+
+class FailedSummary(Names):
+    """What was to be run, and why it failed."""
+
+    error: str
+    created: str
+
+
+class GammaRecord(TypedDict):
+    """What `gamma=` came to."""
+
+    requested: int | str
+    gamma: int | None
+    most: NotRequired[int]
+    alpha: NotRequired[float]
+    prices: NotRequired[dict[str, float]]
+    probe: NotRequired[list[Row]]
+
+
+class Process(TypedDict):
+    """A process that worked on the run: more than one after an interruption."""
+
+    started: str
+    gamma: GammaRecord
+    after_prompts: int
+
+
+class RunRecord(TypedDict):
+    """All that a finished run leaves. The file's first line holds the first four keys, its last line `complete`."""
+
+    schema_version: Literal[2]
+    run_id: str
+    summary: Summary
+    config: Config
+    gamma: GammaRecord
+    environment: Environment
+    processes: list[Process]
+    pieces: Annotated[dict[str, str], "the text of every token that was written or drafted, by its id"]
+    prompts: list[PromptRecord]
+    complete: NotRequired[Literal[True]]
+
+
+class Failure(TypedDict):
+    """What failed, and where in the code."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class FailedRecord(TypedDict):
+    """What a failed run leaves."""
+
+    schema_version: Literal[2]
+    run_id: str
+    summary: FailedSummary
+    config: Config
+    failure: Failure
+    environment: Environment
