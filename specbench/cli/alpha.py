@@ -26,6 +26,7 @@ LINE = "target=NAME 'draft=[NAME,NAME,...]' [key=value ...]"
 OPTIONS = LISTS | {
     "'sampling.temperature=[0,1]'": "(default both, with a sample for each: alpha at T is defined along text that the "
     "target writes at that T)",
+    "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
 }
 
 

@@ -3,7 +3,8 @@
 
 Hydra picks one choice of a group. A verb that compares several composes its config once for each combination: the
 first is launched by Hydra as any other, so that its switches and errors are the same, and the others are composed
-beside it under the same overrides. Commas without brackets, Hydra's spelling in a sweep, mean the same here.
+beside it under the same overrides. Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do
+the lists that an experiment sweeps over.
 """
 
 import re
@@ -12,6 +13,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
@@ -19,7 +21,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
-from specbench.cli.overrides import parsed
+from specbench.cli.overrides import parsed, value_of
+from specbench.config import conf_dir
 from specbench.config.checks import RULE_OF
 from specbench.config.choose import require_used
 from specbench.errors import UserError
@@ -44,6 +47,7 @@ def launch_each(
     keys that `argv` does not set."""
     for override in filter(None, map(parsed, argv)):
         require_used(verb, override.key_or_group, override.value())
+    argv = [*argv, *experiment_lists(argv, config_name, schema)]
     common, combinations = split(argv, defaults or {})
 
     def job(composed: DictConfig) -> None:
@@ -60,6 +64,34 @@ def launch_each(
         task(configs)
 
     launch_one(job, config_name, schema, [*common, *combinations[0]], verb)
+
+
+def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Overrides:
+    """The lists of the experiment that `argv` names, of drafts, rules and temperatures, but for keys that `argv` sets.
+
+    Raises UserError where the experiment has several tasks and `argv` names none: the target's sample is of one task.
+    """
+    name = value_of(argv, "experiment", "")
+    if not name:
+        return []
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+        try:
+            composed = hydra.compose(config_name, overrides=[f"experiment={name}"], return_hydra_config=True)
+        except HydraException as error:
+            raise UserError(one_line(error, schema)) from error
+    swept = {str(key): str(values) for key, values in (composed.hydra.sweeper.params or {}).items()}
+    given = {override.key_or_group for override in filter(None, map(parsed, argv))}
+    if "," in swept.get("task", "") and "task" not in given:
+        first, *_ = tasks = swept["task"].split(",")
+        raise UserError(f"experiment={name}: its tasks are {', '.join(tasks)}; name one of them, task={first}")
+    for key in swept.keys() & OWNER.keys():
+        swept.setdefault("accept", OWNER[key])  # a rule whose keys are listed must be named
+    return [
+        f"{key}=[{values}]"
+        for key, values in swept.items()
+        if key in (*DRAFT, *ACCEPT, TEMPERATURE) and key not in given
+    ]
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:

@@ -44,16 +44,26 @@ def checkpoints(row: Mapping[str, Any]) -> dict[str, str]:
     return {part: checkpoint(row[part], part in parts) for part in ("target", "draft")}
 
 
-def fill(name: str) -> str:
-    """The command that fills the table or figure `name`; empty where nothing is to be run."""
-    sweep = experiment(name)["sweep"]
-    return f"specbench sweep experiment={sweep}" if sweep else ""
+def fill(name: str, task: str | None = None) -> str:
+    """The command that fills the table or figure `name`, or its rows of `task`; empty where nothing is to be run."""
+    plan = experiment(name)
+    commands: dict[str, str] = plan.get("alpha", {})
+    if task in commands:
+        return commands[task]
+    return f"specbench sweep experiment={plan['sweep']}" if plan["sweep"] else ""
+
+
+def fills(name: str) -> list[str]:
+    """All commands that fill the table or figure `name`."""
+    commands: dict[str, str] = experiment(name).get("alpha", {})
+    return list(commands.values()) or list(filter(None, [fill(name)]))
 
 
 def fill_twin(name: str) -> str:
-    """The same on the models that ship."""
-    command = fill(name)
-    return f"{command}-mini" if command else ""
+    """The command that fills it with the models that ship."""
+    plan = experiment(name)
+    verb = "alpha" if "alpha" in plan else "sweep"
+    return f"specbench {verb} experiment={plan['sweep']}-mini" if plan["sweep"] else ""
 
 
 def takes(name: str) -> str:

@@ -45,7 +45,7 @@ def test_latex_is_plain_ascii(name: str, records: Records) -> None:
 def test_an_empty_cell_names_a_command_that_exists(name: str, nothing: Records) -> None:
     text = render(TABLES[name](nothing), "markdown")
     assert "no record" in text
-    commands = set(re.findall(r"experiment=([\w-]+)", text))
+    commands = set(re.findall(r"specbench \w+ experiment=([\w-]+)", text))
     assert commands
     for command in commands:
         assert (conf_dir() / "experiment" / f"{command}.yaml").is_file()

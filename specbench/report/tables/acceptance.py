@@ -60,8 +60,7 @@ def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
         & (best["temperature"] == temperature)
     ]
     if found.empty:
-        gpt = row["target"].startswith("gpt-")
-        return cell | {"state": "no record", "command": fill("table3") + ("-lm1b" if gpt else "")}
+        return cell | {"state": "no record", "command": fill("table3", row["task"])}
     return cell | {"state": "measured"} | {key: found.iloc[0][key] for key in MEASURED}
 
 

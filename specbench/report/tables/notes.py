@@ -6,7 +6,7 @@ import pandas as pd
 
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
-from specbench.report.paper import experiment, fill, fill_twin, paper, takes
+from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
 
 def of_records(frame: pd.DataFrame) -> list[str]:
@@ -33,11 +33,12 @@ def of_records(frame: pd.DataFrame) -> list[str]:
 
 def of_filling(name: str, missing: bool) -> list[str]:
     """How to fill the table `name`, if anything is `missing`, and what to have ready."""
-    if not missing or not fill(name):
+    if not missing or not fills(name):
         return []
     plan = experiment(name)
-    also = f" and `specbench sweep experiment={plan['also']}`" if plan.get("also") else ""
-    line = f"no record: `{fill(name)}`{also} fills these; `{fill_twin(name)}` runs the twin on the models that ship"
+    commands = "; ".join(f"`{command}`" for command in fills(name))
+    verb = "fills" if len(fills(name)) == 1 else "fill"
+    line = f"no record: {commands} {verb} these; `{fill_twin(name)}` runs the twin on the models that ship"
     return [line, *([f"before that: {plan['prepare']}"] if plan.get("prepare") else [])]
 
 
