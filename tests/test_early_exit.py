@@ -1,20 +1,18 @@
 """Early exit: the target's first layers draft over the target's own cache, and the text stays the target's."""
 
-from collections.abc import Callable
 from typing import Any
 
 import chi
 import pytest
 import torch
+from captured import graphs
 from decode import autoregressive, speculative
 from networks import network
-from torch import Tensor
 from toy import EOS, VOCABULARY, exact
 
 from specbench.drafts import EarlyExitDraft
 from specbench.measure.agreement import agreements
 from specbench.models import Prompt
-from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.exits import decoder_layers, first_layers
 from specbench.models.static import StaticModel
@@ -122,7 +120,7 @@ def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first layers keep what was rejected: texts differ, or shapes do not fit."""
-    monkeypatch.setattr("specbench.models.eager._CachedSession.level", lambda self: setattr(self, "ahead", 0))
+    monkeypatch.setattr("specbench.models.eager_session.EagerSession.level", lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:
             same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(TARGETS[kind], 1), gamma=3))
@@ -181,22 +179,12 @@ def test_a_session_that_went_back_is_not_left_behind() -> None:
         session.extend([5])
 
 
-class Repeated:
-    """What stands for a CUDA graph on a CPU: the work runs again on the same tensors; its result keeps its place."""
-
-    def __init__(self, work: Callable[[], Tensor]) -> None:
-        self._result, self._work = work(), work
-
-    def replay(self) -> Tensor:
-        return self._result.copy_(self._work())
-
-
 @pytest.mark.parametrize(("kind", "engine"), [("t5", "static"), ("gpt2", "static"), ("llama", "cudagraph")])
 def test_engines_write_the_same_text(kind: str, engine: str) -> None:
     """The first layers' program works on the whole one's buffers, and the weights are not laid out twice."""
     own = network(kind, 4, layers=LAYERS)
     ends = frozenset({1})
-    made = StaticModel(own, SIZE, ends) if engine == "static" else CudaGraphModel(own, SIZE, ends, capture=Repeated)
+    made = StaticModel(own, SIZE, ends) if engine == "static" else graphs(own, SIZE, ends)
     draft = EarlyExitDraft(made, 2)
     places = {weight.untyped_storage().data_ptr() for weight in own.parameters()}
     assert places == {weight.untyped_storage().data_ptr() for weight in made.network.parameters()}

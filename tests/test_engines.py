@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from captured import graphs
 from decode import autoregressive, speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
-from torch import Tensor
 
 from specbench.drafts import ModelDraft
 from specbench.errors import UserError
 from specbench.models import Prompt
-from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.engines import ROUNDING, with_engine
-from specbench.models.static import StaticModel, StaticSession
+from specbench.models.static import StaticModel
+from specbench.models.static_session import StaticSession
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
@@ -41,24 +41,8 @@ def calm(kind: str) -> Any:
     return made
 
 
-class Repeated:
-    """What stands for a CUDA graph on a CPU: the work runs again on the same tensors; its result keeps its place."""
-
-    def __init__(self, work: Callable[[], Tensor]) -> None:
-        for _ in range(3):
-            self._result = work()
-        self._work = work
-
-    def replay(self) -> Tensor:
-        return self._result.copy_(self._work())
-
-
 def static(network: Any) -> StaticModel:
     return StaticModel(network, 40, ENDS)
-
-
-def graphs(network: Any) -> StaticModel:
-    return CudaGraphModel(network, 40, ENDS, capture=Repeated)
 
 
 @pytest.fixture(scope="module", params=[*((kind, static) for kind in KINDS), ("t5", graphs), ("llama", graphs)])

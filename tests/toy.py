@@ -41,20 +41,34 @@ class ToySession:
     def __init__(self, model: ToyModel) -> None:
         self.model = model
         self.fed: list[int] = []
+        self.nodes: list[int] = []
+        self.parents: list[int] = []
 
     @property
     def length(self) -> int:
         return len(self.fed)
 
-    def extend(self, tokens: Sequence[int]) -> Tensor:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
         rows = []
-        for token in tokens:
-            self.fed.append(token)
-            before = self.fed[-2] if len(self.fed) > 1 else START
-            rows.append(self.model.table_VVV[before, token])
+        for index, token in enumerate(tokens):
+            if parents is None:
+                assert not self.nodes, "a tree has been read: select a path of it"
+                before = self.fed[-1:]
+                self.fed.append(token)
+            else:
+                before = self.fed[-1:] if parents[index] < 0 else [self.nodes[parents[index]]]
+                self.nodes.append(token)
+                self.parents.append(parents[index])
+            rows.append(self.model.table_VVV[before[0] if before else START, token])
         return torch.stack(rows).log()
 
+    def select(self, path: Sequence[int]) -> None:
+        assert [self.parents[node] for node in path] == [-1, *path][: len(path)]
+        self.fed += [self.nodes[node] for node in path]
+        self.nodes, self.parents = [], []
+
     def rollback(self, length: int) -> None:
+        self.nodes, self.parents = [], []
         del self.fed[length:]
 
 

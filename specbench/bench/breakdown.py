@@ -120,9 +120,9 @@ class Watched:
         session = self.model.start(prompt)
         extend, now, note = session.extend, self.now, self.runs.append
 
-        def watched(tokens: Sequence[int]) -> Tensor:
+        def watched(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
             began = now()
-            logits_LV = extend(tokens)
+            logits_LV = extend(tokens, parents)
             ended = now()
             note((ended, ended - began))
             return logits_LV

@@ -27,19 +27,32 @@ class Prompt:
 
 
 class Session(Protocol):
-    """One model's memory of one sequence."""
+    """One model's memory of one sequence, and for a while of a tree of tokens that may follow it."""
 
     @property
     def length(self) -> int:
-        """Tokens of the sequence that have been read."""
+        """Tokens of the sequence that have been read; nodes of a tree do not count."""
         ...
 
-    def extend(self, tokens: Sequence[int]) -> Tensor:
-        """Read `tokens` behind the first `length`; returns logits [len(tokens), V], row i for what follows token i."""
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+        """Read `tokens`, and return logits [len(tokens), V], row i for what follows token i.
+
+        Without `parents` they follow the first `length` tokens, one after another. With `parents` they are nodes of a
+        tree, each of which attends to the sequence, its ancestors and itself: `parents[i]` is the index in `tokens` of
+        the parent of token i, or -1 for the sequence's last token that has been read. A parent comes before its
+        children. A tree may be read in several calls: its nodes are numbered on, and parents are numbers of nodes.
+
+        Raises UserError where the model cannot read a tree.
+        """
+        ...
+
+    def select(self, path: Sequence[int]) -> None:
+        """Append the nodes of `path` to the sequence, and forget the rest of the tree. `path` leads from a child of the
+        sequence's last token from parent to child; it may be empty."""
         ...
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first `length` tokens. A session that has read fewer is left as it is."""
+        """Forget all but the first `length` tokens, and a tree. A session that has read fewer keeps them all."""
         ...
 
 

@@ -44,6 +44,14 @@ class Buffers:
         for mine, theirs in zip(self.stacks, others.stacks, strict=True):
             mine[..., :count, :] = theirs[..., :count, :]
 
+    def move_slots(self, slots: list[int], start: int) -> None:
+        """Copy what is in `slots` to the slots from `start` on, all of it read before any is written."""
+        if slots == list(range(start, start + len(slots))):
+            return
+        for stack in self.stacks:
+            index = torch.tensor(slots, device=stack.device)
+            stack[..., start : start + len(slots), :] = stack.index_select(-2, index)
+
 
 class BufferPool:
     """Buffers that no session uses at the moment, by kind and number of slots."""

@@ -16,9 +16,10 @@ from specbench.models.base import Prompt
 from specbench.models.graph import PackedWeights
 from specbench.models.layout import Layout, chain
 from specbench.models.program import Step
-from specbench.models.static import StaticModel, StaticSession
+from specbench.models.static import StaticModel
+from specbench.models.static_session import StaticSession
 
-MOST_TOKENS = 65  # of a captured step: the largest gamma and one; longer prompts are read uncaptured
+MOST_TOKENS = 129  # of a captured step: a large tree and its root; longer prompts are read uncaptured
 WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
 
 
@@ -127,11 +128,13 @@ class CudaGraphSession(StaticSession):
         if len(tokens) > MOST_TOKENS:
             return super()._step(step, tokens)
         graph = self.model.graph(step, len(tokens), self._buffers)
-        return graph.run(self.model.ids(tokens), self._chain(len(tokens)), self._sources)
+        return graph.run(self.model.ids(tokens), self._layout(len(tokens)), self._sources)
 
-    def _chain(self, count: int) -> Layout:
-        key = (0, self.length, count, self._capacity)
+    def _layout(self, count: int) -> Layout:
+        if not self._tree.is_chain:
+            return super()._layout(count)
+        key = (0, self._begin(count), count, self._capacity)
         tensors = self.model.positions.get(key)
         if tensors is None:
-            tensors = self.model.positions.put(key, super()._chain(count).tensors)
+            tensors = self.model.positions.put(key, super()._layout(count).tensors)
         return Layout(*tensors)

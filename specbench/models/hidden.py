@@ -47,19 +47,32 @@ def hand_over(network: Any, key: str) -> int:
 
 
 class LastRead:
-    """The states of the tokens that a session read last."""
+    """The states of the tokens that a session read last, or of the nodes of its tree."""
 
     def __init__(self) -> None:
         self._rows_LD: Tensor | None = None
+        self._nodes_ND: Tensor | None = None
         self._end = 0
 
-    def keep(self, logits_LV: Tensor, width: int, end: int) -> None:
-        """Keep the states in the last `width` columns; the last row is of token number `end` - 1."""
+    def put(self, logits_LV: Tensor, width: int, end: int) -> None:
+        """Hold the states in the last `width` columns; the last row is of token number `end` - 1."""
         if width:
-            self._rows_LD, self._end = logits_LV[:, -width:], end
+            self._rows_LD, self._nodes_ND, self._end = logits_LV[:, -width:], None, end
+
+    def put_nodes(self, logits_LV: Tensor, width: int, first: int) -> None:
+        """Hold those of nodes, of which row 0 is node number `first`."""
+        if width:
+            earlier = [] if self._nodes_ND is None else [self._nodes_ND[:first]]
+            self._nodes_ND = torch.cat([*earlier, logits_LV[:, -width:]])
+
+    def select(self, path: list[int], end: int) -> None:
+        """Nodes of `path` become the last tokens read; the last of them is token number `end` - 1."""
+        if self._nodes_ND is not None and path:
+            self._rows_LD, self._end = self._nodes_ND[path], end
+        self._nodes_ND = None
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        """[stop - start, D] of tokens `start` to `stop` - 1, or None where the last reading was not of all of them."""
+        """[stop - start, D] of tokens `start` to `stop` - 1, or None where they were not all read last."""
         if self._rows_LD is None:
             return None
         first = self._end - len(self._rows_LD)

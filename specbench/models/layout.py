@@ -3,12 +3,18 @@
 Steps take these three tensors as data and compute nothing of the kind themselves, so that every arrangement of tokens
 (a chain, a tree, rows of several lengths) is made here and runs through the same step.
 
-Shapes: B rows, L new tokens a row, C slots of the cache.
+Shapes: B rows, L new tokens a row, C slots of the cache, N nodes of a tree.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
+import torch
 from torch import Tensor
+
+ROOT = -1  # the parent of a node that follows the sequence's last token
 
 
 @dataclass(frozen=True)
@@ -40,3 +46,40 @@ def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
     sequence are the same. `numbers_1C` is 0 ... C - 1."""
     slots_1L = numbers_1C[:, length : length + count]
     return Layout(slots_1L, numbers_1C, numbers_1C <= slots_1L.unsqueeze(-1))
+
+
+def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int = 0) -> Layout:
+    """The nodes from number `first` of a tree that follows `length` cached tokens; earlier nodes are cached, too.
+
+    `parents[i]` is the number of node i's parent, which is lower than i, or ROOT: the last of the `length` tokens. Node
+    i is written to slot `length + i`, its position is `length` plus the number of nodes that are its ancestors, and it
+    attends to the sequence, its ancestors and itself.
+    """
+    depths_N, ancestors_NN = _lineage(parents)
+    end = length + len(parents)
+    positions_1C = numbers_1C.clone()
+    positions_1C[0, length:end] = (depths_N + length).to(numbers_1C.device)
+    visible_1LC = torch.zeros(1, len(parents) - first, numbers_1C.shape[1], dtype=torch.bool, device=numbers_1C.device)
+    visible_1LC[..., :length] = True
+    visible_1LC[0, :, length:end] = ancestors_NN[first:].to(numbers_1C.device)
+    return Layout(numbers_1C[:, length + first : end], positions_1C, visible_1LC)
+
+
+@lru_cache(maxsize=256)
+def _lineage(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Depths [N] of the nodes of a tree, 0 for children of ROOT, and bool [N, N]: which nodes are on each one's path,
+    itself included."""
+    ancestors_NN = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent != ROOT:
+            ancestors_NN[node] |= ancestors_NN[parent]
+    return torch.from_numpy(ancestors_NN.sum(-1) - 1), torch.from_numpy(ancestors_NN)
+
+
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    """Nodes from the first to `node`, each the next one's parent; none for ROOT."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]

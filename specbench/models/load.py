@@ -117,7 +117,10 @@ def load_model(
         return _random(model, key, vocabulary, dtype, device, engine)
     network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
     if spread:
-        return with_engine("eager", network, vocabulary.size, _ends(network, vocabulary))
+        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary))
+        if "tp_plan" in spread:
+            placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        return placed
     try:
         network.to(device)
     except torch.OutOfMemoryError as error:

@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 from transformers import masking_utils
 
+from specbench.models.graph import markers
 from specbench.models.layout import Layout
+
+MASKED_ATTENTION = ("sdpa", "eager", markers.NAME)  # implementations that take a mask of any form
 
 
 class Placement:
@@ -32,18 +35,34 @@ class Placement:
             for module in network.get_decoder().modules()
             if getattr(module, "has_relative_attention_bias", False) and hasattr(module, "compute_bias")
         ]
-        self.masks_made = False  # whether the network asked for its mask, so that it took the layout's
+        self._followed = self._masked = False
+
+    @property
+    def no_trees(self) -> str | None:
+        """Why the network cannot follow the layout of a tree; certain once it has followed one layout."""
+        if self._argument is None and not self._biases:
+            return "takes no position ids and has no relative position bias"
+        if (attention := self._attention) not in MASKED_ATTENTION:
+            return f"takes no mask with attn_implementation={attention}"
+        if self._followed and not self._masked:
+            return "makes its attention mask itself"
+        return None
+
+    @property
+    def _attention(self) -> str:
+        name: str = self._network.get_decoder().config._attn_implementation
+        return name
 
     @contextmanager
     def following(self, layout: Layout) -> Iterator[dict[str, Any]]:
         """Within this context the decoder follows `layout`, if it is called with the keyword arguments given."""
-        masks = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
-        name = self._network.get_decoder().config._attn_implementation
+        masks, name = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, self._attention
         masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first
         for module in self._biases:
             module.compute_bias = partial(_bias_by_distance, module.compute_bias, layout)
         try:
             yield {self._argument: layout.new_positions_BL} if self._argument else {}
+            self._followed = True
         finally:
             del masks[name]
             for module in self._biases:
@@ -52,19 +71,22 @@ class Placement:
     def _mask(
         self, layout: Layout, library: Callable[..., Any], *, mask_function: Callable[..., Tensor], **options: Any
     ) -> Any:
-        """What `transformers` calls a mask interface: bool [B, 1, L, C], or the source's own mask."""
+        """What `transformers` calls a mask interface: the mask [B, 1, L, C] that the attention takes."""
         if mask_function is masking_utils.bidirectional_mask_function:
-            return library(mask_function=mask_function, **options)
+            return library(mask_function=mask_function, **options)  # the source's
         if options.get("use_vmap"):
             raise NotImplementedError("a mask rule of its own that is more than a function of positions")
-        self.masks_made = True
-        visible_B1LC = layout.visible_BLC.unsqueeze(1)
-        if mask_function is masking_utils.causal_mask_function:  # nothing later is visible in any layout
-            return visible_B1LC
-        query_B1L1 = layout.new_positions_BL[:, None, :, None]
-        rows = torch.arange(query_B1L1.shape[0], device=query_B1L1.device).view(-1, 1, 1, 1)
-        heads = torch.zeros_like(rows[:1])
-        return mask_function(rows, heads, query_B1L1, layout.positions_BC[:, None, None, :]) & visible_B1LC
+        self._masked = True
+        mask_B1LC = layout.visible_BLC.unsqueeze(1)
+        if mask_function is not masking_utils.causal_mask_function:  # nothing later is visible in any layout
+            query_B1L1 = layout.new_positions_BL[:, None, :, None]
+            rows = torch.arange(query_B1L1.shape[0], device=query_B1L1.device).view(-1, 1, 1, 1)
+            heads = torch.zeros_like(rows[:1])
+            mask_B1LC = mask_B1LC & mask_function(rows, heads, query_B1L1, layout.positions_BC[:, None, None, :])
+        if self._attention != "eager":
+            return mask_B1LC
+        dtype = options["dtype"]  # the plain attention adds its mask
+        return torch.zeros((), dtype=dtype, device=mask_B1LC.device).where(mask_B1LC, torch.finfo(dtype).min)
 
 
 def _bias_by_distance(

@@ -76,6 +76,7 @@ class Program:
 
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
     cache_dtype: torch.dtype
+    placement: Placement  # how the captured network took positions
     one: Step
     several: Step
     last: Step
@@ -116,12 +117,14 @@ class Program:
             inputs = [ids, *placed, ids.new_ones(rows), *buffers]
             if cross_states:
                 inputs.append(ids.new_zeros(sources, source))
-            captured = simplify(capture(_decoding(network, len(self_states)), inputs))
+            placement = Placement(network)
+            captured = simplify(capture(_decoding(network, placement, len(self_states)), inputs))
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
         return Program(
             shapes,
             cache_dtype,
+            placement,
             one=_cut(for_one_token(graph), lambda module: lowering(module, weights, True)),
             several=_cut(graph, lambda module: lowering(module, weights, False)),
             last=_cut(for_last_row(graph), lambda module: lower(module, weights, False)),  # run once a prompt
@@ -141,10 +144,9 @@ def _what_it_caches(network: Any) -> tuple[list[Tensor], list[Tensor]]:
     return markers.recorded(cache), markers.recorded(both.cross_attention_cache)
 
 
-def _decoding(network: Any, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
+def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
     """The step, and in the same run of the decoder what its cross-attention caches of a source, as a function of
     tensors alone: (logits, keys and values layer by layer)."""
-    placement = Placement(network)
 
     def decoder_only(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 class Whole(Protocol):
-    """A session whose first layers may be `ahead` of the others by so many tokens; the next reading of all layers
-    takes that back. Below 0 they read again what all have read, as teacher forcing does."""
+    """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree; the next
+    reading of all layers takes that back. Below 0 they read again what all have read, as teacher forcing does."""
 
     length: int
     ahead: int
@@ -22,11 +22,15 @@ class Whole(Protocol):
         ...
 
     def crop_ahead(self, tokens: int) -> None:
-        """Forget the last `tokens` of what the first layers have read."""
+        """Forget the last `tokens` of what the first layers have read alone, and their tree."""
         ...
 
-    def read_ahead(self, layers: int, tokens: Sequence[int]) -> Tensor:
+    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
         """Logits [L, V] of the first `layers` layers, final norm and head, reading on in these layers' caches."""
+        ...
+
+    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
+        """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
         ...
 
 
@@ -42,9 +46,13 @@ class ShallowSession:
     def length(self) -> int:
         return self.whole.length + self.whole.ahead
 
-    def extend(self, tokens: Sequence[int]) -> Tensor:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
-        return self.whole.read_ahead(self.layers, tokens)
+        return self.whole.read_ahead(self.layers, tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self._take_over()
+        self.whole.select_ahead(self.layers, path)
 
     def rollback(self, length: int) -> None:
         self._take_over()

@@ -1,0 +1,169 @@
+"""Sessions over a `transformers` module and its growing cache: one for each of the two families.
+
+The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
+belongs to the source.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+
+from specbench.models.hidden import LastRead
+from specbench.models.shallow import ShallowSession
+from specbench.models.tree import OpenTree
+
+if TYPE_CHECKING:
+    from specbench.models.eager import EagerModel
+
+
+class EagerSession:
+    """What both families share: a self-attention cache that is as long as the tokens read, and the nodes of a tree.
+    Its first layers may be ahead for a while, see `ShallowSession`."""
+
+    def __init__(self, model: "EagerModel", cache: Any) -> None:
+        self.model = model
+        self.length = 0
+        self.ahead = self.ahead_layers = 0
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self._last = LastRead()
+        self._cache = cache
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+        return self._read(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self.level()
+        self._keep_nodes(self._layers, self.length, self._tree, path)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def rollback(self, length: int) -> None:
+        self.level()
+        surplus = max(0, self.length - length)
+        if surplus or self._tree:
+            # A negative count removes that many tokens in every supported release; the meaning of a positive
+            # one changed within transformers 5.
+            self._cache.crop(-surplus - len(self._tree))
+            self.length -= surplus
+            self._tree.close()
+            self._last.select([], self.length)
+
+    def shallow(self, layers: int) -> ShallowSession:
+        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
+        return ShallowSession(self, layers)
+
+    def level(self) -> None:
+        assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
+        self.crop_ahead(self.ahead)
+
+    def crop_ahead(self, tokens: int) -> None:
+        if surplus := tokens + len(self._ahead_tree):
+            for layer in self._layers[: self.ahead_layers]:
+                layer.crop(-surplus)
+            self.ahead -= tokens
+            self._ahead_tree.close()
+
+    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
+        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        model, length = self.model.shallow(layers), self.length + self.ahead
+        logits_LV = self._forward(model, tokens, parents, length, self._ahead_tree)
+        if parents is None:
+            self.ahead += len(tokens)
+        return logits_LV
+
+    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
+        self._keep_nodes(self._layers[:layers], self.length + self.ahead, self._ahead_tree, path)
+        self.ahead += len(path)
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop)
+
+    @property
+    def _layers(self) -> list[Any]:
+        """Self-attention caches, layer by layer."""
+        layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
+        return layers
+
+    def _read(self, tokens: Sequence[int], parents: Sequence[int] | None = None, **options: Any) -> Tensor:
+        self.level()
+        logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
+        if parents is None:
+            self.length += len(tokens)
+            self._last.put(logits_LV, self.model.state_width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        return logits_LV
+
+    def _forward(
+        self,
+        model: "EagerModel",
+        tokens: Sequence[int],
+        parents: Sequence[int] | None,
+        length: int,
+        tree: OpenTree,
+        **options: Any,
+    ) -> Tensor:
+        """Logits [L, V] of `model`, this session's own or its first layers, reading on where `length` tokens and `tree`
+        are cached."""
+        if parents is not None:
+            model.require_trees()
+        tree.grow(tokens, parents)
+        with torch.inference_mode(), ExitStack() as following:
+            # A chain is what the module arranges itself, with kernels that need no mask.
+            if not tree.is_chain:
+                numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
+                layout = tree.layout(length, len(tokens), numbers_1C)
+                options |= following.enter_context(model.placement.following(layout))
+            output = model.network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
+        if not tree.is_chain:
+            model.require_trees()  # which is known for certain now
+        logits_LV: Tensor = output.logits[0]
+        return logits_LV
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def _keep_nodes(self, layers: list[Any], length: int, tree: OpenTree, path: Sequence[int]) -> None:
+        """Keep of `tree`, which follows `length` tokens in the caches of `layers`, the nodes of `path` alone."""
+        surplus = len(tree) - len(path)
+        nodes = tree.select(path)
+        for layer in layers:
+            if nodes != list(range(len(nodes))):
+                slots = torch.tensor(nodes, device=layer.keys.device) + length
+                for states in (layer.keys, layer.values):
+                    states[..., length : length + len(nodes), :] = states.index_select(-2, slots)
+            if surplus:
+                layer.crop(-surplus)
+
+
+class EncoderDecoderSession(EagerSession):
+    """The encoder's output and the decoder's two caches."""
+
+    def __init__(self, model: "EagerModel", source: Sequence[int]) -> None:
+        # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
+        super().__init__(model, EncoderDecoderCache(DynamicCache(), DynamicCache()))
+        with torch.inference_mode():
+            self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
+
+
+class DecoderOnlySession(EagerSession):
+    """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
+
+    def __init__(self, model: "EagerModel", read_first: Sequence[int]) -> None:
+        # Without the config every layer caches all it read: layers that attend to a window only would drop what a
+        # rollback needs. Their masks hold them to the window all the same.
+        super().__init__(model, DynamicCache())
+        if read_first:
+            # The head's logits of the prompt are of no use, and large.
+            self._read(read_first, logits_to_keep=1)
+
+    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        return {"input_ids": self.model.ids(tokens)}

@@ -1,0 +1,205 @@
+"""Sessions over preallocated caches and a captured step.
+
+A cache is a set of buffers with room for a number of tokens, of which the first `length` count; rolling back is moving
+that number. Buffers grow by doubling, so that attention never pays for more than twice what was read, and go back to
+the model's pool with their session.
+"""
+
+import copy
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from specbench.models.base import Prompt
+from specbench.models.buffers import Buffers
+from specbench.models.hidden import LastRead
+from specbench.models.layout import Layout
+from specbench.models.program import Step
+from specbench.models.shallow import ShallowSession
+from specbench.models.tree import OpenTree
+
+if TYPE_CHECKING:
+    from specbench.models.static import StaticModel
+
+FIRST_CAPACITY = 64
+SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
+
+
+class StaticSession:
+    """One sequence: buffers, and how many of their slots count."""
+
+    def __init__(self, model: "StaticModel", prompt: Prompt) -> None:
+        self.model = model
+        self.length = self.ahead = self.ahead_layers = 0
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self._parts: dict[int, StaticSession] = {}
+        self._last = LastRead()
+        self._held: dict[str, Buffers] = {}
+        weakref.finalize(self, model.pool.give_back, self._held)
+        self._sources = len(prompt.source)
+        self._source_length_1 = torch.tensor([len(prompt.source)], device=model.device)
+        with torch.inference_mode():
+            if model.program.encode is not None:
+                self._read_source(prompt.source)
+            self._reserve(max(FIRST_CAPACITY, len(prompt.prefix)))
+            if len(prompt.prefix) > 1:
+                self._run(prompt.prefix[:-1], last_row=True)  # a long prompt's logits are of no use, and large
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+        with torch.inference_mode():
+            return self._run(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self.level()
+        self._keep_nodes(self.length, self._tree, path)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def rollback(self, length: int) -> None:
+        self.level()
+        self.length = min(self.length, length)
+        if self._tree:
+            self._tree.close()
+            self._last.select([], self.length)
+
+    def shallow(self, layers: int) -> ShallowSession:
+        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
+        return ShallowSession(self, layers)
+
+    def level(self) -> None:
+        self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
+        self._ahead_tree.close()
+
+    def crop_ahead(self, tokens: int) -> None:
+        self.ahead -= tokens
+        self._ahead_tree.close()
+
+    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
+        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        with torch.inference_mode():
+            self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
+            part = self._part(layers)
+            part.length = self.length + self.ahead
+            logits_LV = part._run(tokens, parents)
+        self.ahead = part.length - self.length
+        return logits_LV
+
+    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
+        self._part(layers)._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
+        self.ahead += len(path)
+
+    def _part(self, layers: int) -> "StaticSession":
+        """This session with the first layers' program, over these layers' buffers."""
+        if layers not in self._parts:
+            part = self._parts[layers] = copy.copy(self)
+            model = cast("StaticModel", self.model.shallow(layers))
+            part.model, part._parts = model, {}
+            part._tree, part._ahead_tree = self._ahead_tree, OpenTree()
+            part._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
+            part._collect()
+        return self._parts[layers]
+
+    def _read_source(self, source: Sequence[int]) -> None:
+        slots = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
+        self._held["cross"] = self.model.pool.take("cross", slots)
+        assert self.model.program.encode is not None
+        states = self.model.program.encode(self.model.ids(source))
+        for buffer, state in zip(self._held["cross"].layers, states, strict=True):
+            buffer[:, :, : len(source)] = state
+
+    def _reserve(self, needed: int) -> None:
+        """Room for `needed` tokens, in the next power of two; what was read moves along."""
+        old, self._capacity = self._held.get("self"), 1 << (needed - 1).bit_length()
+        new = self.model.pool.take("self", self._capacity)
+        if old is not None:
+            new.copy_slots(old, self.length + max(0, self.ahead) + len(self._tree) + len(self._ahead_tree))
+            self.model.pool.give_back({"self": old})
+        self._held["self"] = new
+        self._collect()
+        self._parts.clear()
+
+    def _collect(self) -> None:
+        """Buffers as a step takes them."""
+        self._buffers = [
+            tensor for kind in ("self", "cross") if kind in self._held for tensor in self._held[kind].layers
+        ]
+
+    def _make_room(self, needed: int) -> None:
+        if needed > self._capacity:
+            self._reserve(needed)
+
+    def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
+        count, model = len(tokens), self.model
+        self.level()
+        self._make_room(self.length + len(self._tree) + count)
+        if parents is not None:
+            model.require_trees()
+        self._tree.grow(tokens, parents)
+        step = model.program.one if count == 1 else model.program.last if last_row else model.program.several
+        logits_LV = self._step(step, tokens)
+        if parents is None:
+            self.length += count
+            self._last.put(logits_LV, model.state_width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, model.state_width, len(self._tree) - count)
+        return logits_LV
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop)
+
+    def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
+        ids_1L, count = self.model.ids(tokens), len(tokens)
+        fixed = self._of_source(step, ids_1L)
+        placed = None
+        if self._tree.is_chain:
+            # The step proper reads no positions: what depends on them is looked up, and computed the first time only.
+            key = (id(step), self._begin(count), count, self._capacity)
+            placed = self.model.positions.get(key)
+        if placed is None:
+            placed = self._placed(step, ids_1L, self._layout(count), fixed)
+            if self._tree.is_chain:
+                placed = self.model.positions.put(key, placed)
+        return step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+
+    def _begin(self, count: int) -> int:
+        """The first slot of the newest `count` tokens or nodes."""
+        return self.length + max(0, len(self._tree) - count)
+
+    def _layout(self, count: int) -> Layout:
+        return self._tree.layout(self.length, count, self.model.numbers(self._capacity))
+
+    @torch.inference_mode()
+    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int]) -> None:
+        """Move the nodes of `path`, of a tree that follows `length` tokens, to where these end."""
+        self._held["self"].move_slots([length + node for node in tree.select(path)], length)
+
+    def _placed(self, step: Step, ids_1L: Tensor, layout: Layout, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`layout`, and what the step computes from it."""
+        inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
+        return *layout.tensors, *step.of_layout(*inputs, *fixed)
+
+    def _of_source(self, step: Step, ids_1L: Tensor) -> tuple[Tensor, ...]:
+        """What the step computes from sizes and the source's length."""
+        count, cached = ids_1L.shape[1], self.model.sources
+        key = (id(step), self._sources, count, self._capacity)
+        found = cached.get(key)
+        if found is None:
+            inputs = (ids_1L, *self._layout(count).tensors, self._source_length_1, *self._buffers)
+            of_sizes = step.of_sizes(*inputs)
+            found = cached.put(key, (*of_sizes, *step.of_source(*inputs, *of_sizes)))
+        return found
+
+    def look_up(self, counts: Sequence[int]) -> None:
+        """Compute all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""
+        program, began = self.model.program, self.length
+        end = min(self._capacity, self.model.longest or self._capacity)
+        for count in counts:
+            step, ids_1L = program.one if count == 1 else program.several, self.model.ids([0] * count)
+            fixed = self._of_source(step, ids_1L)
+            for self.length in range(began, end - count + 1):
+                key = (id(step), self.length, count, self._capacity)
+                self.model.positions.put(key, self._placed(step, ids_1L, self._layout(count), fixed))
+        self.length = began
