@@ -126,7 +126,7 @@ def walk(kind: str, model: EagerModel, seed: int, sizes: Sequence[int] = SIZES) 
         read.pop()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nodes_and_what_follows_a_selection_equal_the_uncached_path(made: tuple[str, EagerModel], seed: int) -> None:
     assert max(walk(*made, seed)) < NEAR
 
@@ -178,8 +178,10 @@ def test_a_tree_that_is_given_up_leaves_no_trace(made: tuple[str, EagerModel]) -
     assert apart(one.extend([13, 14]), other.extend([13, 14])) < NEAR
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["t5", "gpt2", "mistral"])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [("t5", "eager"), ("t5-v1_1", "static"), ("gpt2", "static"), ("llama", "cudagraph"), ("mistral", "eager")],
+)
 def test_the_first_layers_read_trees_of_their_own(kind: str, engine: str) -> None:
     model = ENGINES[engine](calm(kind, layers=3))
     early, session = first_layers(model.network, 2), model.start(prompt(kind))

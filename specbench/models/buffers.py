@@ -5,6 +5,7 @@ Shapes: N tensors of one shape, B rows, K key heads, C slots, D channels of a he
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ class Buffers:
 
     def move_slots(self, slots: list[int], start: int) -> None:
         """Copy what is in `slots` to the slots from `start` on, all of it read before any is written."""
-        if slots == list(range(start, start + len(slots))):
+        while slots and slots[0] == start:
+            slots, start = slots[1:], start + 1
+        if not slots:
             return
         for stack in self.stacks:
             index = torch.tensor(slots, device=stack.device)
@@ -71,17 +74,17 @@ class BufferPool:
 
 
 class TensorCache:
-    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity); emptied when it grows
-    large."""
+    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and are changed by nobody;
+    emptied when it grows large."""
 
     def __init__(self) -> None:
-        self._cached: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
+        self._cached: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
         self._bytes = 0
 
-    def get(self, key: tuple[int, ...]) -> tuple[Tensor, ...] | None:
+    def get(self, key: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
         return self._cached.get(key)
 
-    def put(self, key: tuple[int, ...], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def put(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cache `tensors`, and return them as `get` will."""
         tensors = tuple(tensor.contiguous() for tensor in tensors)
         self._bytes += sum(tensor.nbytes for tensor in tensors)

@@ -127,14 +127,7 @@ class CudaGraphSession(StaticSession):
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
         if len(tokens) > MOST_TOKENS:
             return super()._step(step, tokens)
-        graph = self.model.graph(step, len(tokens), self._buffers)
-        return graph.run(self.model.ids(tokens), self._layout(len(tokens)), self._sources)
-
-    def _layout(self, count: int) -> Layout:
-        if not self._tree.is_chain:
-            return super()._layout(count)
-        key = (0, self._begin(count), count, self._capacity)
-        tensors = self.model.positions.get(key)
-        if tensors is None:
-            tensors = self.model.positions.put(key, super()._layout(count).tensors)
-        return Layout(*tensors)
+        count = len(tokens)
+        placed = self._looked_up(0, count, lambda: self._layout(count).tensors)
+        graph = self.model.graph(step, count, self._buffers)
+        return graph.run(self.model.ids(tokens), Layout(*placed), self._sources)

@@ -94,7 +94,8 @@ def _bias_by_distance(
 ) -> Tensor:
     """T5's relative position bias [B, H, L, C] at the layout's positions."""
     last = key_length - 1
-    of_last_1H1C = compute_bias(1, key_length, **(options | {"past_seen_tokens": last}))  # distances C - 1 ... 0
-    # What follows a token is not visible to it, so that its bias is never read.
-    ahead_BLC = (layout.positions_BC.unsqueeze(1) - layout.new_positions_BL.unsqueeze(-1)).clamp(max=0)
-    return of_last_1H1C[0, :, 0][:, ahead_BLC + last].transpose(0, 1)
+    of_last_HC = compute_bias(1, key_length, **(options | {"past_seen_tokens": last}))[0, :, 0]  # distances C - 1 ... 0
+    # What follows a token is not visible to it: any finite bias will do.
+    table = torch.cat([of_last_HC, of_last_HC[:, -1:].expand(-1, last)], -1)
+    ahead_BLC = layout.positions_BC.unsqueeze(1) - layout.new_positions_BL.unsqueeze(-1)
+    return table[:, ahead_BLC + last].transpose(0, 1)

@@ -20,6 +20,7 @@ from specbench.models.graph import (
     Lowering,
     PackedWeights,
     capture,
+    direct,
     for_last_row,
     for_one_token,
     for_outputs,
@@ -200,4 +201,4 @@ def _cut(graph: Any, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
     of_sizes = range(first := sum(node.op == "placeholder" for node in graph.graph.nodes), first + sizes.count)
     source = hoist(sizes.rest, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
-    return Step(sizes.apart.forward, source.apart.forward, layout.apart.forward, lowered(layout.rest))
+    return Step(direct(sizes.apart), direct(source.apart), direct(layout.apart), lowered(layout.rest))

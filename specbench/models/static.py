@@ -31,7 +31,7 @@ class StaticModel(EagerModel):
         self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.packed)
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
-        self.positions, self.sources = TensorCache(), TensorCache()
+        self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache()
         self._numbers: dict[int, Tensor] = {}
         self._prepare()
         self.warmup_s = time.perf_counter() - began

@@ -7,7 +7,8 @@ the model's pool with their session.
 
 import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -151,22 +152,21 @@ class StaticSession:
         return self._last.states(start, stop)
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
-        ids_1L, count = self.model.ids(tokens), len(tokens)
+        # The step proper reads no positions: what it computes from them is an input, too.
+        ids_1L = self.model.ids(tokens)
         fixed = self._of_source(step, ids_1L)
-        placed = None
-        if self._tree.is_chain:
-            # The step proper reads no positions: what depends on them is looked up, and computed the first time only.
-            key = (id(step), self._begin(count), count, self._capacity)
-            placed = self.model.positions.get(key)
-        if placed is None:
-            placed = self._placed(step, ids_1L, self._layout(count), fixed)
-            if self._tree.is_chain:
-                placed = self.model.positions.put(key, placed)
+        placed = self._looked_up(id(step), len(tokens), partial(self._placed, step, ids_1L, fixed))
         return step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
 
-    def _begin(self, count: int) -> int:
-        """The first slot of the newest `count` tokens or nodes."""
-        return self.length + max(0, len(self._tree) - count)
+    def _looked_up(self, what: int, count: int, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only. `what`
+        tells such tensors apart."""
+        tree, begin = self._tree, self.length + max(0, len(self._tree) - count)
+        shape = () if tree.is_chain else tree.parents
+        cached = self.model.tree_positions if shape else self.model.positions
+        key = (what, begin, count, self._capacity, shape)
+        found = cached.get(key)
+        return cached.put(key, compute()) if found is None else found
 
     def _layout(self, count: int) -> Layout:
         return self._tree.layout(self.length, count, self.model.numbers(self._capacity))
@@ -176,8 +176,9 @@ class StaticSession:
         """Move the nodes of `path`, of a tree that follows `length` tokens, to where these end."""
         self._held["self"].move_slots([length + node for node in tree.select(path)], length)
 
-    def _placed(self, step: Step, ids_1L: Tensor, layout: Layout, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """`layout`, and what the step computes from it."""
+    def _placed(self, step: Step, ids_1L: Tensor, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The layout of the newest tokens or nodes, and what the step computes from it."""
+        layout = self._layout(ids_1L.shape[1])
         inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
         return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
@@ -200,6 +201,5 @@ class StaticSession:
             step, ids_1L = program.one if count == 1 else program.several, self.model.ids([0] * count)
             fixed = self._of_source(step, ids_1L)
             for self.length in range(began, end - count + 1):
-                key = (id(step), self.length, count, self._capacity)
-                self.model.positions.put(key, self._placed(step, ids_1L, self._layout(count), fixed))
+                self._looked_up(id(step), count, partial(self._placed, step, ids_1L, fixed))
         self.length = began

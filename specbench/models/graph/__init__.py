@@ -7,7 +7,7 @@ are what the simplified graph calls. None of these knows a model's architecture,
 
 from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
-from specbench.models.graph.lower import Lowering, PackedWeights, compiled, lower
+from specbench.models.graph.lower import Lowering, PackedWeights, compiled, direct, lower
 from specbench.models.graph.rewrite import simplify
 from specbench.models.graph.specialise import for_last_row, for_one_token, for_outputs
 
@@ -17,6 +17,7 @@ __all__ = [
     "PackedWeights",
     "capture",
     "compiled",
+    "direct",
     "for_last_row",
     "for_one_token",
     "for_outputs",

@@ -41,6 +41,11 @@ def lower(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callab
     if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
         for node in calls(module, aten.linear.default):
             _lean_linear(module, node, packed, one_token)
+    return direct(module)
+
+
+def direct(module: GraphModule) -> Callable[..., Any]:
+    """`module` ready to run, its operations called through torch's own bindings where there are any."""
     for node in module.graph.nodes:
         _through_torch(node)
     ready: Callable[..., Any] = finished(module).forward
@@ -113,6 +118,14 @@ FUNCTIONS = {
     aten.transpose.int: torch.transpose,
     aten.rms_norm.default: torch.rms_norm,
     aten.linear.default: torch.nn.functional.linear,
+    aten.sub.Tensor: torch.sub,
+    aten.gather.default: torch.gather,
+    aten.where.ScalarOther: torch.where,
+    aten.unsqueeze.default: torch.unsqueeze,
+    aten.flatten.using_ints: torch.flatten,
+    aten.cat.default: torch.cat,
+    aten.cos.default: torch.cos,
+    aten.sin.default: torch.sin,
 }
 METHODS = {aten.view.default: "view", aten.reshape.default: "reshape", aten.sym_size.int: "size"}
 WIDENINGS = {torch.float32: "float", torch.bfloat16: "bfloat16"}
