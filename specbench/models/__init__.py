@@ -1,15 +1,17 @@
-"""Models behind one door: a `Model` starts a `Session` on a prompt; a session extends and rolls back.
+"""Models behind one interface: a `Model` starts a `Session` on a prompt; a session extends, selects and rolls back.
 
 Caches, devices and `transformers` live in this room and nowhere else.
 """
 
 from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.models.heads import Heads
+from specbench.models.layout import ROOT, path_to
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.prefix_batch import PrefixBatch, TokenSequence
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
+    "ROOT",
     "Heads",
     "LayeredModel",
     "LayeredSession",
@@ -22,6 +24,7 @@ __all__ = [
     "Vocabulary",
     "load_model",
     "load_tokenizer",
+    "path_to",
     "require_same_vocabulary",
     "up_to_end",
 ]

@@ -99,10 +99,10 @@ class StepGraph:
         self._placed: list[Tensor | None] = [None] * len(self._layout)
         self._sources = 1
         inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
-        self._of_sizes = step.of_sizes(*inputs)
+        of_sizes = step.of_sizes(*inputs)
         # Capturing runs the step, which writes into slots that count: put back what was there.
         before = [buffer[:, :, :count].clone() for buffer in buffers]
-        self._captured = model.capture(lambda: step.following(self._of_sizes, *inputs))
+        self._captured = model.capture(lambda: step.following(of_sizes, *inputs))
         for buffer, states in zip(buffers, before, strict=True):
             buffer[:, :, :count] = states
 
