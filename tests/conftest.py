@@ -7,6 +7,8 @@ import pytest
 import sweeps
 from hypothesis import settings
 
+from specbench.measure.disturbance import Disturbance
+
 # The same examples at every run: a test that passed does not fail tomorrow by chance.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
@@ -65,3 +67,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
         time.sleep(0.05)
     assert process.returncode == 0 and first is not None
     return sweeps.Undisturbed(results, cache, time.monotonic() - began, first)
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share their machine with each other and with what else runs there: no record says that it was disturbed, or
+    tables would be empty. `test_disturbance` puts the judgement back."""
+    monkeypatch.setattr("specbench.measure.summary.disturbance", lambda prompts, summary: Disturbance(None, None))

@@ -122,6 +122,7 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
     result = execute(as_run(config, one.gamma), progress)
     summary = result.record["summary"]
     measured = summary["speedup_measured"]
+    judged = None if summary.get("disturbed") else measured
     return {
         "gamma": one.gamma,
         "run_id": result.record["run_id"],
@@ -130,7 +131,8 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
         "measured": measured,
         "measured_low": summary["speedup_low"],
         "measured_high": summary["speedup_high"],
-        "off": one.estimated.value / measured - 1 if measured else None,
+        "off": one.estimated.value / judged - 1 if judged else None,
+        "disturbed_by": summary.get("disturbed_by"),
         "tokens_per_pass": summary["tokens_per_pass"],
         "alpha": summary["alpha"],
         "c": summary["c"],

@@ -17,7 +17,8 @@ def main(argv: list[str]) -> int:
     parser = options(
         "check",
         "Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
-        "same hardware fell by more than the margin, texts are not the target's own, or a record is missing.",
+        "same hardware fell by more than the margin, texts are not the target's own, a record is missing, or a run was "
+        "disturbed, so that its speedup cannot be judged.",
     )
     parser.add_argument("--against", required=True, metavar="FILE", help="the baseline, a JSON file")
     parser.add_argument("--margin", type=float, default=MARGIN, help="share of a speedup that may be lost (0.15)")
@@ -44,12 +45,16 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--against={file}: holds no measurement of this kind of device; --write adds these records")
     for line in found.moved:
         print(f"moved: {line}", file=sys.stderr)
+    for line in found.disturbed:
+        print(f"disturbed, its speedup is not judged: {line}", file=sys.stderr)
     print(f"{found.compared} measurements, {len(found.moved)} moved")
+    if found.disturbed:
+        print(f"{len(found.disturbed)} disturbed; run them again with force=true when nothing else runs")
     if found.elsewhere:
         print(f"{found.elsewhere} of another kind of device, not compared")
     if found.untimed:
         print(f"{found.untimed} speedups recorded on other hardware, not compared")
-    return 1 if found.moved else 0
+    return 1 if found.moved or found.disturbed else 0
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

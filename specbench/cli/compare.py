@@ -28,6 +28,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("a", metavar="RUN", help=RUN)
     parser.add_argument("b", metavar="RUN", help="the run it is compared with")
     arguments = parser.read(argv)
+    from specbench.measure.disturbance import disturbance
     from specbench.measure.paired import compare, shared
     from specbench.records.catalog import Catalog
 
@@ -39,13 +40,14 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
     paired = asdict(compare(pairs, RESAMPLES, SEED))
     others = differing(first, second)
+    disturbed = ["; ".join(disturbance(one["prompts"], one["summary"]).signs) for one in (first, second)]
     rows = [
         {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
          "b": ids[1], "prompts": paired["prompts"]}
         for key, _, none, *_ in LINES
     ]  # fmt: skip
     document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
-    print_rows(arguments.format, rows, lambda: _show(ids, paired, others), document=document)
+    print_rows(arguments.format, rows, lambda: _show(ids, disturbed, paired, others), document=document)
     return 0
 
 
@@ -69,7 +71,7 @@ def verdict(low: float | None, high: float | None, none: float) -> str:
     return "B" if high < none else "no difference shown"
 
 
-def _show(ids: list[str], paired: dict[str, Any], others: Differing) -> None:
+def _show(ids: list[str], disturbed: list[str], paired: dict[str, Any], others: Differing) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -78,6 +80,9 @@ def _show(ids: list[str], paired: dict[str, Any], others: Differing) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)
     console.print(f"A  {ids[0]}\nB  {ids[1]}\n{paired['prompts']} prompts in both")
+    for name, seen in zip("AB", disturbed, strict=True):
+        if seen:
+            console.print(f"{name} was disturbed, so that its times mean little: {seen}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "value", "95%", "higher", ""):
         table.add_column(title, justify="right" if title in ("value", "95%") else "left")

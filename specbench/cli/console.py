@@ -56,6 +56,8 @@ class Screen:
         console.print(f"{result.record['run_id']}: α {alpha}, speedup {measured} ({state})")
         if not summary["lossless"] and not summary.get("lossy"):
             console.print(remarks(summary)[0])
+        if summary.get("disturbed"):
+            console.print(disturbed(summary))
 
     def show(self, result: Any) -> None:
         """The table of a finished run."""
@@ -207,6 +209,8 @@ def remarks(s: dict[str, Any]) -> list[str]:
             f"{checking:.2f} (checking) + {s['accepting_per_pass']:.2f} (accepting) target steps in the mean; most of "
             f"it is {most}"
         )
+    if s.get("disturbed"):
+        lines.append(disturbed(s))
     if s.get("prompts_cut"):
         lines.append(
             f"{s['prompts_cut']} of {s['prompts']} prompts hold only a part of their text: task.max_source_tokens"
@@ -214,6 +218,14 @@ def remarks(s: dict[str, Any]) -> list[str]:
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
     return lines
+
+
+def disturbed(s: dict[str, Any]) -> str:
+    """That something else had the machine, and what showed it."""
+    return (
+        f"DISTURBED: {s['disturbed_by']}. c, v and the speedups mean little, and no table takes them; α and the texts "
+        "are right. Run it again with force=true when nothing else runs"
+    )
 
 
 def _disproof(s: dict[str, Any]) -> str:

@@ -101,6 +101,15 @@ def draw(record: dict[str, Any]) -> None:
         console.print(f"· {line}")
     if record["verified"]:
         console.print(_proof(record["verified"]))
+    for one in record["verified"]:
+        if one.get("disturbed_by"):
+            console.print(f"{one['run_id']}: DISTURBED, so it proves nothing: {one['disturbed_by']}")
+
+
+def _off(one: dict[str, Any]) -> str:
+    if one.get("disturbed_by"):
+        return "disturbed"
+    return "–" if one["off"] is None else f"{100 * one['off']:+.1f}%"
 
 
 def _proof(verified: list[dict[str, Any]]) -> Any:
@@ -115,7 +124,7 @@ def _proof(verified: list[dict[str, Any]]) -> Any:
             one["candidate"], str(one["gamma"]), f"{one['estimated']['value']:.2f}",
             "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
-            "–" if one["off"] is None else f"{100 * one['off']:+.1f}%",
+            _off(one),
             one["run_id"] + (" (was there already)" if one["reused"] else ""),
         )  # fmt: skip
     return table

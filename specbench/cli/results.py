@@ -18,7 +18,7 @@ COLUMNS = (
     "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
-    "proof_p", "proof_power", "proof_z2",
+    "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
@@ -26,7 +26,7 @@ SHOWN = {
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
     "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
-    "prediction": "prediction",
+    "prediction": "prediction", "disturbed": "disturbed",
 }  # fmt: skip
 
 
@@ -90,6 +90,8 @@ def table(rows: list[dict[str, Any]]) -> None:
             print(f"failed: {row['run_id']}: {row[FAILED]}")
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
+    if any(row.get("disturbed") for row in rows):
+        print("disturbed: something else had the machine; c, v and the speedups mean little (docs/disturbed.md)")
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule lets through what is not the target's own distribution; its speed is of other texts")
 
@@ -100,6 +102,8 @@ def _cell(column: str, row: dict[str, Any]) -> str:
         return digest(str(value))
     if column == "accept":
         return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
+    if column == "disturbed":
+        return "disturbed" if value else ""
     if value is None:
         return "–"
     if column == "target" and row.get("simulated"):

@@ -1,7 +1,8 @@
 """Have the numbers of these runs moved? Summaries of today against those that were written down before.
 
 alpha must lie within its recorded interval; a measured speedup may fall short of the recorded one by a margin, since
-clocks are noisy, and is compared on the same hardware only. One baseline holds the measurements of several kinds of
+clocks are noisy, and is compared on the same hardware only. The speed of a run that was disturbed is not judged, nor
+written down. One baseline holds the measurements of several kinds of
 device; those of a kind that was not measured now are left alone. Pure comparison: no files, no screen.
 """
 
@@ -19,11 +20,13 @@ KEPT = ("alpha", "alpha_low", "alpha_high", "speedup_measured", "hardware")
 
 @dataclass(frozen=True)
 class Comparison:
-    """`moved` has a line for each number that moved. `elsewhere` measurements are of a kind of device that none of the
+    """`moved` has a line for each number that moved, `disturbed` one for each speedup that was measured while something
+    else had the machine, and so cannot be judged. `elsewhere` measurements are of a kind of device that none of the
     records is of, and of the `compared` ones `untimed` were timed on other hardware, so that alpha alone was compared.
     """
 
     moved: list[str]
+    disturbed: list[str]
     compared: int
     elsewhere: int
     untimed: int
@@ -32,7 +35,7 @@ class Comparison:
 def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
     """The rows to write down: names and numbers of each measurement, the newest where there are several, and those of
     the baseline `before` that are of another kind of device."""
-    newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} for row in rows}
+    newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | _unjudged(row) for row in rows}
     kinds = {_kind(row) for row in newest.values()}
     newest |= {_name(row): row for row in before if _kind(row) not in kinds}
     return [newest[name] for name in sorted(newest, key=str)]
@@ -43,7 +46,7 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
     may be lost."""
     now = {_name(row): row for row in rows}
     kinds = {_kind(row) for row in now.values()}
-    lines, compared, elsewhere, untimed = [], 0, 0, 0
+    lines, disturbed, compared, elsewhere, untimed = [], [], 0, 0, 0
     for then in baseline:
         if _kind(then) not in kinds:
             elsewhere += 1
@@ -63,9 +66,16 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
             continue
         if then["hardware"] != row["hardware"]:
             untimed += 1
+        elif row.get("disturbed"):
+            disturbed.append(f"{name}: {row['disturbed_by']}")
         elif after < before * (1 - margin):
             lines.append(f"{name}: speedup {after:.2f} is more than {margin:.0%} below {before:.2f}")
-    return Comparison(lines, compared, elsewhere, untimed)
+    return Comparison(lines, disturbed, compared, elsewhere, untimed)
+
+
+def _unjudged(row: Row) -> Row:
+    """What takes the place of a disturbed run's speedup."""
+    return {"speedup_measured": None} if row.get("disturbed") else {}
 
 
 def _name(row: Row) -> tuple[Any, ...]:

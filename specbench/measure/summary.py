@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from specbench.measure.by_position import acceptance_by_position
+from specbench.measure.disturbance import disturbance
 from specbench.measure.pass_costs import operations, pass_costs
 from specbench.measure.proof import UNPROVED, prove
 from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, unpredicted
@@ -100,7 +101,8 @@ def summarise(
     if all("lenient" in prompt for prompt in prompts):
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
-    return {**counted, **proved, **ruled, **lenient, **predicted, **measured}
+    disturbed = disturbance(prompts, {**counted, **measured}).columns()
+    return {**counted, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:

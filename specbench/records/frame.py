@@ -22,13 +22,14 @@ EXPECTED = [
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
-    "proof_z", "created",
+    "proof_z", "disturbed", "created",
 ]  # fmt: skip
 
 
 class Records:
     """`frame` has one row a record (its summary), without those that a newer one of the same config on the same machine
-    replaces, and without those of fewer than `fewest_prompts` prompts.
+    replaces, without those of fewer than `fewest_prompts` prompts (`left_out`), and without those that were disturbed
+    while they were timed (`disturbed`).
 
     It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, as in the paper; `beyond` has the others: those
     whose gamma changes from pass to pass, those of another acceptance rule, those of other drafts. Both are empty where
@@ -40,7 +41,8 @@ class Records:
         self.fewest_prompts = fewest_prompts
         self.catalog = Catalog(results)
         self._all = _columns(pd.DataFrame([_row(head) for head in self.catalog.heads]))
-        newest = _newest(self._all)
+        self.disturbed = list(self._all[self._all["disturbed"]]["run_id"])
+        newest = _newest(self._all[~self._all["disturbed"]])
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
@@ -121,7 +123,7 @@ def _where(frame: pd.DataFrame) -> list[str]:
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """With all columns that tables read, filled where records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
-    for column in ("simulated", "lossy"):
+    for column in ("simulated", "lossy", "disturbed"):
         frame[column] = [said is True for said in frame[column]]
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")

@@ -83,6 +83,13 @@ class EvidenceRecord(TypedDict):
     outside: Annotated[int, "tokens to which p gives no probability"]
 
 
+class LoadRecord(TypedDict):
+    """What the process's threads did while a prompt was decoded, both ways together."""
+
+    ran_s: Annotated[float, "seconds on a core, summed over threads"]
+    waited_s: Annotated[float, "seconds ready to run without a core, summed over threads"]
+
+
 class PromptRecord(TypedDict):
     """One prompt, decoded both ways: the raw measurement that everything else is made from."""
 
@@ -98,6 +105,7 @@ class PromptRecord(TypedDict):
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]
     proof: NotRequired[EvidenceRecord]
+    load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
 
 
 class PositionCounts(TypedDict):
@@ -203,13 +211,22 @@ class Proved(TypedDict, total=False):
     proof_outside: Annotated[int | None, "tokens to which p gives no probability"]
 
 
+class Disturbed(TypedDict, total=False):
+    """Whether something else had the machine while the run was timed (`specbench.measure.disturbance`)."""
+
+    disturbed: bool
+    disturbed_by: Annotated[str | None, "the signs, in words"]
+    waited: Annotated[float | None, "share of the time in which the process wanted a core that it had none"]
+    unevenness: Annotated[float | None, "ratio of neighbouring steps that 9 of 10 pairs stay below"]
+
+
 class UnderLenience(TypedDict, total=False):
     """alpha under lenience; absent for simulated runs."""
 
     lenience: list[LenienceRow]
 
 
-class Measured(Counted, Proved, UnderRule, UnderLenience, Predicted, Speedups):
+class Measured(Counted, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
     """What the raw prompts of a run come to."""
 
 

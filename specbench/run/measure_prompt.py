@@ -17,6 +17,7 @@ from specbench.measure.lossy import LENIENCES
 from specbench.records.schema import PromptRecord, TraceRecord
 from specbench.run.accept import build_verification
 from specbench.run.build import Parts
+from specbench.run.core_time import between, core_times
 from specbench.sampling import Sampling
 
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
@@ -55,7 +56,9 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
 
     Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
+    before = core_times()
     baseline, ours = decode_both(config, parts, parts.spec, index)
+    load = between(before, core_times())
     raw: PromptRecord = {
         "index": example.index,
         "prompt": example.prompt,
@@ -65,6 +68,7 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
         "speculative": _raw(ours, parts),
         "difference": None,
         "beta": [],
+        "load": None if load is None else {"ran_s": load.ran_s, "waited_s": load.waited_s},
     }
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
         raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)

@@ -56,7 +56,7 @@ def silent(name: str) -> list[str]:
 
 
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
-    """What the remarks in the record column mean, and how many records are too small for a table."""
+    """What the remarks in the record column mean, and which records are too small for a table or were disturbed."""
     lines = []
     counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
     if any((count > 1).any() for count in counts):
@@ -70,6 +70,9 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
             f"left out: {len(records.left_out)} records of fewer than {records.fewest_prompts} prompts; "
             "`specbench tables --min-prompts 1` shows them"
         )
+    if records.disturbed:
+        names = ", ".join(digest(run_id) for run_id in records.disturbed)
+        lines.append(f"left out, for something else had the machine while they were timed: {names}")
     return lines
 
 

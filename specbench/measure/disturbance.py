@@ -1,0 +1,96 @@
+"""Did something else have the machine while a run was timed? Then c, v and the speedups mean nothing; alpha is right.
+
+Three signs, each enough:
+
+- The process waited for a core: more than `MOST_WAITED` of the time that its threads wanted to run, over all prompts,
+  where the system tells it (`run.core_time`).
+- Neighbouring steps of the target alone differ: in more than one of ten pairs by more than `MOST_UNEVEN` times. Only
+  steps of one text are compared with each other, without the first, so that neither longer prompts nor a growing cache
+  count. This is all that there is for records without load.
+- The numbers are impossible: verifying cannot cost less than a step (v < 1), and speculative decoding cannot gain more
+  than its tokens per pass. `SLACK` leaves room for rounding, and for kernels that are a little faster on several rows.
+
+Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/disturbed.md).
+
+Plain numbers only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from specbench.records.schema import Disturbed, PromptRecord
+
+MOST_WAITED = 0.05
+MOST_UNEVEN = 1.5
+FEWEST_PAIRS = 20
+SLACK = 0.05
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What was seen.
+
+    Attributes:
+        waited: share of the time in which the process wanted a core that it had none; None where it is not known.
+        unevenness: the ratio of neighbouring steps, longer over shorter, that 9 of 10 pairs stay below; None with fewer
+            than `FEWEST_PAIRS` pairs.
+        signs: the signs of a disturbance, in words.
+    """
+
+    waited: float | None
+    unevenness: float | None
+    signs: list[str] = field(default_factory=list)
+
+    def columns(self) -> Disturbed:
+        """What a record's summary says of it."""
+        return {
+            "disturbed": bool(self.signs),
+            "disturbed_by": "; ".join(self.signs) or None,
+            "waited": self.waited,
+            "unevenness": self.unevenness,
+        }
+
+
+def disturbance(prompts: Sequence[PromptRecord], summary: Mapping[str, Any]) -> Disturbance:
+    """The signs in raw prompts, and in the `summary` that was made of them."""
+    waited, unevenness, signs = _waited(prompts), _unevenness(prompts), []
+    if waited is not None and waited > MOST_WAITED:
+        signs.append(f"it waited for a core {100 * waited:.0f}% of its time")
+    if unevenness is not None and unevenness > MOST_UNEVEN:
+        signs.append(f"one in ten neighbouring steps differs more than {unevenness:.1f} times")
+    return Disturbance(waited, unevenness, signs + impossible(summary))
+
+
+def impossible(summary: Mapping[str, Any]) -> list[str]:
+    """What in a summary cannot be, in words."""
+    signs = []
+    v, speedup, tokens = (summary.get(key) for key in ("verify_cost", "speedup_measured", "tokens_per_pass"))
+    if v is not None and v < 1 - SLACK:
+        signs.append(f"v = {v:.2f} is impossible: verifying γ+1 tokens cannot take less than a step")
+    if speedup is not None and tokens is not None and speedup > tokens * (1 + SLACK):
+        signs.append(f"a speedup of {speedup:.2f} is impossible with {tokens:.2f} tokens per pass")
+    return signs
+
+
+def _waited(prompts: Sequence[PromptRecord]) -> float | None:
+    loads = [prompt.get("load") for prompt in prompts]
+    known = [load for load in loads if load is not None]
+    if len(known) < len(loads) or not known:
+        return None
+    waited_s, ran_s = sum(load["waited_s"] for load in known), sum(load["ran_s"] for load in known)
+    return waited_s / (waited_s + ran_s)
+
+
+def _unevenness(prompts: Sequence[PromptRecord]) -> float | None:
+    pairs = [abs(math.log(b / a)) for p in prompts for a, b in _neighbours(p["baseline"]["steps_s"][1:])]
+    return float(np.exp(np.quantile(pairs, 0.9))) if len(pairs) >= FEWEST_PAIRS else None
+
+
+def _neighbours(steps_s: Sequence[float]) -> list[tuple[float, float]]:
+    """Pairs of a step and the next; a clock that stood still tells nothing."""
+    return [(a, b) for a, b in pairwise(steps_s) if a > 0 and b > 0]

@@ -1,0 +1,202 @@
+"""A run that was disturbed says so, and nobody judges by it."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calls import called
+from made_records import make
+
+from specbench.cli import main
+from specbench.measure.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible
+from specbench.records import store
+from specbench.records.frame import Records
+from specbench.report.tables import TABLES
+from specbench.run.core_time import CoreTime, between, core_times
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+FINE = {"verify_cost": 1.2, "speedup_measured": 1.5, "tokens_per_pass": 2.5}
+KEPT = sorted((Path(__file__).resolve().parents[1] / "results" / "kept").glob("*.json.gz"))
+SIGNS = "it waited for a core 40% of its time"
+
+
+def prompts(steps: list[list[float]], load: dict[str, float] | None = None) -> list[dict[str, Any]]:
+    return [{"baseline": {"steps_s": one}, "load": load} for one in steps]
+
+
+def even(texts: int = 20, length: int = 12, seed: int = 0) -> list[list[float]]:
+    """Steps as a quiet machine takes them: a few percent of noise, a first step of twice the time, prompts that differ
+    in length, a cache that grows."""
+    draw = np.random.default_rng(seed)
+    growth = np.linspace(1, 2, length) * np.where(np.arange(length) == 0, 2, 1)
+    return [(0.002 * (1 + text / 10) * growth * draw.lognormal(0, 0.04, length)).tolist() for text in range(texts)]
+
+
+def test_a_quiet_run_shows_no_sign() -> None:
+    found = disturbance(prompts(even(), {"ran_s": 1.9, "waited_s": 0.02}), FINE)
+    assert found.signs == [] and found.waited == pytest.approx(0.02 / 1.92)
+    assert found.unevenness is not None and 1 < found.unevenness < MOST_UNEVEN
+    assert found.columns() == {
+        "disturbed": False, "disturbed_by": None, "waited": found.waited, "unevenness": found.unevenness,
+    }  # fmt: skip
+
+
+def test_waiting_for_a_core_is_a_sign() -> None:
+    found = disturbance(prompts(even(), {"ran_s": 1.2, "waited_s": 0.8}), FINE)
+    assert found.signs == [SIGNS] and found.columns()["disturbed"] is True
+
+
+def test_steps_that_jump_are_a_sign_also_without_load() -> None:
+    """A second process has the core in one time slice of three."""
+    draw = np.random.default_rng(1)
+    steps = [[step * (3 if draw.random() < 0.3 else 1) for step in text] for text in even()]
+    found = disturbance(prompts(steps), FINE)
+    assert found.waited is None and found.unevenness is not None and found.unevenness > 2.5
+    assert found.signs == [f"one in ten neighbouring steps differs more than {found.unevenness:.1f} times"]
+
+
+def test_a_few_steps_say_nothing() -> None:
+    assert disturbance(prompts([[0.1, 0.2, 0.9, 0.1]]), FINE) == Disturbance(None, None, [])
+    assert disturbance(prompts([[0.0] * 40]), FINE).unevenness is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"verify_cost": 0.68}, "v = 0.68 is impossible"),
+        ({"verify_cost": 0.97}, None),
+        ({"speedup_measured": 15.45, "tokens_per_pass": 5.22}, "a speedup of 15.45 is impossible with 5.22 tokens"),
+        ({"speedup_measured": 1.28, "tokens_per_pass": 1.0}, "a speedup of 1.28 is impossible with 1.00 tokens"),
+        ({"speedup_measured": 1.02, "tokens_per_pass": 1.0}, None),
+        ({"speedup_measured": None, "verify_cost": None}, None),
+    ],
+)
+def test_what_cannot_be(changes: dict[str, float | None], said: str | None) -> None:
+    found = impossible(FINE | changes)
+    assert len(found) == (said is not None) and (said or "") in "".join(found)
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name.removesuffix(".json.gz"))
+def test_no_kept_record_was_disturbed(file: Path) -> None:
+    """They hold no load: their own steps decide."""
+    with gzip.open(file, "rt", encoding="utf-8") as opened:
+        record = json.load(opened)
+    found = disturbance(record["prompts"], record["summary"])
+    assert found.signs == [] and found.unevenness is not None
+
+
+# The system's own word.
+
+
+def test_the_system_tells_what_threads_waited(tmp_path: Path) -> None:
+    def threads(**times: tuple[int, int]) -> None:
+        for name, (ran, waited) in times.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "schedstat").write_text(f"{ran} {waited} 7\n")
+
+    threads(a=(1_000_000_000, 0), b=(0, 0))
+    before = core_times(tmp_path)
+    threads(a=(2_000_000_000, 500_000_000), c=(1_000_000_000, 0))
+    assert between(before, core_times(tmp_path)) == pytest.approx(CoreTime(2.0, 0.5))
+    assert between(before, before) is None  # a kernel that does not count
+    assert core_times(tmp_path / "none") == {} and between({}, before) is None
+
+
+def test_this_system_is_read() -> None:
+    if not Path("/proc/self/task").is_dir():
+        pytest.skip("needs Linux")
+    before = core_times()
+    assert sum(range(2_000_000)) and before
+    spent = between(before, core_times())
+    assert spent is None or spent.ran_s > 0
+
+
+# What becomes of it.
+
+
+@pytest.fixture
+def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """A run on small random networks beside something else; returns (exit code, stdout, stderr, record)."""
+    monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
+    monkeypatch.setattr("specbench.run.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+
+    def call(*overrides: str, verb: str = "run"):  # type: ignore[no-untyped-def]
+        argv = [
+            verb, f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende", "dtype=float32",
+            f"task.path={folders['rows']}", f"results={tmp_path}", "device=cpu", "max_new_tokens=12", "resamples=100",
+            "gamma=3", "engine=eager", "warmup=1", *overrides,
+        ]  # fmt: skip
+        return called(argv, tmp_path, capfd)
+
+    return call
+
+
+def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
+    code, out, _, record = run()
+    summary = record["summary"]
+    assert code == 0 and f"DISTURBED: {SIGNS}" in out and "force=true" in out
+    assert summary["disturbed"] is True and summary["disturbed_by"].startswith(SIGNS)
+    assert summary["waited"] == pytest.approx(0.4) and summary["speedup_measured"] is not None
+    assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
+    records = Records(tmp_path)
+    assert records.frame.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
+    assert any("something else had the machine" in note for note in TABLES["table2"](records).notes)
+    main(["results", "--results", str(tmp_path)])
+    out = capfd.readouterr().out
+    assert any(line.endswith("  disturbed") for line in out.splitlines()) and "docs/disturbed.md" in out
+    assert "DISTURBED" in run("gamma=1,2", verb="sweep")[2]
+
+
+def test_two_disturbed_runs_are_compared_with_a_warning(run, tmp_path: Path, capfd: Capture) -> None:  # type: ignore[no-untyped-def]
+    ids = [run(f"gamma={gamma}")[3]["run_id"] for gamma in (1, 2)]
+    main(["compare", *ids, "--results", str(tmp_path)])
+    out = capfd.readouterr().out
+    assert f"A was disturbed, so that its times mean little: {SIGNS}" in out and "B was disturbed" in out
+
+
+def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None:
+    undisturbed = make(tmp_path, gamma=3)
+    make(tmp_path, gamma=3, seed=1, disturbed=True, disturbed_by=SIGNS, created="2026-02-02T03:04:05+00:00")
+    assert list(Records(tmp_path).frame["run_id"]) == [undisturbed]
+
+
+SUMMARY = {
+    "target": "t", "draft": "d", "task": "ende", "temperature": 0.0, "gamma": 3, "device": "cpu", "dtype": "float32",
+    "alpha": 0.6, "alpha_low": 0.55, "alpha_high": 0.65, "speedup_measured": 1.5, "lossless": True, "hardware": "x",
+}  # fmt: skip
+
+
+def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
+    argv = ["check", "--against", str(tmp_path / "b.json"), "--results", str(tmp_path)]
+    store.write(tmp_path, {"run_id": "a", "summary": SUMMARY})
+    assert main([*argv, "--write"]) == 0 and main(argv) == 0
+    for speed in (1.0, 1.5, 9.0):
+        changed = {"speedup_measured": speed, "disturbed": True, "disturbed_by": SIGNS}
+        store.write(tmp_path, {"run_id": "a", "summary": SUMMARY | changed})
+        capfd.readouterr()
+        assert main(argv) == 1
+        out, err = capfd.readouterr()
+        assert "its speedup is not judged: target=t draft=d task=ende temperature=0.0 gamma=3" in err and SIGNS in err
+        assert "0 moved" in out and "1 disturbed" in out
+    assert main([*argv, "--write"]) == 0  # its alpha is written down, its speed is not
+    assert json.loads((tmp_path / "b.json").read_text())[0]["speedup_measured"] is None
+
+
+def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
+    monkeypatch.setattr("specbench.run.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+    argv = [
+        "recommend", f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
+        f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=8",
+        "tokens=20", "rounds=2", "resamples=100", "gammas=[1]", "engine=eager", "--verify", "1",
+    ]  # fmt: skip
+    assert main(argv) == 0
+    out = capfd.readouterr().out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    (proof,) = json.loads(file.read_text())["verified"]
+    assert proof["off"] is None and proof["disturbed_by"].startswith(SIGNS) and proof["measured"] is not None
+    assert "DISTURBED, so it proves nothing" in out
