@@ -7,8 +7,8 @@ import pytest
 import torch
 from networks import network
 
-from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
-from specbench.beam.search import NOWHERE, begin, step
+from specbench.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
+from specbench.beam.search import IMPOSSIBLE, begin, step
 from specbench.beam.speculative import draft_beams
 from specbench.bench.hf_baseline import beam_search as generate
 from specbench.models import PrefixBatch, Prompt
@@ -51,22 +51,27 @@ def prompts(kind: str) -> list[Prompt]:
 @cache
 def ends(kind: str) -> tuple[int, ...]:
     """Two tokens that stand in the middle of the target's own texts, so that its beams end all along the search."""
-    texts = [plain(model(kind), prompt, Rule(4, LONGEST, frozenset({1}))).found[0].text for prompt in prompts(kind)]
+    texts = [
+        plain(model(kind), prompt, BeamSettings(4, LONGEST, frozenset({1}))).hypotheses[0].tokens
+        for prompt in prompts(kind)
+    ]
     return tuple(sorted({texts[0][-8], texts[1][-4]}))
 
 
-def plain(target: EagerModel, prompt: Prompt, rule: Rule) -> BeamTrace:
-    return beam_search(PrefixBatch(target, prompt), prompt.prefix, rule)
+def plain(target: EagerModel, prompt: Prompt, settings: BeamSettings) -> BeamTrace:
+    return beam_search(PrefixBatch(target, prompt), prompt.prefix, settings)
 
 
-def drafted(target: EagerModel, other: EagerModel, prompt: Prompt, rule: Rule, u: int, gamma: int) -> BeamTrace:
-    ahead = Ahead(PrefixBatch(other, prompt), u, gamma)
-    return beam_search(PrefixBatch(target, prompt), prompt.prefix, rule, ahead)
+def drafted(
+    target: EagerModel, other: EagerModel, prompt: Prompt, settings: BeamSettings, u: int, gamma: int
+) -> BeamTrace:
+    beam_draft = BeamDraft(PrefixBatch(other, prompt), u, gamma)
+    return beam_search(PrefixBatch(target, prompt), prompt.prefix, settings, beam_draft)
 
 
 def same(found: list[Hypothesis], theirs: list[Hypothesis]) -> bool:
     scores = zip(found, theirs, strict=True)
-    return [one.text for one in found] == [one.text for one in theirs] and all(
+    return [one.tokens for one in found] == [one.tokens for one in theirs] and all(
         math.isclose(ours.score, other.score, rel_tol=1e-4, abs_tol=1e-5) for ours, other in scores
     )
 
@@ -79,16 +84,16 @@ def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stoppin
     ways.append((draft(kind), width, 3))  # hardly ever right
     lengths, several = set(), 0
     for penalty, early in STOPS:
-        rule = Rule(width, LONGEST, target.eos_ids, penalty, early)
+        settings = BeamSettings(width, LONGEST, target.eos_ids, penalty, early)
         for number, prompt in enumerate(prompts(kind)):
-            theirs = generate(target.network, prompt, rule, SIZE)
-            lengths |= {len(one.text) - len(prompt.prefix) for one in theirs}
-            alone = plain(target, prompt, rule)
-            assert same(alone.found, theirs), (penalty, early)
+            theirs = generate(target.network, prompt, settings, SIZE)
+            lengths |= {len(one.tokens) - len(prompt.prefix) for one in theirs}
+            alone = plain(target, prompt, settings)
+            assert same(alone.hypotheses, theirs), (penalty, early)
             steps = len(alone.passes)
             for other, u, gamma in ways[number::3]:  # over the three prompts all of them
-                trace = drafted(target, other, prompt, rule, u, gamma)
-                assert same(trace.found, theirs), (u, gamma, penalty, early)
+                trace = drafted(target, other, prompt, settings, u, gamma)
+                assert same(trace.hypotheses, theirs), (u, gamma, penalty, early)
                 assert sum(one.steps for one in trace.passes) == steps
                 assert all(1 <= one.steps <= one.drafted + 1 <= gamma + 1 for one in trace.passes)
                 several += sum(1 < one.steps <= one.drafted for one in trace.passes)
@@ -99,10 +104,10 @@ def test_the_beams_are_transformers_for_every_u_gamma_penalty_and_way_of_stoppin
 @pytest.mark.parametrize("kind", ["t5-v1_1", "llama", "mistral"])
 def test_other_architectures_too(kind: str) -> None:
     target = model(kind)
-    rule = Rule(3, LONGEST, target.eos_ids, 0.7, True)
+    settings = BeamSettings(3, LONGEST, target.eos_ids, 0.7, True)
     for prompt in prompts(kind):
-        theirs = generate(target.network, prompt, rule, SIZE)
-        assert same(drafted(target, close(kind), prompt, rule, 5, 4).found, theirs)
+        theirs = generate(target.network, prompt, settings, SIZE)
+        assert same(drafted(target, close(kind), prompt, settings, 5, 4).hypotheses, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,10 +115,10 @@ def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
     target = model(kind, ends=ends(kind))
     for gamma in (1, 2, 3, 5):
         for penalty, early in STOPS[1:3]:
-            rule = Rule(3, LONGEST, target.eos_ids, penalty, early)
+            settings = BeamSettings(3, LONGEST, target.eos_ids, penalty, early)
             for prompt in prompts(kind)[:2]:
-                steps = len(plain(target, prompt, rule).passes)
-                trace = drafted(target, target, prompt, rule, rule.width, gamma)
+                steps = len(plain(target, prompt, settings).passes)
+                trace = drafted(target, target, prompt, settings, settings.width, gamma)
                 assert len(trace.passes) == math.ceil(steps / (gamma + 1))
                 assert all(one.steps == gamma + 1 for one in trace.passes[:-1])
 
@@ -121,31 +126,33 @@ def test_a_draft_that_is_the_target_is_never_refused(kind: str) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 def test_the_length_limit_is_kept_and_nothing_is_drafted_past_it(tokens: int) -> None:
     target = model("gpt2")
-    rule = Rule(4, tokens, target.eos_ids)
+    settings = BeamSettings(4, tokens, target.eos_ids)
     for prompt in prompts("gpt2"):
-        trace = drafted(target, target, prompt, rule, 4, 5)
-        assert same(trace.found, generate(target.network, prompt, rule, SIZE))
+        trace = drafted(target, target, prompt, settings, 4, 5)
+        assert same(trace.hypotheses, generate(target.network, prompt, settings, SIZE))
         assert [one.drafted for one in trace.passes] == [tokens - 1]
 
 
-def only_the_best_is_checked(target: EagerModel, other: EagerModel, prompt: Prompt, rule: Rule) -> list[Hypothesis]:
+def only_the_best_is_checked(
+    target: EagerModel, other: EagerModel, prompt: Prompt, settings: BeamSettings
+) -> list[Hypothesis]:
     """Wrong: a step is taken when the best beam was drafted, and the others are dropped where they were not."""
-    ours, ahead = PrefixBatch(target, prompt), Ahead(PrefixBatch(other, prompt), rule.width, 3)
-    beams = begin(prompt.prefix, rule)
+    ours, beam_draft = PrefixBatch(target, prompt), BeamDraft(PrefixBatch(other, prompt), settings.width, 3)
+    beams = begin(prompt.prefix, settings)
     while not beams.over:
-        gamma = min(3, rule.max_new_tokens - beams.written - 1)
-        rows = ours.read([*beams.running, *draft_beams(ahead, beams, gamma, rule.eos_ids)])
+        gamma = min(3, settings.max_new_tokens - beams.written - 1)
+        rows = ours.read([*beams.running, *draft_beams(beam_draft, beams, gamma, settings.eos_ids)])
         while not beams.over and beams.running[0] in rows:
-            dropped = dict.fromkeys(beams.running, torch.full((64,), NOWHERE))
-            beams = step(beams, dropped | rows, rule)
+            dropped = dict.fromkeys(beams.running, torch.full((64,), IMPOSSIBLE))
+            beams = step(beams, dropped | rows, settings)
     return beams.ended
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_checking_the_best_beam_alone_would_be_caught(kind: str) -> None:
-    target, rule = model(kind), Rule(4, LONGEST, frozenset({1}))
-    told = [generate(target.network, prompt, rule, SIZE) for prompt in prompts(kind)]
-    wrong = [only_the_best_is_checked(target, close(kind), prompt, rule) for prompt in prompts(kind)]
+    target, settings = model(kind), BeamSettings(4, LONGEST, frozenset({1}))
+    told = [generate(target.network, prompt, settings, SIZE) for prompt in prompts(kind)]
+    wrong = [only_the_best_is_checked(target, close(kind), prompt, settings) for prompt in prompts(kind)]
     assert not all(same(found, theirs) for found, theirs in zip(wrong, told, strict=True))
-    right = [drafted(target, close(kind), prompt, rule, 4, 3).found for prompt in prompts(kind)]
+    right = [drafted(target, close(kind), prompt, settings, 4, 3).hypotheses for prompt in prompts(kind)]
     assert all(same(found, theirs) for found, theirs in zip(right, told, strict=True))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.beam.search import Beams, Hypothesis, Rule, begin, continuations, step
+from specbench.beam.search import Beams, BeamSettings, Hypothesis, begin, continuations, step
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:
@@ -19,23 +19,23 @@ def test_what_cannot_be_said_is_no_continuation() -> None:
 
 
 def test_only_the_first_w_candidates_may_end_a_text() -> None:
-    rule = Rule(2, 9, frozenset({3}))
-    beams = step(begin((0,), rule), {(0,): torch.tensor([0.4, 0.3, 0.2, 0.1]).log()}, rule)
+    settings = BeamSettings(2, 9, frozenset({3}))
+    beams = step(begin((0,), settings), {(0,): torch.tensor([0.4, 0.3, 0.2, 0.1]).log()}, settings)
     assert beams.running == [(0, 0), (0, 1)] and not beams.ended  # the end comes fourth
     sure, late = torch.tensor([0.1, 0.1, 0.1, 0.7]).log(), torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
-    beams = step(beams, {(0, 0): sure, (0, 1): late}, rule)
-    assert [one.text for one in beams.ended] == [(0, 0, 3)]
+    beams = step(beams, {(0, 0): sure, (0, 1): late}, settings)
+    assert [one.tokens for one in beams.ended] == [(0, 0, 3)]
     assert beams.ended[0].score == pytest.approx(float(torch.tensor(0.4 * 0.7).log()) / 2)
     assert beams.running == [(0, 1, 0), (0, 1, 1)] and not beams.over
 
 
 def test_w_texts_go_on_however_many_ends_are_likelier() -> None:
-    rule = Rule(2, 9, frozenset({3, 4}))
+    settings = BeamSettings(2, 9, frozenset({3, 4}))
     ends = torch.tensor([0.06, 0.04, 0.0, 0.5, 0.4]).log()
     beams = Beams([(0, 0), (0, 1)], torch.tensor([-1.0, -1.1]), [], 1)
-    beams = step(beams, {(0, 0): ends, (0, 1): ends}, rule)
+    beams = step(beams, {(0, 0): ends, (0, 1): ends}, settings)
     assert beams.running == [(0, 0, 0), (0, 1, 0)]
-    assert [one.text for one in beams.ended] == [(0, 0, 3), (0, 1, 3)]
+    assert [one.tokens for one in beams.ended] == [(0, 0, 3), (0, 1, 3)]
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_w_texts_go_on_however_many_ends_are_likelier() -> None:
 def test_it_is_over_when_w_have_ended_and_none_can_come_before_them(
     early: bool | str, penalty: float, over: bool
 ) -> None:
-    rule = Rule(2, 9, frozenset({3}), penalty, early)
+    settings = BeamSettings(2, 9, frozenset({3}), penalty, early)
     ended = [Hypothesis((0, 3), -1.0), Hypothesis((0, 1, 3), -1.1)]
     beams = Beams([(0, 0), (0, 1)], torch.tensor([-2.0, -2.5]), ended, 1)
     row = torch.tensor([-0.4, -9.0, -9.0, -20.0])
-    assert step(beams, {(0, 0): row, (0, 1): row}, rule).over == over
+    assert step(beams, {(0, 0): row, (0, 1): row}, settings).over == over
     one_ended = Beams(beams.running, beams.scores_W, ended[:1], 1)
-    assert not step(one_ended, {(0, 0): row, (0, 1): row}, rule).over
+    assert not step(one_ended, {(0, 0): row, (0, 1): row}, settings).over
 
 
 def test_a_step_without_a_row_cannot_be_taken() -> None:
-    rule = Rule(2, 9, frozenset({3}))
+    settings = BeamSettings(2, 9, frozenset({3}))
     row = torch.tensor([-1.0, -1.5, -2.0, -3.0])
     with pytest.raises(KeyError):
-        step(Beams([(0, 0), (0, 1)], torch.tensor([-1.0, -1.1]), [], 1), {(0, 0): row}, rule)
+        step(Beams([(0, 0), (0, 1)], torch.tensor([-1.0, -1.1]), [], 1), {(0, 0): row}, settings)

@@ -1,69 +1,71 @@
 """Speculative beam search: several steps of the target's own beam search from one run of the target.
 
 Appendix A.4 of the paper: the draft runs a beam search of its own, of width u, for gamma steps; the target scores all
-of those texts at once; a step is taken as long as the target's w beams are among the draft's u. Steps are computed from
-the target's rows alone, so the result is its own whatever is drafted.
+of its hypotheses at once; a step is taken as long as the target's w beams are among the draft's u. Steps are computed
+from the target's rows alone, so the result is the target's own whatever is drafted.
 """
 
 from dataclasses import dataclass
 
-from specbench.beam.search import Beams, Hypothesis, Reader, Rule, begin, continuations, step
+from specbench.beam.search import Beams, BeamSettings, Hypothesis, HypothesisReader, begin, continuations, step
 from specbench.models import TokenSequence
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """What drafts: a model that has begun on the same prompt, its beams and its steps in a pass."""
+class BeamDraft:
+    """A model that has begun on the same prompt, its number of beams and its steps in a pass."""
 
-    draft: Reader
+    model: HypothesisReader
     u: int
     gamma: int
 
 
 @dataclass(frozen=True)
-class Pass:
+class BeamPass:
     """One run of the target."""
 
     drafted: int  # steps of the draft
-    scored: int  # texts that the target scored what follows of
-    steps: int  # of the target's beam search that came of it: from 1 to `drafted` + 1
+    scored: int  # hypotheses whose next token the target scored
+    steps: int  # of the target's beam search taken from this run: 1 to `drafted` + 1
 
 
 @dataclass(frozen=True)
 class BeamTrace:
-    """What a search found, the best first, and its passes."""
+    """The hypotheses of a search, the best first, and its passes."""
 
-    found: list[Hypothesis]
-    passes: list[Pass]
+    hypotheses: list[Hypothesis]
+    passes: list[BeamPass]
 
 
-def beam_search(target: Reader, prefix: TokenSequence, rule: Rule, ahead: Ahead | None = None) -> BeamTrace:
-    """The target's beam search behind `prefix`; with `ahead` from fewer runs of the target.
+def beam_search(
+    target: HypothesisReader, prefix: TokenSequence, settings: BeamSettings, draft: BeamDraft | None = None
+) -> BeamTrace:
+    """The target's beam search after `prefix`; with `draft` from fewer runs of the target.
 
-    At least one step comes of each run, for the running texts themselves are always scored. Nothing is drafted past
-    `max_new_tokens`. With the target as its own draft and u = w every pass but the last has gamma + 1 steps.
+    Each run yields at least one step, since the running hypotheses themselves are always scored. Nothing is drafted
+    past `max_new_tokens`. With the target as its own draft and u = w every pass but the last has gamma + 1 steps.
     """
-    beams = begin(prefix, rule)
-    passes: list[Pass] = []
+    beams = begin(prefix, settings)
+    passes: list[BeamPass] = []
     while not beams.over:
-        gamma = 0 if ahead is None else min(ahead.gamma, rule.max_new_tokens - beams.written - 1)
-        drafted = [] if ahead is None else draft_beams(ahead, beams, gamma, rule.eos_ids)
+        gamma = 0 if draft is None else min(draft.gamma, settings.max_new_tokens - beams.written - 1)
+        drafted = [] if draft is None else draft_beams(draft, beams, gamma, settings.eos_ids)
         rows = target.read([*beams.running, *drafted])
         before = beams.written
-        while not beams.over and all(text in rows for text in beams.running):
-            beams = step(beams, rows, rule)
-        passes.append(Pass(gamma, len(rows), beams.written - before))
+        while not beams.over and all(hypothesis in rows for hypothesis in beams.running):
+            beams = step(beams, rows, settings)
+        passes.append(BeamPass(gamma, len(rows), beams.written - before))
     return BeamTrace(beams.ended, passes)
 
 
-def draft_beams(ahead: Ahead, beams: Beams, gamma: int, eos_ids: frozenset[int]) -> list[TokenSequence]:
-    """The draft's u best texts after each of `gamma` steps from the target's beams, whose scores it goes on from.
+def draft_beams(draft: BeamDraft, beams: Beams, gamma: int, eos_ids: frozenset[int]) -> list[TokenSequence]:
+    """The draft's u best hypotheses after each of `gamma` steps from the target's beams, whose scores it continues.
 
-    A text that has ended has no next token to score, so it takes no place.
+    A hypothesis that has ended has no next token to score, so it is not drafted.
     """
-    texts, scores_W = beams.running, beams.scores_W
+    hypotheses, scores_W = beams.running, beams.scores_W
     drafted: list[TokenSequence] = []
     for _ in range(gamma):
-        texts, scores_W = continuations(texts, scores_W, ahead.draft.read(texts), ahead.u, never=eos_ids)
-        drafted += texts
+        hypotheses, scores_W = continuations(hypotheses, scores_W, draft.model.read(hypotheses), draft.u, never=eos_ids)
+        drafted += hypotheses
     return drafted

@@ -6,7 +6,7 @@ What counts is runs of the target: a plain search needs one a step. Times are gi
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.beam import Ahead, BeamTrace, Hypothesis, Rule, beam_search
+from specbench.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
 from specbench.bench.hf_baseline import beam_search as theirs
 from specbench.markdown import markdown_table
 from specbench.models import PrefixBatch, Prompt
@@ -20,7 +20,7 @@ class BeamBench:
     target: EagerModel
     draft: EagerModel
     prompts: list[Prompt]
-    rule: Rule
+    settings: BeamSettings
     us: list[int]
     gammas: list[int]
 
@@ -54,22 +54,22 @@ def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[Be
     model = setup.target
     found: dict[tuple[int, int], list[_Searched]] = {way: [] for way in _ways(setup)}
     seconds = 0.0
-    right = theirs(model.network, setup.prompts[0], setup.rule, model.vocabulary_size)
+    right = theirs(model.network, setup.prompts[0], setup.settings, model.vocabulary_size)
     for u, gamma in found:  # first calls are slow, theirs too
         _search(setup, setup.prompts[0], u, gamma, right)
     for number, prompt in enumerate(setup.prompts, 1):
         say(f"text {number} of {len(setup.prompts)}")
         began = model.now()
-        right = theirs(model.network, prompt, setup.rule, model.vocabulary_size)
+        right = theirs(model.network, prompt, setup.settings, model.vocabulary_size)
         seconds += model.now() - began
         for u, gamma in found:
             found[u, gamma].append(_search(setup, prompt, u, gamma, right))
-    plain = sum(len(one.trace.passes) for one in found[setup.rule.width, 0])
+    plain = sum(len(one.trace.passes) for one in found[setup.settings.width, 0])
     return [_row(u, gamma, each, plain) for (u, gamma), each in found.items()], seconds / len(setup.prompts)
 
 
 def _ways(setup: BeamBench) -> Iterator[tuple[int, int]]:
-    yield setup.rule.width, 0
+    yield setup.settings.width, 0
     for u in setup.us:
         for gamma in setup.gammas:
             yield u, gamma
@@ -77,12 +77,12 @@ def _ways(setup: BeamBench) -> Iterator[tuple[int, int]]:
 
 def _search(setup: BeamBench, prompt: Prompt, u: int, gamma: int, right: list[Hypothesis]) -> _Searched:
     began = setup.target.now()
-    ahead = Ahead(PrefixBatch(setup.draft, prompt), u, gamma) if gamma else None
-    trace = beam_search(PrefixBatch(setup.target, prompt), prompt.prefix, setup.rule, ahead)
+    beam_draft = BeamDraft(PrefixBatch(setup.draft, prompt), u, gamma) if gamma else None
+    trace = beam_search(PrefixBatch(setup.target, prompt), prompt.prefix, setup.settings, beam_draft)
     seconds = setup.target.now() - began
-    scores = {one.text: one.score for one in right}
-    gap = max((abs(one.score - scores[one.text]) for one in trace.found if one.text in scores), default=0.0)
-    return _Searched(trace, seconds, [one.text for one in trace.found] == [one.text for one in right], gap)
+    scores = {one.tokens: one.score for one in right}
+    gap = max((abs(one.score - scores[one.tokens]) for one in trace.hypotheses if one.tokens in scores), default=0.0)
+    return _Searched(trace, seconds, [one.tokens for one in trace.hypotheses] == [one.tokens for one in right], gap)
 
 
 def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamRow:

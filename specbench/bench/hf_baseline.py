@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from specbench.beam import Hypothesis, Rule
+from specbench.beam import BeamSettings, Hypothesis
 from specbench.models import Prompt, up_to_end
 
 
@@ -15,19 +15,19 @@ def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any)
     return tokens
 
 
-def beam_search(network: Any, prompt: Prompt, rule: Rule, vocabulary_size: int) -> list[Hypothesis]:
-    """What `network.generate` finds behind `prompt` with a beam search: all beams, the best first.
+def beam_search(network: Any, prompt: Prompt, settings: BeamSettings, vocabulary_size: int) -> list[Hypothesis]:
+    """The hypotheses of `network.generate` with a beam search after `prompt`, the best first.
 
     The head's padding past `vocabulary_size` is suppressed, as it is in ours; generate knows of none.
     """
     padding = list(range(vocabulary_size, network.get_output_embeddings().weight.shape[0]))
     found = _generated(
-        network, prompt, rule.max_new_tokens, num_beams=rule.width, num_return_sequences=rule.width,
-        length_penalty=rule.length_penalty, early_stopping=rule.early_stopping, suppress_tokens=padding or None,
+        network, prompt, settings.max_new_tokens, num_beams=settings.width, num_return_sequences=settings.width,
+        length_penalty=settings.length_penalty, early_stopping=settings.early_stopping, suppress_tokens=padding or None,
         return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     begun = len(prompt.prefix)
-    texts = [(*prompt.prefix, *up_to_end(tokens[begun:], rule.eos_ids)) for tokens in found.sequences.tolist()]
+    texts = [(*prompt.prefix, *up_to_end(tokens[begun:], settings.eos_ids)) for tokens in found.sequences.tolist()]
     return [Hypothesis(text, score) for text, score in zip(texts, found.sequences_scores.tolist(), strict=True)]
 
 

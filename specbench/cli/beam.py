@@ -37,7 +37,7 @@ def job(form: str, composed: DictConfig) -> None:
     check_beam(config)
     folder = Path(config.results) / "beam"
     require_writable(folder)
-    from specbench.beam import Rule  # torch is imported only from here on
+    from specbench.beam import BeamSettings  # torch is imported only from here on
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
     from specbench.config.model import name_of
@@ -56,10 +56,12 @@ def job(form: str, composed: DictConfig) -> None:
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model
     assert isinstance(draft, EagerModel)
-    rule = Rule(config.width, config.max_new_tokens, parts.target.eos_ids, config.length_penalty, config.early_stopping)
+    settings = BeamSettings(
+        config.width, config.max_new_tokens, parts.target.eos_ids, config.length_penalty, config.early_stopping
+    )
     us = config.u or [config.width, 2 * config.width]
     with translated_errors(run):
-        rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, rule, us, config.gamma), say)
+        rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, settings, us, config.gamma), say)
     surroundings = environment()
     names = name_of(config.target), config.draft.label(), config.task.name
     head: dict[str, Any] = {
