@@ -1,4 +1,4 @@
-"""Models behind one interface: a `Model` starts a `Session` on a prompt; a session extends, selects and rolls back.
+"""Models with one interface: a `Model` starts a `Session` on a prompt; a session extends, selects and rolls back.
 
 Caches, devices and `transformers` live in this room and nowhere else.
 """

@@ -1,8 +1,8 @@
-"""What the rest of the project knows of a model: prompts, models and sessions.
+"""The interface of models to the rest of the project: prompts, models and sessions.
 
-Tokens are counted in one sequence per prompt: `prompt.prefix` followed by what is generated. A session has read the
-first `length` tokens of it. So "what must still be read" is always `tokens[session.length:]`, and a cache that is off
-by one cannot be written down.
+Tokens are counted in one sequence per prompt: `prompt.prefix` followed by the generated tokens. A session has read the
+first `length` tokens of it. So the tokens that it must still read are always `tokens[session.length:]`, and a cache
+that is off by one cannot be expressed.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from torch import Tensor
 class Prompt:
     """One prompt as token ids.
 
-    `source` is what an encoder reads; empty for decoder-only models. `prefix` is what the decoder reads before the
-    first generated token: the start token, or the whole prompt of a decoder-only model. Never empty. `cut`: there was
-    more text than a prompt may hold.
+    `source` is read by the encoder; it is empty for decoder-only models. `prefix` is read by the decoder before the
+    first generated token: the start token, or the whole prompt of a decoder-only model. It is never empty. `cut`: the
+    text was longer than a prompt may be.
     """
 
     source: tuple[int, ...]
@@ -74,11 +74,11 @@ class Model(Protocol):
 
 
 class StatefulSession(Session, Protocol):
-    """A session of a model that hands over what its head reads."""
+    """A session of a model that returns the states that its head reads."""
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        """States [stop - start, D] at tokens `start` to `stop` - 1; None where they were not all read in the last run.
-        Rolling back takes none of them away."""
+        """States [stop - start, D] at tokens `start` to `stop` - 1; None if they were not all read in the last run.
+        Rolling back removes none of them."""
         ...
 
 
@@ -86,8 +86,8 @@ class LayeredSession(Session, Protocol):
     """A session whose first layers can read on alone."""
 
     def shallow(self, layers: int) -> Session:
-        """A session of the first `layers` layers over this one's cache, which goes on from where this one is. What it
-        reads this one forgets as soon as it reads on itself. One at a time."""
+        """A session of the first `layers` layers over this session's cache, which continues where this session is. What
+        it reads is forgotten as soon as this session reads on. One at a time."""
         ...
 
 
@@ -102,7 +102,7 @@ class LayeredModel(Model, Protocol):
 
 
 def up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
-    """`tokens` up to and with the first end of sequence: nothing can follow it."""
+    """`tokens` up to the first end of sequence, inclusive."""
     for index, token in enumerate(tokens):
         if token in eos_ids:
             return tokens[: index + 1]

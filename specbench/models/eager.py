@@ -26,7 +26,7 @@ class EagerModel:
     warmup_s = 0.0  # seconds spent on making the engine ready
     fell_back: str | None = None  # why 'auto' came to this
     no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing
-    state_width = 0  # columns behind the logits that are what the head read; see hidden.hand_over
+    state_width = 0  # columns after the logits that hold what the head read; see hidden.hand_over
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()

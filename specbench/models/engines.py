@@ -1,10 +1,11 @@
 """Which engine runs a network: eager, a captured step over static caches, or that as CUDA graphs; what 'auto' is.
 
-Every engine gives the same tokens in fp32. A captured step proves that on a few tokens. Where a network cannot be
-captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was named is refused.
+Every engine gives the same tokens in fp32. A captured step is compared with the network on a few tokens. If a network
+cannot be captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was asked
+for by name raises UserError.
 
-In a short dtype two right ways of computing may lie far apart, where a network amplifies rounding: then both are
-compared with the network in fp32, and the captured step must not be much farther from that than the network itself.
+In a short dtype two correct computations may differ much if a network amplifies rounding: then both are compared with
+the network in fp32, and the captured step must not be much farther from that than the network itself.
 """
 
 import copy
@@ -20,9 +21,9 @@ from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.static import CompiledModel, StaticModel
 
-# Of the largest logit: how far two ways of computing the same may lie apart.
+# The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
-FARTHER = 2.0  # times the module's own error in a short dtype: of two right ways it came to 0.2 to 1.4
+FARTHER = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
 TRIED_TOKENS = 6
 KINDS: dict[str, type[StaticModel]] = {"static": StaticModel, "cudagraph": CudaGraphModel, "compile": CompiledModel}
 
@@ -50,26 +51,28 @@ def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozen
 
 
 def _checked(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
-    """The captured model, after its logits were compared with the eager ones. Adds the time of that to its warm-up."""
+    """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up."""
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids)
     ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
     apart = _apart(ours, own)
     if not apart <= ROUNDING[network.dtype]:
-        told = f"the captured step differs from the model's own by {apart:.2g} of the largest logit"
+        message = f"the captured step differs from the model's own by {apart:.2g} of the largest logit"
         if network.dtype not in (torch.bfloat16, torch.float16):
-            raise RuntimeError(told)
+            raise RuntimeError(message)
         exact = _tried(EagerModel(copy.deepcopy(network).float(), vocabulary_size, eos_ids))
         if not (from_exact := _apart(ours, exact)) <= FARTHER * (rounded := _apart(own, exact)):
-            raise RuntimeError(f"{told}, and from fp32 by {from_exact:.2g} where the model's own does by {rounded:.2g}")
+            raise RuntimeError(
+                f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
+            )
     model.warmup_s = time.perf_counter() - began
     return model
 
 
 def _tried(model: EagerModel) -> list[Tensor]:
-    """Logits of a few runs, over one token and several, each behind what the one before it read but for a token."""
-    # Spread over the vocabulary: its first tokens are often special ones that no text has, which a model was not
-    # trained on, and where its rounding is largest.
+    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
+    # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
+    # rounding is largest.
     tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if model.is_encoder_decoder else Prompt((), tuple(tokens[:2]))
     session = model.start(prompt)

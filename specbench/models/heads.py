@@ -1,4 +1,4 @@
-"""Blockwise heads: small layers over a frozen network's last states that predict the tokens behind the next one.
+"""Blockwise heads: small layers over a frozen network's last states that predict the tokens after the next.
 
 Stern, Shazeer, Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models": a feed-forward layer for
 each head, with a residual connection around it, then the network's own output projection. Head 1 is the network's own
@@ -46,14 +46,14 @@ class Heads(nn.Module):
         return states_ND + size_N1 * (inner_KNH @ self.out_KHD[which] + self.out_bias_K1D[which])
 
     def save(self, folder: Path, target: str, prints: list[float]) -> None:
-        """Weights and what they belong to: the name of the target, and its fingerprint."""
+        """Save the weights with the name and the fingerprint of their target."""
         facts = {"heads": self.heads, "width": self.width, "hidden": self.hidden}
         save_file(
             {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}, folder / WEIGHTS
         )
         (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
-        told = json.dumps(facts | {"target": target, "fingerprint": prints}, indent=1)
-        (folder / FACTS).write_text(told + "\n", encoding="utf-8")
+        text = json.dumps(facts | {"target": target, "fingerprint": prints}, indent=1)
+        (folder / FACTS).write_text(text + "\n", encoding="utf-8")
 
 
 def read_facts(folder: Path, key: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a network's head reads, handed over with its logits: for drafts that predict from the target's own states.
+"""The states that a network's head reads, returned with its logits: for drafts that predict from the target's states.
 
-The head's input is put behind its logits, as more columns, so that every engine hands it over as it is, and a model
-that is not asked for it has nothing to do.
+The head's input is appended to its logits as further columns, so that every engine returns it unchanged, and a model
+that is not asked for it does no extra work.
 
 Shapes: L tokens, V logits, D the network's width.
 """
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from specbench.errors import UserError
 
-# What some networks do to their logits behind the head would change the states, too.
-BEHIND_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+# Some networks change their logits after the head, which would change the states, too.
+AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class HeadAndInput(nn.Module):
-    """An output projection [D] -> [V] that gives [V + D]: its logits, then what it read."""
+    """An output projection [D] -> [V] that returns [V + D]: its logits, then what it read."""
 
     def __init__(self, head: Any) -> None:
         super().__init__()
@@ -34,11 +34,14 @@ class HeadAndInput(nn.Module):
 
 
 def hand_over(network: Any, key: str) -> int:
-    """Make `network` hand over what its head reads; returns D. Raises UserError where that would not be it."""
-    for name in BEHIND_THE_HEAD:
+    """Make `network` return what its head reads after its logits; returns D.
+
+    Raises UserError if the network changes its logits after the head.
+    """
+    for name in AFTER_THE_HEAD:
         if getattr(network.config, name, None) not in (None, 1.0):
             raise UserError(
-                f"{key}: {type(network).__name__} changes its logits behind the head ({name}): no heads for it"
+                f"{key}: {type(network).__name__} changes its logits after its head ({name}); use another target"
             )
     head = network.get_output_embeddings()
     network.set_output_embeddings(HeadAndInput(head))

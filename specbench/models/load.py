@@ -41,7 +41,7 @@ def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, Any]]:
 
 
 def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -> Any:
-    """`auto.from_pretrained`, with its many errors told as one line that names the key."""
+    """`auto.from_pretrained`, with its many errors as one line that names the key."""
     source, pinned = _source(model, key)
     from_hub = model.path is None and model.hub is not None
     if from_hub and not hub_is_reachable():

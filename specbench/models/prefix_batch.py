@@ -1,9 +1,9 @@
-"""Many texts behind one prompt read in one run of a model: what a beam search asks of it.
+"""Many hypotheses of one prompt read in one run of a model, for beam search.
 
-The network itself is run, whatever engine the model has, over a growing cache with a row for each text. Which row
-serves a new text, and how much of it, is found by comparing tokens: nobody keeps track of beams, so nobody can lose it.
+The network itself is run, whatever engine the model has, over a growing cache with a row for each hypothesis. Which row
+serves a new hypothesis, and how much of it, is found by comparing tokens, so that no beam indices can go wrong.
 
-Shapes: N texts to read, R rows in the cache, L new positions, M texts asked for, V logits of the head.
+Shapes: N hypotheses to read, R rows in the cache, L new positions, M hypotheses asked for, V logits of the head.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ PADDING = -1
 
 
 class PrefixBatch:
-    """A model's memory of the texts that it read last behind a prompt. Texts are whole: they begin with its prefix."""
+    """A model's memory of the hypotheses that it read last. Each begins with the prompt's prefix."""
 
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
         """The encoder runs once; a decoder-only model reads all of the prompt but its last token."""
@@ -36,56 +36,57 @@ class PrefixBatch:
                 self._run(_padded([prompt.prefix[:-1]]), 0, logits_to_keep=1)
 
     @torch.inference_mode()
-    def read(self, texts: Iterable[TokenSequence]) -> dict[TokenSequence, Tensor]:
-        """fp32 log-probabilities [V] of what follows each of `texts`, from one run of the model.
+    def read(self, hypotheses: Iterable[TokenSequence]) -> dict[TokenSequence, Tensor]:
+        """fp32 log-probabilities [V] of the next token of each hypothesis, from one run of the model.
 
-        A text that another one begins with costs nothing more. Normalised over the whole head, as `transformers` does;
-        what no token of the tokenizer stands for is -inf after that.
+        A hypothesis that is the beginning of another adds nothing to the run. Normalised over the whole head, as
+        `transformers` does; ids that the tokenizer lacks are -inf after that.
         """
-        asked = list(dict.fromkeys(texts))
+        asked = list(dict.fromkeys(hypotheses))
         shortest = min(map(len, asked))
-        inner = {text[:length] for text in asked for length in range(shortest, len(text))}
-        leaves = [text for text in asked if text not in inner]
+        inner = {each[:length] for each in asked for length in range(shortest, len(each))}
+        leaves = [hypothesis for hypothesis in asked if hypothesis not in inner]
         leaf_of = {leaf[:n]: number for number, leaf in enumerate(leaves) for n in range(shortest, len(leaf) + 1)}
 
         tokens_NT = _padded(leaves)
-        kept = self._go_back_to(tokens_NT, shortest - 1)
-        logits_NLV = self._run(tokens_NT, kept)
-        logits_MV = logits_NLV[[leaf_of[text] for text in asked], [len(text) - 1 - kept for text in asked]]
+        cached = self._crop_to_common(tokens_NT, shortest - 1)
+        logits_NLV = self._run(tokens_NT, cached)
+        leaf_M, last_M = [leaf_of[hypothesis] for hypothesis in asked], [len(each) - 1 - cached for each in asked]
+        logits_MV = logits_NLV[leaf_M, last_M]
         rows_MV = logits_MV.float().log_softmax(-1)
         rows_MV[:, self._model.vocabulary_size :] = -torch.inf
         return dict(zip(asked, rows_MV, strict=True))
 
     def _forget(self) -> None:
         self._read_RT = torch.empty(0, 0, dtype=torch.long)
-        # Without a config every layer keeps all it read, see `eager`.
+        # Without a config every layer caches all it read, see `eager_session`.
         self._cache: Any = DynamicCache()
         if self._model.is_encoder_decoder:
             self._cache = EncoderDecoderCache(self._cache, DynamicCache())
 
-    def _go_back_to(self, tokens_NT: Tensor, most: int) -> int:
-        """Leave in the cache, for each text, what some row has in common with it: the same number of tokens for all, at
-        most `most`. Returns that number."""
+    def _crop_to_common(self, tokens_NT: Tensor, most: int) -> int:
+        """Crop and reorder the cache to what each hypothesis has in common with some row: the same number of tokens for
+        all, at most `most`. Returns that number."""
         compared = min(tokens_NT.shape[1], self._read_RT.shape[1])
         if not compared:
             return 0
-        # Padding equals padding, but only behind the end of a text, and `most` is before that.
+        # Padding equals padding, but only after the end of a hypothesis, and `most` is before that.
         same_NR = (tokens_NT[:, None, :compared] == self._read_RT[None, :, :compared]).cumprod(-1).sum(-1)
         common_N, row_N = same_NR.max(-1)
-        kept = min(most, int(common_N.min()))
-        if kept:
-            surplus = self._read_RT.shape[1] - kept
+        cached = min(most, int(common_N.min()))
+        if cached:
+            surplus = self._read_RT.shape[1] - cached
             if surplus:
                 self._cache.crop(-surplus)  # a negative count removes that many in every release
             self._cache.reorder_cache(row_N.to(self._model.device))
         else:
             self._forget()
-        return kept
+        return cached
 
-    def _run(self, tokens_NT: Tensor, kept: int, **options: Any) -> Tensor:
-        """Logits [N, L, V] behind the `kept` tokens of each text that are in the cache. Attention looks back only, so
-        the padding behind a shorter text changes nothing before it."""
-        ids_NL = tokens_NT[:, kept:].clamp(min=0).to(self._model.device)
+    def _run(self, tokens_NT: Tensor, cached: int, **options: Any) -> Tensor:
+        """Logits [N, L, V] after the `cached` tokens of each hypothesis. Attention is causal, so the padding after a
+        shorter hypothesis changes nothing before it."""
+        ids_NL = tokens_NT[:, cached:].clamp(min=0).to(self._model.device)
         if self._encoded is None:
             inputs: dict[str, Any] = {"input_ids": ids_NL}
         else:
@@ -97,6 +98,6 @@ class PrefixBatch:
         return logits_NLV
 
 
-def _padded(texts: list[TokenSequence]) -> Tensor:
-    """Token ids [N, T], the shorter texts filled up with PADDING."""
-    return pad_sequence([torch.tensor(text) for text in texts], batch_first=True, padding_value=PADDING)
+def _padded(hypotheses: list[TokenSequence]) -> Tensor:
+    """Token ids [N, T], the shorter hypotheses filled up with PADDING."""
+    return pad_sequence([torch.tensor(each) for each in hypotheses], batch_first=True, padding_value=PADDING)

@@ -1,6 +1,6 @@
 """The first layers of a session's network, reading on alone over that session's own cache and encoded source.
 
-It knows no caches: the whole session says what reading ahead and forgetting are.
+It depends on no cache: the whole session implements reading ahead and forgetting.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Whole(Protocol):
 
 
 class ShallowSession:
-    """Has read what the whole session has read, and then what it reads itself, which the whole session drops and
+    """Has read what the whole session has read, and then what it reads itself, which the whole session forgets and
     reads again in all layers. One number of layers at a time."""
 
     def __init__(self, whole: Whole, layers: int) -> None:

@@ -12,6 +12,7 @@ from specbench.decoding import DecodingSpec
 from specbench.drafts import Draft
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_tokenizer
+from specbench.models.graph.torch_private import computes_bf16
 from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
@@ -65,10 +66,7 @@ def _dtype(name: str, device: torch.device) -> str:
         return name
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    fast = (
-        device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
-    return "bfloat16" if fast else "float32"
+    return "bfloat16" if device.type == "cpu" and computes_bf16() else "float32"
 
 
 def build(

@@ -1,4 +1,4 @@
-"""Recording a function of tensors as a graph, for every size of its inputs at once.
+"""A function of tensors recorded as a graph, for every size of its inputs at once.
 
 The model itself is run on stand-ins without data, so this costs no arithmetic and no memory, whatever the model's size.
 """
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from specbench.models.graph.torch_private import make_fx
 
 
 def example_sizes(taken: set[int], count: int) -> list[int]:
-    """Sizes to capture with, standing for any size. No other size equals them, or two would be taken for one."""
+    """Sizes to capture with, each standing for any size; none is in `taken`, or two sizes would be taken for one."""
     free = (size for size in range(7, 10_000, 2) if size not in taken)
     return [next(free) for _ in range(count)]
 

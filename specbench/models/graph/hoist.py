@@ -1,4 +1,4 @@
-"""Taking out of a graph what does not depend on tokens or caches.
+"""Parts of a graph that do not depend on tokens or caches, split off into a graph of their own.
 
 Masks, relative position biases, rotary angles and learned positions depend on nothing but how many tokens have been
 read. Taken out into a graph of their own, they can be remembered by that number instead of being computed every step.

@@ -54,9 +54,3 @@ def write(buffer_BKCD: Tensor, at: Tensor, states_BKLD: Tensor) -> None:
         buffer_BKCD.index_copy_(2, at, states_BKLD)
     else:
         buffer_BKCD.scatter_(2, at.view(len(states_BKLD), 1, -1, 1).expand_as(states_BKLD), states_BKLD)
-
-
-def packed_linear(input_BLE: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b with W as oneDNN laid it out."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(input_BLE, packed, bias, "none", [], "")
-    return product

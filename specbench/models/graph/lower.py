@@ -1,4 +1,4 @@
-"""Choosing kernels: the named operations and linear maps of a simplified graph become calls of what is fastest here."""
+"""Kernels for a simplified graph: its named operations and linear maps become the fastest calls on this device."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -9,23 +9,23 @@ from torch.fx import GraphModule, Node
 
 from specbench.models.graph import kernels
 from specbench.models.graph.nodes import add_constant, aten, calls, constant, finished, replace, value
+from specbench.models.graph.torch_private import computes_bf16, lay_out, packed_linear
 
 # In fp32 oneDNN's own layout pays from here: for one token, and for several.
 LARGE_FP32 = {True: 2**20, False: 2**18}
 
 
 class PackedWeights:
-    """Weights as oneDNN lays them out, each made once, however many graphs use it."""
+    """Weights in oneDNN's layout, each made once, however many graphs use it."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # a place is only good while its tensor lives
+        self._made: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
 
     def of(self, weight: Tensor) -> Tensor:
-        place = (weight.data_ptr(), *weight.shape, *weight.stride())
-        if place not in self._made:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
-            self._made[place] = weight, packed
-        return self._made[place][1]
+        address = (weight.data_ptr(), *weight.shape, *weight.stride())
+        if address not in self._made:
+            self._made[address] = weight, lay_out(weight)
+        return self._made[address][1]
 
 
 # What makes a simplified graph ready to run: (graph, packed weights, whether it is for one token) to a function.
@@ -69,7 +69,7 @@ def _name_kernels(module: GraphModule, one_token: bool) -> None:
 
 
 def _as_rms_norm(module: GraphModule, root: Node) -> None:
-    """w (x rsqrt(mean(x^2) + epsilon)), spelt out in eight operations, as the one that it is."""
+    """w (x rsqrt(mean(x^2) + epsilon)), spelt out in eight operations, as one operation."""
     plus = _producer(root, 0, aten.add.Tensor)
     mean = _producer(plus, 0, aten.mean.dim)
     power = _producer(mean, 0, aten.pow.Tensor_Scalar)
@@ -147,11 +147,11 @@ def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, one_tok
     bias = node.args[2] if len(node.args) > 2 else None
     if weight is None or value(node.args[0]).dtype != weight.dtype:
         return
-    bf16 = weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    bf16 = weight.dtype == torch.bfloat16 and computes_bf16()
     if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= LARGE_FP32[one_token]):
         return
     with module.graph.inserting_before(node):
         laid_out = add_constant(module, packed.of(weight))
-        lean = module.graph.call_function(kernels.packed_linear, (node.args[0], laid_out, bias))
+        lean = module.graph.call_function(packed_linear, (node.args[0], laid_out, bias))
     lean.meta = dict(node.meta)
     replace(node, lean)

@@ -81,7 +81,7 @@ def marked(network: Any) -> Iterator[None]:
 
 
 class _Layer(CacheLayerMixin):
-    """The methods that a cache layer must have and we have no use for."""
+    """The methods that a cache layer must have but that are not used here."""
 
     is_compileable = True
     is_sliding = False
@@ -96,7 +96,7 @@ class _Layer(CacheLayerMixin):
 
 
 class RecordingLayer(_Layer):
-    """Keeps nothing from step to step: it shows what a model would have cached."""
+    """Caches nothing from step to step; holds what a model would have cached."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self.keys, self.values, self.is_initialized = key_states, value_states, True
@@ -110,7 +110,7 @@ class RecordingLayer(_Layer):
 
 
 class ReplacingLayer(RecordingLayer):
-    """Shows what a model would have cached, and gives it buffers in its place."""
+    """Holds what a model would have cached, and returns buffers in its place."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:
 
 
 def replaced(buffers: Sequence[Tensor]) -> Cache:
-    """A cache that is given new states, for `recorded`, and gives out buffers."""
+    """A cache that holds new states, for `recorded`, and returns buffers."""
     return Cache(layers=[ReplacingLayer(keys, values) for keys, values in _pairs(buffers)])
 
 

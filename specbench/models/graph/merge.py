@@ -13,7 +13,7 @@ from specbench.models.graph.nodes import add_constant, aten, calls, constant, va
 
 def merge_linears(module: GraphModule) -> None:
     """Linear maps of one and the same input, as queries, keys and values are, become one. The model's weights become
-    views of the merged one, so that they are kept once."""
+    views of the merged tensor, so that they are in memory once."""
     groups: dict[Any, list[Node]] = defaultdict(list)
     for node in calls(module, aten.linear.default):
         weight = constant(module, node.args[1])
@@ -26,7 +26,7 @@ def merge_linears(module: GraphModule) -> None:
 
 
 def _neighbours(parts: list[Tensor]) -> Tensor | None:
-    """The tensor that `parts` are views of, one behind the other, where an earlier capture has merged them."""
+    """The tensor whose consecutive views `parts` are, if an earlier capture has merged them."""
     first, at = parts[0].detach(), parts[0].storage_offset()
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Looking at a captured graph's nodes, and exchanging them."""
+"""A captured graph's nodes: what they stand for, and how they are replaced."""
 
 import itertools
 from typing import Any
@@ -32,7 +32,7 @@ def calls(module: GraphModule, *targets: Any) -> list[Node]:
 
 
 def value(node: Any) -> Any:
-    """What the node stood for when it was captured: a tensor without data, or a size."""
+    """The tensor without data, or the size, that the node stood for in the capture."""
     return node.meta.get("val") if isinstance(node, Node) else None
 
 

@@ -34,8 +34,8 @@ def simplify(module: GraphModule) -> GraphModule:
 
 
 def _out_of_place(module: GraphModule) -> None:
-    """Operations that change a tensor become ones that give another, so that nodes can be shared and kept. Writes into
-    a cache, which are meant, stay."""
+    """Operations that change a tensor in place become operations that return a new tensor, so that equal nodes can be
+    shared. Writes into a cache are intended and remain."""
     place = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in list(place):
         schema = getattr(node.target, "_schema", None)
@@ -58,7 +58,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _one_node_per_size(module: GraphModule) -> None:
-    """Each open size is read once, from an input if one has it; a size that is settled becomes a number."""
+    """Each open size is read once, from an input if possible; a size that is known becomes a number."""
     first: dict[str, Node] = {}
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     with module.graph.inserting_after(inputs[-1]):
@@ -102,13 +102,13 @@ def _drop_no_operations(module: GraphModule) -> None:
         )
         if settled:
             for user in list(node.users):
-                if user.target == aten.view.default:  # what is laid out otherwise now cannot always be viewed
+                if user.target == aten.view.default:  # a tensor with another layout cannot always be viewed
                     user.target = aten.reshape.default
             replace(node, source)
 
 
 def _product_as_linear(module: GraphModule) -> None:
-    """b + x W with a fixed W, as GPT-2 writes it, as the linear map that it is."""
+    """b + x W with a fixed W, as GPT-2 writes it, becomes a linear map."""
     for node in calls(module, aten.addmm.default):
         bias, rows, weight_node = node.args[:3]
         weight = constant(module, weight_node)
@@ -121,7 +121,7 @@ def _product_as_linear(module: GraphModule) -> None:
 
 
 def _share_equal_nodes(module: GraphModule) -> None:
-    """Of operations that must give the same, the first one is kept. What reads or writes a cache is left alone."""
+    """Of equal operations only the first remains. What reads or writes a cache is left alone."""
     seen: dict[Any, Node] = {}
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
