@@ -214,8 +214,8 @@ def test_heads_begin_as_the_targets_own() -> None:
     assert torch.equal(Heads(K, WIDTH, 16)(states_ND), states_ND.expand(K - 1, 3, WIDTH))
 
 
-def test_a_network_that_changes_its_logits_behind_the_head_is_refused() -> None:
+def test_a_network_that_changes_its_logits_after_the_head_is_refused() -> None:
     own = network("llama", 4)
     own.config.final_logit_softcapping = 30.0
-    with pytest.raises(UserError, match="target: LlamaForCausalLM changes its logits behind the head"):
+    with pytest.raises(UserError, match="target: LlamaForCausalLM changes its logits after its head"):
         hand_over(own, "target")
