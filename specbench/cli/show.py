@@ -9,7 +9,7 @@ from specbench.records.schema import RunRecord
 # Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
 MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # where there is no colour, as in a pipe
-WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "put in by the target"}
+WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "from the target"}
 
 
 def main(argv: list[str]) -> int:
@@ -21,14 +21,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.read(argv)
     from specbench.records.catalog import Catalog
-    from specbench.report.passes import pick
+    from specbench.report.passes import typical_prompt
 
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
     prompts = len(record["prompts"])
     if arguments.prompt is not None and not 1 <= arguments.prompt <= prompts:
         raise UserError(f"--prompt {arguments.prompt}: this run has prompts 1 to {prompts}")
-    number = pick(record) if arguments.prompt is None else arguments.prompt - 1
+    number = typical_prompt(record) if arguments.prompt is None else arguments.prompt - 1
     _print(record, number)
     if arguments.picture is not None:
         _picture(record, number, Path(arguments.picture))

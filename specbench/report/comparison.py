@@ -1,6 +1,6 @@
-"""Records of different drafts and rules that stand beside each other: measured, over plain sampling, one an entry.
+"""Measured records of different drafts and rules, over plain sampling, for the table and the figure that compare them.
 
-An entry is a draft under a rule and a way to choose gamma. It knows nothing of tables and figures.
+An entry is a draft under a rule with a gamma policy.
 """
 
 from itertools import product
@@ -16,21 +16,21 @@ ENTRY = [*PAIR, "accept", "policy"]
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 
 
-def rivals(records: Records) -> pd.DataFrame:
-    """Every measured record without top-k and top-p. `policy` is what chose gamma, empty where it is one number."""
+def comparable(records: Records) -> pd.DataFrame:
+    """Return all measured records without top-k and top-p. `policy` is the gamma policy; empty for a number."""
     frame = measured(records.every)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each entry and machine the fastest of the records over the most prompts, a record a gamma."""
+    """Return for each entry and machine the fastest of the records over the most prompts, one record for each gamma."""
     each = choose(frame, [*ENTRY, "gamma_said", *PLACE])
     return choose(each, [*ENTRY, *PLACE], SIZE_THEN_SPEED).sort_values(ENTRY, kind="stable")
 
 
 def planned() -> list[Row]:
-    """The rows that `experiments/beyond.yaml` promises: names, `gamma_said`, and the `command` that fills each."""
+    """Return the rows that `experiments/beyond.yaml` plans: names, `gamma_said`, and the `command` that fills each."""
     return [
         {
             "target": part["target"], "draft": draft, "task": part["task"], "temperature": temperature, "accept": rule,
@@ -44,7 +44,7 @@ def planned() -> list[Row]:
 
 
 def among(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
-    """The records of one planned row: of each machine the newest of those over the most prompts."""
+    """Return the records of one planned row: for each machine the newest of those over the most prompts."""
     same = pd.Series(True, index=frame.index)
     for key in (*ENTRY, "gamma_said"):
         same &= frame[key] == row[key]

@@ -1,4 +1,4 @@
-"""What a user names, found among what there is."""
+"""Tables and figures by the names that a user gives."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -8,8 +8,9 @@ from specbench.errors import UserError
 T = TypeVar("T")
 
 
-def picked(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]:
-    """The values of `among` that are named, all of them where none is. `what` is the word for one of them."""
+def selected(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]:
+    """Return the values of `among` that `names` lists, or all of them for an empty list. `what` is the word for a value
+    in errors. Raises UserError for a name that does not exist."""
     for name in names:
         if name not in among:
             raise UserError(f"{name}: no such {what}; choose from {', '.join(among)}")

@@ -1,6 +1,7 @@
-"""A decoded prompt pass by pass: which tokens were drafted, kept, refused and put in by the target (Figure 1).
+"""A decoded prompt pass by pass, as in Figure 1: drafted tokens that were accepted, the rejected token, and the token
+that came from the target.
 
-The terminal and the picture show the same lines; this makes them from a record.
+The terminal and the picture show the same lines, which this file makes from a record.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Literal
 from specbench.errors import UserError
 from specbench.records.schema import PromptRecord, RunRecord
 
-Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the token behind a fully accepted draft
+Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance
 # End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.
 ENDS = ("</s>", "<eos>", "<end_of_turn>", "[SEP]", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>",
         "<|end|>")  # fmt: skip
@@ -26,14 +27,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Line:
-    """One target pass: the end of the text `before` it, and its tokens."""
+    """One target pass: the end of the text `before` it, and the pass's tokens."""
 
     before: str
     pieces: list[Piece]
 
 
 def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
-    """The passes of one prompt of a record. What was drafted behind a rejection is left out: it was never judged."""
+    """Return the passes of one prompt of a record. Tokens drafted after a rejection are left out: they were never
+    compared."""
     texts = record.get("pieces")
     ours = prompt["speculative"]
     if texts is None or any("tokens" not in a_pass for a_pass in ours["passes"]):
@@ -43,9 +45,9 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     position = 0
     for a_pass in ours["passes"]:
         drafted, accepted = a_pass["tokens"], a_pass["accepted"]
-        kept = drafted[: min(accepted, a_pass["emitted"])]
-        pieces = [Piece(_plain(texts, token), "accepted") for token in kept]
-        if accepted < min(len(drafted), a_pass["emitted"]):  # not behind the end of the text
+        own = drafted[: min(accepted, a_pass["emitted"])]
+        pieces = [Piece(_plain(texts, token), "accepted") for token in own]
+        if accepted < min(len(drafted), a_pass["emitted"]):  # not after the end of the text
             pieces.append(Piece(_plain(texts, drafted[accepted]), "rejected"))
         if a_pass["emitted"] > accepted:
             pieces.append(Piece(_plain(texts, ours["tokens"][position + accepted]), "target"))
@@ -59,9 +61,9 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     return made
 
 
-def pick(record: RunRecord, longest: int = 44) -> int:
-    """The prompt to show where none is named, a typical one: of the longest tenth that fit and have a rejection, that
-    whose tokens a pass are nearest to the run's."""
+def typical_prompt(record: RunRecord, longest: int = 44) -> int:
+    """Return the index of a typical prompt: of the longest tenth of those that fit and have a rejection, the prompt
+    whose tokens per pass are nearest to the run's."""
     ways = [prompt["speculative"] for prompt in record["prompts"]]
     refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
     fitting = [i for i, way in enumerate(ways) if refused[i] and len(way["tokens"]) <= longest] or list(
@@ -74,13 +76,13 @@ def pick(record: RunRecord, longest: int = 44) -> int:
 
 
 def count(prompt: PromptRecord) -> str:
-    """'21 tokens in 7 target passes'."""
+    """Return the length of a prompt's text in words: '21 tokens in 7 target passes'."""
     ours = prompt["speculative"]
     return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"
 
 
 def _plain(texts: dict[str, str], token: int) -> str:
-    """A token's text on one line; the end of the text as a sign of its own."""
+    """Return a token's text on one line, with a sign of its own for the end of the text."""
     text = texts[str(token)].replace("\n", "⏎")
     if not text.strip():
         return "␣" * max(1, len(text))

@@ -17,9 +17,11 @@ from specbench.report import style
 from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.agreement import survival
+from specbench.report.figures.annotations import APART
 from specbench.report.figures.costs import parts
 from specbench.report.figures.timeline import baseline_calls, speculative_calls
 from specbench.report.measured import operations, tokens_per_pass
+from specbench.report.style import MARKERS
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,22 @@ def test_figure_2_draws_the_papers_curves(drawn: dict[str, Drawn]) -> None:
     assert (axes.get_xlim(), axes.get_ylim()) == ((0.5, 0.9), (0, 10))
     heights = sorted(round(float(line.get_ydata()[-1]), 2) for line in axes.lines if len(line.get_xdata()) == 161)
     assert heights == [1.9, 3.44, 4.69, 5.7, 10.0]
+
+
+@pytest.mark.parametrize("name", ["figure2", "figure3", "figure4"])
+def test_no_pair_hides_another(name: str, tmp_path: Path) -> None:
+    for temperature in (0.0, 1.0):
+        for gamma in (3, 7):
+            make(tmp_path, gamma=gamma, temperature=temperature, summary_alpha=0.71 + 0.001 * temperature)
+    (drawn,) = build((name,), Records(tmp_path))
+    lines = drawn.figure.axes[0].lines
+    places = {
+        marker: {round(float(line.get_xdata()[0]), 6) for line in lines if line.get_marker() == marker}
+        for marker in MARKERS[:2]
+    }
+    (cold,), (warm,) = places.values()
+    assert abs(warm - cold) >= 0.99 * APART and "drawn side by side" in drawn.alt
+    assert "place" not in drawn.points and drawn.points["alpha"].between(0.6, 0.8).all()
 
 
 def test_figure_3_ends_at_the_papers_gammas(drawn: dict[str, Drawn]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.records.frame import Records
-from specbench.report.passes import lines, pick
+from specbench.report.passes import lines, typical_prompt
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:
@@ -31,7 +31,7 @@ def test_nothing_behind_the_end_of_the_text_is_shown() -> None:
 
 def test_long_text_is_cut_at_the_front(records: Records) -> None:
     record = records.whole(records.frame["run_id"].iloc[0])
-    for row in lines(record, record["prompts"][pick(record)], width=40):
+    for row in lines(record, record["prompts"][typical_prompt(record)], width=40):
         assert len(row.before) + sum(len(piece.text) for piece in row.pieces) <= 41
 
 

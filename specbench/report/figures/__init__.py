@@ -12,7 +12,7 @@ from specbench.report.figures.gammas import gamma
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
-from specbench.report.names import picked
+from specbench.report.names import selected
 from specbench.report.style import styled
 
 FIGURES: dict[str, Callable[[Records], Drawn]] = {
@@ -31,6 +31,6 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
 
 def build(names: Sequence[str], records: Records) -> list[Drawn]:
     """The named figures, all of them where none is named."""
-    wanted = picked(names, FIGURES, "figure")
+    wanted = selected(names, FIGURES, "figure")
     with styled():
         return [draw(records) for draw in wanted]

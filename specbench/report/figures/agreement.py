@@ -19,7 +19,8 @@ MOST_PAIRS = 6
 
 
 def position(records: Records) -> Drawn:
-    """How many of its first i drafted tokens a pass keeps, beside alpha^i: a panel a draft, a line a temperature."""
+    """Draw the share of passes whose first i drafted tokens are accepted, beside alpha^i: a panel for each draft and a
+    line for each temperature."""
     chosen = _longest_drafts(records.frame)
     if chosen.empty:
         return nothing_yet("position", POSITION)
@@ -31,11 +32,11 @@ def position(records: Records) -> Drawn:
         _survivals(panel, lines.sort_values("temperature"), values)
         panel.set_title(draft)
         panel.set(ylim=(0, 1.02), xlabel="first $i$ drafted tokens")
-        panel.set_xticks(range(int(values["position"].max()) + 1))
-    axes[0].set_ylabel("kept by the target")
+        panel.set_xticks(range(int(values[values["run_id"].isin(lines["run_id"])]["position"].max()) + 1))
+    axes[0].set_ylabel("share accepted")
     notes = [
-        "Dashed: α^i, which would hold if acceptances were independent and alike. Points: the share of passes that "
-        "keep their first i tokens, with 95% intervals; drafts cut short by the end of the text count that far",
+        "Dashed: α^i, which holds if acceptances are independent and alike. Points: the share of passes whose first i "
+        "drafted tokens are accepted, with 95% intervals; a proposal cut short by the end of the text counts that far",
         *captions(chosen, "position"),
     ]
     return Drawn("position", POSITION, figure, values, notes)
@@ -61,10 +62,11 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
 
 
 def survival(record: RunRecord) -> list[Row]:
-    """For i = 1 ... gamma: the share of passes that keep their first i tokens.
+    """Return, for i = 1 ... gamma, the share of passes whose first i drafted tokens are accepted.
 
-    A draft may end before gamma (the text ends, or there is no room): such a pass says nothing of later positions, so
-    the share is a product of conditional shares, accepted over reached at each position (Kaplan and Meier).
+    A proposal may end before gamma (the text ends, or there is no room). Such a pass says nothing about later
+    positions, so the share is a product of conditional shares, accepted over reached at each position (Kaplan and
+    Meier).
     """
     gamma = record["summary"]["gamma"]
     assert gamma is not None, "a run whose gamma changed has no position that every pass had"
@@ -91,7 +93,7 @@ def survival(record: RunRecord) -> list[Row]:
 
 
 def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached. None reached is none kept."""
+    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached; 0 where none is reached."""
     pairs = totals.reshape(*totals.shape[:-1], -1, 2)
     shares = np.divide(pairs[..., 1], pairs[..., 0], out=np.zeros(pairs.shape[:-1]), where=pairs[..., 0] > 0)
     product: NDArray[np.float64] = np.prod(shares, axis=-1)
@@ -99,7 +101,7 @@ def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def beta(records: Records) -> Drawn:
-    """A histogram of beta for each draft; sampled runs, for at T = 0 it is 0 or 1."""
+    """Draw a histogram of beta for each draft, from sampled runs, since at T = 0 beta is 0 or 1."""
     frame = measured(records.frame)
     sampled = frame[frame["temperature"] > 0]
     chosen = _one_a_pair(sampled if not sampled.empty else frame)
@@ -128,14 +130,14 @@ def beta(records: Records) -> Drawn:
         ]  # fmt: skip
     axes[-1].set_xlabel(r"$\beta=\sum_x \min(p(x), q(x))$ at a position of the target's text")
     notes = [
-        "The share of positions by β, each panel to its own height; the upright is the mean, α",
+        "The share of positions by β; each panel has its own height. Vertical line: the mean, α",
         *captions(chosen, "beta"),
     ]
     return Drawn("beta", BETA, figure, pd.DataFrame(rows), notes)
 
 
 def _longest_drafts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair the record with the largest gamma; drafts without knowledge are left out."""
+    """Return the record of each pair with the largest gamma, without the uniform draft."""
     known = measured(frame)
     known = known[known["draft"] != "random"].sort_values(["gamma", "tokens"])
     best = known.drop_duplicates(PAIR, keep="last")

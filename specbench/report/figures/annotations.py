@@ -1,4 +1,4 @@
-"""Measured points as figures show them: marker, error bars, whose they are, and what to say where there is none."""
+"""How figures show measured points: place, marker, error bars, the pair's name, the source, and what is missing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,20 +13,33 @@ from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
-HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # so that a name is read where a curve crosses it
-NAME_WIDTH = 0.02  # of alpha, that a name set upright takes
+HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
+APART = 0.022  # of alpha, between the points of two pairs; a name set upright takes no more
+SIDE_BY_SIDE = f"Pairs whose α lie closer than {APART} are drawn side by side; the CSV has each α"
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
+
+
+def placed(measured: pd.DataFrame) -> pd.DataFrame:
+    """Add `place`, where a point stands on the axis of alpha: all points of a pair at one place, and the places far
+    enough apart that no point hides another."""
+    if measured.empty:
+        return measured.assign(place=[])
+    firsts = _first_of_each_pair(measured)
+    places = spread([float(alpha) for alpha in firsts["alpha"]], APART)
+    of_pair = dict(zip((_pair(row) for _, row in firsts.iterrows()), places, strict=True))
+    return measured.assign(place=[of_pair[_pair(row)] for _, row in measured.iterrows()])
 
 
 def error_bars(
     axes: Axes, point: "pd.Series[object]", columns: Columns, colour: str, among: pd.DataFrame, hollow: bool = False
 ) -> None:
-    """One point at (alpha, value) with a 95% bar; `columns` names value, low and high. No value, no point."""
+    """Draw one point of `among` at (`place`, value) with its 95% interval; `columns` names value, low and high. A point
+    without a value is left out."""
     value, low, high = (point[column] for column in columns)
     if pd.isna(value):
         return
-    x = float(point["alpha"])
+    x = float(point["place"])
     known = pd.notna(low) and pd.notna(high)
     style = MARKERS[_pairs(among).index(_pair(point)) % len(MARKERS)]
     axes.errorbar(
@@ -38,38 +51,32 @@ def error_bars(
 
 
 def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
-    """A faint upright at the alpha of each pair, with its name along it, in a band as wide as alpha's interval.
-
-    One band a pair, not a bar a point: all points of a pair share one alpha.
-    """
-    if measured.empty:
-        return
+    """Draw a faint vertical line through the points of each pair, with its name along it, and a band as wide as the
+    interval of its alpha, which all its points share."""
     top = axes.get_ylim()[1]
-    firsts = measured.drop_duplicates([*PAIR, *MACHINE])
-    places = spread([float(alpha) for alpha in firsts["alpha"]], NAME_WIDTH)
-    for (_, first), place in zip(firsts.iterrows(), places, strict=True):
+    for _, first in _first_of_each_pair(measured).iterrows():
         if pd.notna(first["alpha_low"]):
             axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
-        axes.axvline(first["alpha"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        axes.text(place, top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5, color=INK,
-            path_effects=HALO)  # fmt: skip
+        axes.axvline(first["place"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
+        axes.text(first["place"], top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5,
+            color=INK, path_effects=HALO)  # fmt: skip
 
 
 def pair_name(row: "pd.Series[object]") -> str:
-    """'t5-nano T=0'; the target too is named in the notes."""
+    """Name a pair by draft and temperature, 't5-nano, T=0'; the notes name the target too."""
     name = f"{row['draft']}, T={row['temperature']:g}" + (f", {row['where']}" if row.get("where") else "")
     return f"{name} (simulated)" if row["simulated"] else name
 
 
 def captions(measured: pd.DataFrame, name: str) -> list[str]:
-    """Where the points come from, or how to get some."""
+    """Return the records that the points come from, or the command that makes some."""
     if measured.empty:
         return [f"No record yet for these axes: run `{fill(name)}`, or `{fill_twin(name)}` on the models that ship"]
     return sources(measured)
 
 
 def sources(frame: pd.DataFrame) -> list[str]:
-    """One line a pair of models and machine, with its records."""
+    """Return a line for each pair of models and machine, with its records."""
     lines = []
     for (target, draft, task, hardware), group in frame.drop_duplicates("run_id").groupby(
         ["target", "draft", "task", "hardware"], dropna=False
@@ -82,8 +89,12 @@ def sources(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
+def _first_of_each_pair(measured: pd.DataFrame) -> pd.DataFrame:
+    return measured.drop_duplicates([*PAIR, *MACHINE]) if len(measured) else measured
+
+
 def _pair(row: "pd.Series[object]") -> tuple[object, ...]:
-    return tuple(row[key] for key in ("target", "draft", "task", "temperature"))
+    return tuple(str(row[key]) for key in (*PAIR, *MACHINE))
 
 
 def _pairs(frame: pd.DataFrame) -> list[tuple[object, ...]]:
@@ -91,7 +102,7 @@ def _pairs(frame: pd.DataFrame) -> list[tuple[object, ...]]:
 
 
 def nothing_yet(name: str, title: str) -> Drawn:
-    """An empty panel that says how to fill it."""
+    """Return an empty panel with the commands that fill it."""
     figure, (axes,) = panels(width=4.6, height=1.2)
     axes.set_axis_off()
     axes.text(
@@ -102,7 +113,7 @@ def nothing_yet(name: str, title: str) -> Drawn:
 
 
 def legend(axes: Axes, names: Sequence[tuple[str, str]], places: Sequence[float], mark: str = "■") -> None:
-    """Coloured squares with their names in one row above the panel, at `places` of its width."""
+    """Draw coloured squares with their names in one row above the panel, at `places` of its width."""
     for (text, colour), x in zip(names, places, strict=True):
         sign: dict[str, Any] = {
             "xycoords": "axes fraction",

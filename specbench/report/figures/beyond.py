@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.schema import Row
-from specbench.report.comparison import PLACE, fastest, rivals
+from specbench.report.comparison import PLACE, comparable, fastest
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.style import BLUE, INK, PAPER, VERMILLION, panels
@@ -16,11 +16,11 @@ TITLE = "Speedup of every draft and rule"
 WHERE = ["target", "task", *PLACE]  # what makes a panel, with the temperature
 MOST_BLOCKS = 6
 LINE, FRAME, NAMES, PANEL = 0.185, 0.55, 1.75, 2.75  # inches: a line, what stands about a panel, names, a panel
-ROOM = 0.6  # of the speeds' span, for what is written behind a mark
+ROOM = 0.75  # of the speeds' span, for what is written after a mark
 
 
 def beyond(records: Records) -> Drawn:
-    best = fastest(rivals(records))
+    best = fastest(comparable(records))
     drawn = best.dropna(subset=["speedup_measured"])
     if drawn.empty:
         return nothing_yet("beyond", TITLE)
@@ -33,10 +33,8 @@ def beyond(records: Records) -> Drawn:
     width = NAMES + PANEL * len(temperatures)
     height = sum(heights) + FRAME * len(blocks) + 0.1
     figure, axes = panels(len(temperatures), width=width, height=height, rows=len(blocks), heights=heights)
-    low, high = min(1.0, shown["speedup_low"].min()), max(1.0, shown["speedup_high"].max())
-    span = (low - 0.04 * (high - low), high + ROOM * (high - low))
     for index, block in enumerate(blocks):
-        order = _sorted(block)
+        order, span = _sorted(block), _span(block)
         row = axes[index * len(temperatures) :][: len(temperatures)]
         for panel, temperature in zip(row, temperatures, strict=True):
             points = block[block["temperature"] == temperature]
@@ -49,16 +47,22 @@ def beyond(records: Records) -> Drawn:
     return Drawn("beyond", TITLE, figure, shown[kept], [*_notes(best, found, shown), *captions(shown, "beyond")])
 
 
+def _span(block: pd.DataFrame) -> tuple[float, float]:
+    """The axis of a block's panels: its speeds and 1, with room for what is written after a mark."""
+    low, high = min(1.0, block["speedup_low"].min()), max(1.0, block["speedup_high"].max())
+    return low - 0.04 * (high - low), high + ROOM * (high - low)
+
+
 def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -> list[str]:
     prompts = " or ".join(f"{n:.0f}" for n in sorted(shown["prompts"].unique()))
     said = [
-        "Decoding time a token, target alone over speculative, with 95% interval; of the γ that were run the fastest, "
-        f"named behind the mark; {prompts} prompts a run",
-        "Hollow: lossy, the texts are not the target's own. A line without a mark was not run at that temperature",
+        "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ of those that "
+        f"were run, named after the mark; {prompts} prompts a run",
+        "Hollow: lossy, the texts are not the target's own. A draft without a mark was not run at that temperature",
     ]
     wrong = best[best["speedup_measured"].isna()]
     if not wrong.empty:
-        said.append(f"Without a speed, for texts differ by more than rounding: {', '.join(wrong['draft'])}")
+        said.append(f"Without a speed, since texts differ by more than rounding: {', '.join(wrong['draft'])}")
     if len(found) > MOST_BLOCKS:
         said.append(f"{len(found) - MOST_BLOCKS} more pairs of target and task are in the table alone")
     return said

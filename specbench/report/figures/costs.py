@@ -58,11 +58,11 @@ def cost(records: Records) -> Drawn:
     axes.set_xlim(0, axes.get_xlim()[1] * 1.08)
     shown = [part for part in PARTS if max(row[part] for row in rows) > 0.005]
     legend(axes, [(part, PARTS[part]) for part in shown], [0.13 * i for i in range(len(shown))])
-    legend(axes, [("tokens of a pass", INK)], [0.13 * len(shown)], mark="●")
+    legend(axes, [("tokens per pass", INK)], [0.13 * len(shown)], mark="●")
     notes = [
-        "Bars: mean time of a pass in mean steps of the target alone. Dots: tokens that a pass yields. A dot beyond "
-        "its bar is a gain; their ratio, at the right, is the measured speedup. Accept: judging the draft and drawing "
-        "the next token",
+        "Bars: mean time of a pass, in mean steps of the target alone. Dots: tokens per pass. A dot beyond its bar is "
+        "a gain; their ratio, on the right, is the measured speedup. Accept: accepting drafted tokens and drawing the "
+        "next token",
         *captions(chosen, "cost"),
     ]
     values = pd.DataFrame(rows)
@@ -70,7 +70,7 @@ def cost(records: Records) -> Drawn:
 
 
 def parts(record: RunRecord) -> Row:
-    """Mean time of a pass by part, in mean steps of the target alone; host is what none of the parts covers."""
+    """Return the mean time of a pass by part, in mean steps of the target alone; `host` is the rest of the pass."""
     alone = [prompt["baseline"] for prompt in record["prompts"]]
     step_s = sum(trace["decode_s"] for trace in alone) / sum(len(trace["tokens"]) for trace in alone)
     passes = passes_of(record)
@@ -88,7 +88,7 @@ def parts(record: RunRecord) -> Row:
 
 
 def _choose(frame: pd.DataFrame) -> pd.DataFrame:
-    """One temperature, greedy where there is one; the pairs with the most gammas."""
+    """Return the records of one temperature, greedy if there are any, of the pairs with the most gammas."""
     greedy = frame[frame["temperature"] == 0]
     frame = one_sample(greedy if not greedy.empty else frame)
     groups = [group.sort_values("gamma") for _, group in frame.groupby([*PAIR, *MACHINE], dropna=False)]

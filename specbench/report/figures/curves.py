@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from specbench import theory
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import TICKS, captions, error_bars, pair_lines
+from specbench.report.figures.annotations import SIDE_BY_SIDE, TICKS, captions, error_bars, pair_lines, placed
 from specbench.report.measured import outside, points
 from specbench.report.paper import paper
 from specbench.report.style import FAINT, GAMMA_COLOURS, INK, at_end, panels
 
 
 def figure2(records: Records) -> Drawn:
-    """Expected tokens of a target pass."""
+    """Draw Equation 1 over alpha for each gamma, with the tokens per pass of our records."""
     spec = paper()["figure2"]
     low, high = spec["alpha"]
     figure, (axes,) = panels(width=4.6, height=3.5)
@@ -29,30 +29,30 @@ def figure2(records: Records) -> Drawn:
         at_end(axes, high, values[-1], r"$\gamma=\infty$" if endless else rf"$\gamma={gamma}$", colour)
     axes.plot([low, high], [1, 1], color=FAINT, linestyle=(0, (4, 3)), linewidth=1)
     at_end(axes, high, 1, "baseline", FAINT)
-    measured = points(records, {int(g) for g in spec["gamma"] if not math.isinf(g)}, (low, high))
+    measured = placed(points(records, {int(g) for g in spec["gamma"] if not math.isinf(g)}, (low, high)))
     for _, point in measured.iterrows():
         error_bars(
             axes, point, ("tokens_per_pass", "tokens_low", "tokens_high"), GAMMA_COLOURS[point["gamma"]], measured
         )
-    axes.set(xlim=(low, high), ylim=spec["y"], xlabel=r"$\alpha$", ylabel="expected tokens of a target pass")
+    axes.set(xlim=(low, high), ylim=spec["y"], xlabel=r"$\alpha$", ylabel="expected tokens per target pass")
     axes.set_yticks(range(0, 11, 2))
     axes.set_xticks(TICKS)
     pair_lines(axes, measured)
     notes = [
-        "Curves: Equation 1. Points: tokens of a target pass in our records, at the α of each, with 95% intervals; a "
-        "pass that the end of the text cuts short counts as one, so short texts lie below"
+        "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; a pass that the end of "
+        "the text cuts short counts as a pass, so short texts lie below the curve"
     ]
     return Drawn(
         "figure2",
-        "Figure 2. Expected tokens of a target pass",
+        "Figure 2. Expected tokens per target pass",
         figure,
-        measured,
+        measured.drop(columns="place"),
         [*notes, *_rest(measured, records, (low, high), "figure2")],
     )
 
 
 def figure4(records: Records) -> Drawn:
-    """Speedup (solid) and operations (dotted) of a draft that costs nothing."""
+    """Draw speedup (solid) and operations (dotted) over alpha of a draft that costs nothing, with our records."""
     spec = paper()["figure4"]
     low, high = spec["alpha"]
     figure, (axes,) = panels(width=4.6, height=3.5)
@@ -64,7 +64,7 @@ def figure4(records: Records) -> Drawn:
         axes.plot(alphas, speed, color=colour)
         axes.plot(alphas, work, color=colour, linestyle=(0, (1, 1.6)), linewidth=1.4)
         at_end(axes, high, speed[-1], rf"$\gamma={gamma}$", colour)
-    measured = points(records, set(spec["gamma"]), (low, high))
+    measured = placed(points(records, set(spec["gamma"]), (low, high)))
     for _, point in measured.iterrows():
         colour = GAMMA_COLOURS[point["gamma"]]
         error_bars(axes, point, ("speedup_measured", "speedup_low", "speedup_high"), colour, measured)
@@ -75,14 +75,14 @@ def figure4(records: Records) -> Drawn:
     pair_lines(axes, measured)
     notes = [
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
-        "Filled points: our measured speedup, which pays for its draft and so lies below; hollow: operations "
-        "counted in the run",
+        "Filled points: measured speedup, which includes the cost of the draft and so lies below the curve. Hollow "
+        "points: operations counted in the run",
     ]
     return Drawn(
         "figure4",
         "Figure 4. Speedup and operations",
         figure,
-        measured,
+        measured.drop(columns="place"),
         [*notes, *_rest(measured, records, (low, high), "figure4")],
     )
 
@@ -94,4 +94,5 @@ def _name_the_two_kinds(axes: Axes) -> None:
 
 def _rest(measured: pd.DataFrame, records: Records, alphas: tuple[float, float], name: str) -> list[str]:
     off = outside(records, alphas)
-    return [*captions(measured, name), *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]
+    close = [SIDE_BY_SIDE] if len(measured) and (measured["place"] != measured["alpha"]).any() else []
+    return [*close, *captions(measured, name), *([f"Outside the paper's axes: {'; '.join(off)}"] if off else [])]

@@ -6,7 +6,7 @@ import pandas as pd
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import TICKS, captions, pair_lines
+from specbench.report.figures.annotations import SIDE_BY_SIDE, TICKS, captions, pair_lines, placed
 from specbench.report.measured import neural
 from specbench.report.paper import paper
 from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, at_end, panels, spread
@@ -21,7 +21,7 @@ def figure3(records: Records) -> Drawn:
         values = [theory.optimal_gamma(float(a), c) for a in alphas]
         axes.plot(alphas, values, color=colour, drawstyle="steps-mid")
         at_end(axes, high, theory.optimal_gamma(spec["at_alpha"], c), rf"$c={c:g}$", colour)
-    best = _fastest(records.frame, (low, high))
+    best = placed(_fastest(records.frame, (low, high)))
     ends = [float(theory.optimal_gamma(high, c)) for c in best["c"]] if len(best) else []
     for index, ((_, point), end) in enumerate(zip(best.iterrows(), spread(ends, 1.1), strict=True)):
         # Theory at the c of this pair, so that the point has a curve to lie on.
@@ -30,7 +30,7 @@ def figure3(records: Records) -> Drawn:
         at_end(axes, high, end, rf"$c={point['c']:.2f}$, ours", FAINT)
         low_bar, high_bar = point["gamma"] - point["gamma_low"], point["gamma_high"] - point["gamma"]
         axes.errorbar(
-            [point["alpha"]], [point["gamma"]], yerr=[[low_bar], [high_bar]], fmt=MARKERS[index % len(MARKERS)],
+            [point["place"]], [point["gamma"]], yerr=[[low_bar], [high_bar]], fmt=MARKERS[index % len(MARKERS)],
             color=INK, markerfacecolor=PAPER if point["simulated"] else INK, markersize=4.5, elinewidth=0.8, zorder=5,
         )  # fmt: skip
     axes.set(xlim=(low, high), ylim=(0, 25), xlabel=r"$\alpha$", ylabel=r"optimal $\gamma$")
@@ -38,11 +38,12 @@ def figure3(records: Records) -> Drawn:
     pair_lines(axes, best)
     notes = [
         "Curves: the γ that maximises Theorem 3.8",
-        "Points: the γ that was fastest of those we ran, its bar over those whose speedup is not told apart from it; "
-        "dashed, the theory at that pair's own c",
+        "Points: the fastest γ of those we ran; its bar covers the γ whose speedup cannot be told from it. Dashed: the "
+        "theory at that pair's own c",
+        *([SIDE_BY_SIDE] if (best["place"] != best.get("alpha", best["place"])).any() else []),
         *captions(best, "figure3"),
     ]
-    return Drawn("figure3", "Figure 3. The best γ", figure, best, notes)
+    return Drawn("figure3", "Figure 3. The best γ", figure, best.drop(columns="place"), notes)
 
 
 def _fastest(frame: pd.DataFrame, alphas: tuple[float, float]) -> pd.DataFrame:

@@ -11,13 +11,13 @@ from specbench.records.schema import RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, sources
 from specbench.report.measured import neural
-from specbench.report.passes import Line, count, lines, pick
+from specbench.report.passes import Line, count, lines, typical_prompt
 from specbench.report.style import BLUE, FAINT, GREEN, INK, PALE_BLUE, PALE_GREEN, PALE_RED, VERMILLION, WIDE, panels
 
 SIZE = 7.6  # points
 STEP = SIZE * 0.602 / 72  # inches a character of DejaVu Sans Mono takes
 LOOKS = {"accepted": (PALE_GREEN, GREEN), "rejected": (PALE_RED, VERMILLION), "target": (PALE_BLUE, BLUE)}
-WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "put in by the target"}
+WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "from the target"}
 
 
 def figure1(records: Records) -> Drawn:
@@ -29,7 +29,7 @@ def figure1(records: Records) -> Drawn:
 
 def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = None, name: str = "figure1") -> Drawn:
     """Prompt `number` (from 0) of a record, or one that shows well."""
-    index = pick(record) if number is None else number
+    index = typical_prompt(record) if number is None else number
     prompt = record["prompts"][index]
     rows = lines(record, prompt)
     height = (len(rows) + 2.4) * 0.185
@@ -54,7 +54,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     gamma = summary["gamma"] or summary.get("gamma_requested")
     notes = [
         f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪ ends the text",
-        "Each line is one run of the target; what was drafted behind a rejection is not shown",
+        "Each line is one run of the target; tokens drafted after a rejection are not shown",
         *(
             captions(row, "figure1")
             if row is not None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench.records.frame import Records
-from specbench.report.names import picked
+from specbench.report.names import selected
 from specbench.report.table import Table
 from specbench.report.tables.acceptance import table3
 from specbench.report.tables.beyond import beyond
@@ -23,4 +23,4 @@ TABLES: dict[str, Callable[[Records], Table]] = {
 
 def build(names: Sequence[str], records: Records) -> list[Table]:
     """The named tables, all of them where none is named."""
-    return [make(records) for make in picked(names, TABLES, "table")]
+    return [make(records) for make in selected(names, TABLES, "table")]

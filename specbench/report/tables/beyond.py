@@ -12,7 +12,7 @@ from specbench.quality import quality_difference
 from specbench.records.choice import remark
 from specbench.records.frame import METRICS, Records
 from specbench.records.schema import Row
-from specbench.report.comparison import ENTRY, among, fastest, planned, rivals
+from specbench.report.comparison import ENTRY, among, comparable, fastest, planned
 from specbench.report.paper import experiment, fill
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
@@ -29,7 +29,7 @@ TITLE = "Beyond the paper. Every draft and every rule"
 
 
 def beyond(records: Records) -> Table:
-    frame = rivals(records)
+    frame = comparable(records)
     plan = planned()
     entries = {tuple(row[key] for key in ENTRY) for row in plan}
     own = [tuple(row) not in entries for row in frame[ENTRY].itertuples(index=False)]
