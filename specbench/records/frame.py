@@ -124,7 +124,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """With all columns that tables read, filled where records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     for column in ("simulated", "lossy", "disturbed"):
-        frame[column] = [said is True for said in frame[column]]
+        frame[column] = pd.Series([said is True for said in frame[column]], index=frame.index, dtype=bool)
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     frame["prediction"] = frame["prediction"].fillna("Eq. 1").where(frame["gamma"].notna())  # older: always from one α
