@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from specbench.acceptance import Verification, accept_exact, target_rows, verify
-from specbench.drafts import Draft, start_beside
+from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
+from specbench.drafts import Draft, ProposesTrees, start_beside
 from specbench.gamma import Constant, Gamma
-from specbench.models import Model, Prompt, up_to_end
+from specbench.models import Model, Prompt, Session, up_to_end
 from specbench.sampling import Sampling, draw_next
+from specbench.trees import ROOT
 
 NOTHING_DRAFTED = Constant(0)
 
@@ -49,6 +51,8 @@ class Pass:
     accept_s: float
     tokens: list[int] = field(default_factory=list)  # as drafted, the rejected ones too
     draft_operations: float | None = None
+    parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
+    path: list[int] | None = None  # of a tree: the accepted tokens, by index
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec,
         drafted = proposal.tokens
         drafted_at = target.now()
 
-        logits_LV = session.extend(tokens[session.length :] + drafted)
+        unread = tokens[session.length :]
+        logits_LV = _read(session, unread, proposal)
         rows = target_rows(logits_LV, len(drafted), verification, target.vocabulary_size)
         verified_at = target.now()
 
@@ -111,14 +116,20 @@ def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec,
         gamma.learn(len(drafted), len(path))
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted
-        # The newest token has not been read yet; all after it was rejected.
+        # The newest token has not been read yet; all after it was rejected, and all beside it.
+        if proposal.parents is not None:
+            kept = path[: len(emitted) - 1]
+            session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
+            assert isinstance(drafting, ProposesTrees)
+            drafting.select(kept)
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = target.now()
         times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
         # What was drafted after an end of sequence was never part of the text.
         accepted = min(len(path), len(emitted))
-        passes.append((len(drafted), accepted, len(emitted), *times, drafted, proposal.operations))
+        tree = () if proposal.parents is None else (list(proposal.parents), list(path))
+        passes.append((len(drafted), accepted, len(emitted), *times, drafted, proposal.operations, *tree))
         before = now
         if tokens[-1] in target.eos_ids:
             break
@@ -129,3 +140,13 @@ def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec,
         passes=[Pass(*values) for values in passes],
         draft_start_s=started - target_started,
     )
+
+
+def _read(session: Session, unread: list[int], proposal: Proposal) -> Tensor:
+    """The target's logits for all that it has not read, in one run: the end of the text, then what is proposed. In
+    front of a tree the end of the text is read as a part of it, a stem that every path goes through."""
+    if proposal.parents is None:
+        return session.extend(unread + proposal.tokens)
+    stem = len(unread)
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
+    return session.extend(unread + proposal.tokens, parents)

@@ -4,7 +4,7 @@ A rule is a function of (p, q, drafted, generator) that returns which drafted to
 follows them. It knows nothing of models, caches or text.
 """
 
-from specbench.acceptance.base import RESIDUAL_EPSILON, AcceptanceRule, Proposal, TokenRule, Verdict, residual
+from specbench.acceptance.base import RESIDUAL_EPSILON, AcceptanceRule, Children, Proposal, TokenRule, Verdict, residual
 from specbench.acceptance.block import accept_block
 from specbench.acceptance.chance import accept_by_chance
 from specbench.acceptance.exact import accept_exact
@@ -16,6 +16,7 @@ __all__ = [
     "LOSSLESS",
     "RESIDUAL_EPSILON",
     "AcceptanceRule",
+    "Children",
     "Proposal",
     "TokenRule",
     "Typical",

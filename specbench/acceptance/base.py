@@ -5,7 +5,7 @@ Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V to
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +16,28 @@ from specbench.sampling import draw, one_hot
 RESIDUAL_EPSILON = 1e-9
 
 
+# How the children of one node of a tree were chosen: not drawn at all (the likeliest tokens, continuations found in a
+# text), as independent draws from q, or as distinct draws from q.
+Children = Literal["fixed", "replaced", "distinct"]
+
+
 class Proposal(NamedTuple):
     """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
 
     A draft may return fewer tokens than it was asked for, or none. Without `q_GV` each token was certain: it had all
     the mass, as at T = 0 or where a text is copied. `operations` counts the arithmetic operations that drafting took
     where they depend on what was drawn (`drafts.cascade`); None: the draft's `operations` a token.
+
+    With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
+    for the text's last token; siblings come in the order drawn. Row i of `q_GV` is then what the parent of token i
+    draws its first child from, and `children` says how its children were chosen.
     """
 
     tokens: list[int]
     q_GV: Tensor | None = None
     operations: float | None = None
+    parents: Sequence[int] | None = None
+    children: Children = "fixed"
 
     def q(self, like_GV: Tensor) -> Tensor:
         """q [G, V], of the width and on the device of `like_GV`."""

@@ -14,12 +14,28 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from specbench.acceptance.base import AcceptanceRule, Proposal, TokenRule, Verdict
+from specbench.acceptance.base import AcceptanceRule, Children, Proposal, TokenRule, Verdict
 from specbench.acceptance.block import accept_block
 from specbench.acceptance.exact import accept_exact
+from specbench.acceptance.tree import (
+    Tree,
+    TreeRule,
+    Uniforms,
+    accept_fixed,
+    accept_traversal,
+    accept_with_replacement,
+    accept_without_replacement,
+)
 from specbench.sampling import Sampling, most_likely, standardise
+from specbench.trees import ROOT
 
 LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
+# Algorithm 1 on trees, by how the children of a node were chosen: multi-round speculative sampling.
+ROUNDS: dict[Children, TreeRule] = {
+    "fixed": accept_fixed,
+    "replaced": accept_with_replacement,
+    "distinct": accept_without_replacement,
+}
 Rows = Tensor | list[int]  # p [G + 1, V], or the tokens [G + 1] that have all of it
 
 
@@ -55,9 +71,39 @@ def target_rows(logits_LV: Tensor, drafted: int, verification: Verification, voc
 
 def verify(rows: Rows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
     """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`."""
+    if proposal.parents is not None:
+        return _verify_tree(rows, proposal, proposal.parents, verification, generator)
     if isinstance(rows, Tensor):
         return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
     return _by_argmax(rows, proposal.tokens)
+
+
+def _verify_tree(
+    rows: Rows, proposal: Proposal, parents: Sequence[int], verification: Verification, generator: torch.Generator
+) -> Verdict:
+    """Of a tree; a tree that is a chain has the verdict of the chain, on the same random numbers."""
+    tree = Tree(proposal.tokens, parents)
+    if not isinstance(rows, Tensor):
+        return _tree_by_argmax(rows, tree)
+    chance = Uniforms(len(tree.tokens), generator, rows.device)
+    if verification.rule is accept_block:
+        # A token that was not drawn is a draw from a row of its own, with all mass on it.
+        replaced = proposal.children != "distinct"
+        return accept_traversal(rows, proposal.q(rows), tree, chance, replaced)
+    if verification.rule is not accept_exact:
+        raise ValueError("no rule for trees")
+    return ROUNDS[proposal.children](rows, rows[1:] if proposal.q_GV is None else proposal.q_GV, tree, chance)
+
+
+def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:
+    """As `_by_argmax`, from the root to a child that is the argmax as long as there is one."""
+    path: list[int] = []
+    node = ROOT
+    for child, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        if parent == node and token == best_N[node + 1]:
+            path.append(child)
+            node = child
+    return Verdict(path, best_N[node + 1])
 
 
 def _by_argmax(best_G: Sequence[int], drafted_G: Sequence[int]) -> Verdict:

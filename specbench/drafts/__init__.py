@@ -5,7 +5,7 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTarget, ScoresAhead, start_beside
+from specbench.drafts.base import Draft, DraftSession, ProposesTrees, ReadsTarget, ReadsTrees, ScoresAhead, start_beside
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
@@ -13,6 +13,7 @@ from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.retrieval import RetrievalDraft
+from specbench.drafts.tree import TreeDraft
 from specbench.drafts.uniform import UniformDraft
 
 __all__ = [
@@ -25,9 +26,12 @@ __all__ = [
     "ModelDraft",
     "NgramDraft",
     "Proposal",
+    "ProposesTrees",
     "ReadsTarget",
+    "ReadsTrees",
     "RetrievalDraft",
     "ScoresAhead",
+    "TreeDraft",
     "UniformDraft",
     "start_beside",
 ]

@@ -46,6 +46,33 @@ class ScoresAhead(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsTrees(DraftSession, Protocol):
+    """A draft session that knows what may follow each node of a tree, so that a tree of its tokens can be grown."""
+
+    def after_text(self, tokens: Sequence[int]) -> Tensor:
+        """Logits [1, V] of what follows `tokens`, before any sampling setting."""
+        ...
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Logits [L, V] of what follows each of L more nodes of a tree that follows the text. Nodes are numbered as
+        they are read, from 0; `parents` are such numbers, or -1 for the end of the text."""
+        ...
+
+    def select(self, path: Sequence[int]) -> None:
+        """The nodes of `path` are part of the text now, and the rest of the tree is forgotten."""
+        ...
+
+
+@runtime_checkable
+class ProposesTrees(DraftSession, Protocol):
+    """A draft session whose proposals are trees."""
+
+    def select(self, path: Sequence[int]) -> None:
+        """The nodes of the last proposal at the indices `path` are part of the text now. `rollback` follows."""
+        ...
+
+
 class Draft(Protocol):
     """Something that proposes, ready to start on prompts."""
 

@@ -71,6 +71,15 @@ class ModelDraftSession:
             row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)
         return float(row_1V[0, token]) < (self.confidence or 0.0)
 
+    def after_text(self, tokens: Sequence[int]) -> Tensor:
+        return self.session.extend(tokens[self.session.length :])[-1:]
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+        return self.session.extend(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self.session.select(path)
+
     def rollback(self, length: int) -> None:
         self.session.rollback(length)
 

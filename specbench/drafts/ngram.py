@@ -24,6 +24,7 @@ from specbench.sampling import Sampling, draw, one_hot, standardise
 
 ROWS_KEPT_BYTES = 256 * 2**20  # standardised rows kept between steps
 MOST_TOKENS_KEPT = 500_000  # at T = 0
+BEFORE_SAMPLING = Sampling(temperature=1.0)
 
 
 class NgramDraft:
@@ -124,6 +125,8 @@ class NgramSession:
     def __init__(self, draft: NgramDraft, sampling: Sampling) -> None:
         self.draft = draft
         self.sampling = sampling
+        self._text: list[int] = []  # the last tokens, while a tree is grown
+        self._paths: list[list[int]] = []  # the tokens that lead to each node
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         before = list(tokens[-self.draft.order :])
@@ -135,6 +138,19 @@ class NgramSession:
                 rows.append(row_1V)
             before.append(token)
         return Proposal(before[first:], torch.cat(rows) if rows else None)
+
+    def after_text(self, tokens: Sequence[int]) -> Tensor:
+        self._text, self._paths = list(tokens[-self.draft.order :]), []
+        return self.draft.row(self._text, BEFORE_SAMPLING).log()
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+        first = len(self._paths)
+        for token, parent in zip(tokens, parents, strict=True):
+            self._paths.append([*(self._text if parent < 0 else self._paths[parent]), token])
+        return torch.cat([self.draft.row(path, BEFORE_SAMPLING).log() for path in self._paths[first:]])
+
+    def select(self, path: Sequence[int]) -> None:
+        """It remembers nothing."""
 
     def rollback(self, length: int) -> None:
         """It remembers nothing."""

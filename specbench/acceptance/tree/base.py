@@ -18,8 +18,7 @@ from torch import Tensor
 
 from specbench.acceptance.base import Verdict
 from specbench.sampling import draw
-
-ROOT = -1
+from specbench.trees import ROOT
 
 
 @dataclass(frozen=True)

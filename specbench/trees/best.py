@@ -1,0 +1,64 @@
+"""The best tree for an acceptance by rank: Sequoia's dynamic programme (Chen et al. 2024, "Sequoia", section 3.1), with
+a bound on the depth; and the greedy order that EAGLE-2 keeps nodes in (Li et al. 2024, "EAGLE-2").
+
+With an acceptance that falls with the rank both give the same expected tokens; a measured one need not fall.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specbench.trees.shape import ROOT, Shape
+
+
+def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None) -> Shape:
+    """The tree of `size` nodes with its root and at most `depth` levels below it that has the most expected tokens; a
+    smaller one where no tree of that depth has as many. Children are at most `len(acceptance)`.
+
+    value[d][n] = 1 + the best sum over children of the subtree of a node, of n nodes and d levels below it. With b
+    children: T[n, b] = max over m of T[n - m, b - 1] + P[b] value[d - 1][m], T[1, 0] = 1.
+    """
+    levels = size - 1 if depth is None else min(depth, size - 1)
+    numbers = np.arange(size + 1)
+    value = np.where(numbers == 1, 1.0, -np.inf)  # of a leaf
+    tables: list[tuple[np.ndarray, np.ndarray]] = []  # (choice of m, best number of children) of each depth
+    for _ in range(levels):
+        with_children = [np.where(numbers == 1, 1.0, -np.inf)]
+        taken = np.zeros((len(acceptance) + 1, size + 1), np.int64)
+        for rank, accepted in enumerate(acceptance, 1):
+            before, here = with_children[-1], np.full(size + 1, -np.inf)
+            for nodes in range(2, size + 1):
+                sums = before[nodes - 1 : 0 : -1] + accepted * value[1:nodes]
+                taken[rank, nodes] = int(sums.argmax()) + 1
+                here[nodes] = sums[taken[rank, nodes] - 1]
+            with_children.append(here)
+        stacked = np.stack(with_children)
+        tables.append((taken, stacked.argmax(0)))
+        value = stacked.max(0)
+    largest = int(np.flatnonzero(np.isfinite(value))[-1])
+    return _in_levels(tables, largest)
+
+
+def _in_levels(tables: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> Shape:
+    """The shape that the tables chose, level by level."""
+    parents: list[int] = []
+    level = [(ROOT, size)]
+    for taken, children in reversed(tables):
+        below: list[tuple[int, int]] = []
+        for node, nodes in level:
+            sizes: list[int] = []
+            for rank in range(int(children[nodes]), 0, -1):
+                sizes.append(int(taken[rank, nodes]))
+                nodes -= sizes[-1]
+            for child in reversed(sizes):
+                below.append((len(parents), child))
+                parents.append(node)
+        level = below
+    return Shape(tuple(parents))
+
+
+def best_first(values: Sequence[float], depths: Sequence[int], most: int) -> list[int]:
+    """The `most` nodes of the highest value, of equals the shallower, in their own order. Where no node has a higher
+    value than its parent, as with products of confidences, the parent of each is among them."""
+    order = sorted(range(len(values)), key=lambda node: (-values[node], depths[node], node))
+    return sorted(order[:most])

@@ -1,0 +1,98 @@
+"""A tree's shape: the parent of each node, level by level, siblings by rank.
+
+Ranks are counted from 0: the child of rank k is the k-th that is tried. `acceptance[k]` (P) is the probability that, of
+a node's children, the one of rank k is accepted. Sizes count the root, the last token of the text, which the target
+reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens costs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`parents[i]` is ROOT or an earlier node; nodes come level by level, siblings by rank."""
+
+    parents: tuple[int, ...]
+
+    @classmethod
+    def chain(cls, tokens: int) -> "Shape":
+        return cls(tuple(range(ROOT, tokens - 1)))
+
+    @classmethod
+    def of_widths(cls, widths: Sequence[int]) -> "Shape":
+        """Each node of depth d has `widths[d]` children."""
+        parents: list[int] = []
+        level = [ROOT]
+        for width in widths:
+            began = len(parents)
+            parents += [parent for parent in level for _ in range(width)]
+            level = list(range(began, len(parents)))
+        return cls(tuple(parents))
+
+    @property
+    def size(self) -> int:
+        """Nodes with the root."""
+        return len(self.parents) + 1
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """1 for the root's children."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(1 if parent == ROOT else found[parent] + 1)
+        return found
+
+    @property
+    def depth(self) -> int:
+        return max(self.depths, default=0)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        seen: dict[int, int] = {}
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(seen.get(parent, 0))
+            seen[parent] = found[-1] + 1
+        return found
+
+    @cached_property
+    def children(self) -> list[int]:
+        """How many children the root has, then each node."""
+        found = [0] * self.size
+        for parent in self.parents:
+            found[parent + 1] += 1
+        return found
+
+    @property
+    def most_children(self) -> int:
+        return max(self.children)
+
+    def cut(self, size: int) -> "Shape":
+        """The `size` nodes (with the root) of the least depth plus ranks on the path from the root; of
+        equals the shallower."""
+        sums: list[int] = []
+        for node, parent in enumerate(self.parents):
+            sums.append(self.ranks[node] + (0 if parent == ROOT else sums[parent]))
+        order = sorted(
+            range(len(self.parents)), key=lambda node: (sums[node] + self.depths[node], self.depths[node], node)
+        )
+        return self.only(order[: size - 1])
+
+    def only(self, nodes: Sequence[int]) -> "Shape":
+        """The tree of these nodes, which has the parent of each."""
+        number = {ROOT: ROOT} | {node: place for place, node in enumerate(sorted(nodes))}
+        return Shape(tuple(number[self.parents[node]] for node in sorted(nodes)))
+
+
+def expected_tokens(shape: Shape, acceptance: Sequence[float]) -> float:
+    """Tokens of a pass, the bonus token included: the sum over all nodes of the product of the acceptance of the ranks
+    on the path to it (Chen et al. 2024, "Sequoia", Proposition 3.4). Ranks past the end of `acceptance` count as 0."""
+    products: list[float] = []
+    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
+        above = 1.0 if parent == ROOT else products[parent]
+        products.append(above * (acceptance[rank] if rank < len(acceptance) else 0.0))
+    return 1.0 + sum(products)
