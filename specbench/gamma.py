@@ -141,9 +141,11 @@ class GammaChoice:
 
     requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
     gamma: the constant number; None where it changes from pass to pass.
-    most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence.
+    most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence; or
+        the most levels of its trees.
     alpha, prices: what `Adaptive` starts from.
     probe: a row for each gamma that was tried, best first; None without a probe.
+    acceptance: by rank of the child, what the shape of a tree was made from.
     """
 
     requested: int | str
@@ -152,6 +154,7 @@ class GammaChoice:
     alpha: float | None = None
     prices: Mapping[int, float] | None = None
     probe: list[Row] | None = None
+    acceptance: list[float] | None = None
 
     @property
     def policy(self) -> Gamma:
@@ -173,6 +176,8 @@ class GammaChoice:
             values["prices"] = {str(gamma): price for gamma, price in self.prices.items()}
         if self.probe is not None:
             values["probe"] = self.probe
+        if self.acceptance is not None:
+            values["acceptance"] = self.acceptance
         return values
 
     @classmethod
@@ -180,5 +185,5 @@ class GammaChoice:
         prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
         return cls(
             values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,
-            values.get("probe"),
+            values.get("probe"), values.get("acceptance"),
         )  # fmt: skip

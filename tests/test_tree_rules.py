@@ -25,8 +25,8 @@ from specbench.acceptance.tree import (
     accept_without_replacement,
     optimal_acceptance,
 )
-from specbench.acceptance.tree.base import ROOT
 from specbench.acceptance.tree.rounds import WithoutReplacement, WithReplacement, acceptance_by_rank, scale, without
+from specbench.trees import ROOT
 
 DOUBLE = torch.float64
 P, Q = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=DOUBLE), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=DOUBLE)

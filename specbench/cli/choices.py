@@ -18,7 +18,7 @@ from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 
-GROUPS = ("target", "draft", "task", "accept", "recipe", "experiment")
+GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
 # What a choice needs, the least first.
 NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
 NEEDS = (NOW, DOWNLOAD, TRAIN, INSTALL, KEYS)
@@ -63,7 +63,7 @@ def _search(own: Path | None) -> Iterator[list[str]]:
 
 def _choice(group: str, file: Path, search: Sequence[str]) -> Choice:
     name, comment = file.stem, _comment(file)
-    if group == "accept":
+    if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
         content = yaml.safe_load(file.read_text(encoding="utf-8"))

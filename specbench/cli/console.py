@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specbench.measure.theorems import BY_POSITION
+from specbench.measure.theorems import BY_POSITION, BY_RANK
 from specbench.stats import FEW_PROMPTS
 from specbench.theory import expected_tokens
 
@@ -68,7 +68,7 @@ class Screen:
         threads = result.record["environment"]["threads"]
         console.print(
             f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
-            f"T={summary['temperature']:g}, γ={_gamma(summary)}, {_rule(summary)}{summary['prompts']} prompts, "
+            f"T={summary['temperature']:g}, {_gamma(summary)}, {_rule(summary)}{summary['prompts']} prompts, "
             f"{summary['tokens']} tokens, {summary['dtype']} on {summary['device']}"
             + (f" ({threads} threads)" if summary["device"] == "cpu" else "")
         )
@@ -86,9 +86,11 @@ class Screen:
 
 
 def _gamma(s: dict[str, Any]) -> str:
+    if s.get("tree"):
+        return f"tree {s['tree']} ({s['nodes_per_pass']:.1f} nodes, {s['depth_per_pass']:.1f} levels a pass)"
     if s["gamma"] is None:
-        return f"{s.get('gamma_requested')} ({s['drafted_per_pass']:.1f} a pass)"
-    return str(s["gamma"]) + (" (auto)" if s.get("gamma_requested") == "auto" else "")
+        return f"γ={s.get('gamma_requested')} ({s['drafted_per_pass']:.1f} a pass)"
+    return f"γ={s['gamma']}" + (" (auto)" if s.get("gamma_requested") == "auto" else "")
 
 
 def _rule(s: dict[str, Any]) -> str:
@@ -101,18 +103,29 @@ def _predicted_tokens(s: dict[str, Any]) -> str:
     predicted = s["tokens_per_pass_predicted"]
     if predicted is None:
         return "γ follows the text; Eq. 1 has one γ"
+    if s["prediction"] == BY_RANK:
+        return f"predicted from the acceptance by rank: {predicted:.2f}"
     if s["prediction"] == BY_POSITION:
         bound = expected_tokens(s.get("alpha_rule", s["alpha"]), s["gamma"])
         return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
     return f"Eq. 1 predicts {predicted:.2f}"
 
 
+def _by_rank(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+    if not s.get("acceptance_by_rank"):
+        return []
+    first = " ".join(f"{share:.3f}" for share in s["acceptance_by_rank"][:4])
+    return [("acceptance by rank", first, "of a node's children: how often the first, second, ... is accepted")]
+
+
 def _theorem(s: dict[str, Any], number: str) -> str:
+    if s["prediction"] == BY_RANK:
+        return f"Theorem {number} with the tree's tokens and drafting"
     return f"Theorem {number}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
 
 
 def _calibration(s: dict[str, Any]) -> str:
-    if s["prediction"] == BY_POSITION:
+    if s["prediction"] in (BY_POSITION, BY_RANK):
         return "predicted tokens per pass over what these passes cost"
     return "Theorem 3.8 with v + overhead for its 1"
 
@@ -123,6 +136,7 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
         *_under_rule(s),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
+        *_by_rank(s),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         ("verify cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),

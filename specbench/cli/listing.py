@@ -8,7 +8,7 @@ from specbench.cli.choices import GROUPS, KEYS, MEANINGS, Choice, choices
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
 
-USUAL = ("target", "draft", "task", "accept")  # without a group
+USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
 
 def main(argv: list[str]) -> int:

@@ -26,7 +26,7 @@ SHOWN = {
     "--cfg": ("job", "hydra", "all"),
     "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
 }
-GROUPS = ("target", "draft", "task", "accept", "experiment", "recipe")  # picked by name
+GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.ranges import MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
+from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-RULES = ("exact", "lenient", "typical", "block")
+RULES = ("exact", "lenient", "typical", "block", "traversal")
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 METRICS = ("bleu", "rouge")
@@ -18,7 +19,7 @@ ENGINES = ("auto", "eager", "static", "cudagraph", "compile")
 
 def check(config: RunConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
-    fits = config.gamma in GAMMAS if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
+    fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
     require(config.max_new_tokens >= 1, "max_new_tokens", config.max_new_tokens, "at least 1")
     require(config.limit is None or config.limit >= 1, "limit", config.limit, "at least 1, or null for all")
@@ -59,6 +60,7 @@ def check(config: RunConfig) -> None:
         raise UserError(
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
         )
+    check_tree(config)
     _check_task(config.task)
 
 

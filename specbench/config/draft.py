@@ -17,6 +17,7 @@ class DraftConfig(NamedConfig):
     falls: it agrees less the further ahead it drafts, since a whole proposal comes from one place, so that one alpha
         does not describe it.
     paper: the paper measures such drafts.
+    grows_trees: trees of its tokens can be grown (`drafts.tree`).
     """
 
     kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
@@ -25,6 +26,7 @@ class DraftConfig(NamedConfig):
     inside: ClassVar[bool] = False
     falls: ClassVar[bool] = False
     paper: ClassVar[bool] = False
+    grows_trees: ClassVar[bool] = False
 
     def label(self) -> str:
         """What tables call the draft."""

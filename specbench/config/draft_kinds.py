@@ -34,6 +34,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
 
     kind: str = "model"
     confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
+    grows_trees: ClassVar[bool] = True
     paper: ClassVar[bool] = True
 
     def label(self) -> str:
@@ -73,6 +74,7 @@ class UnigramConfig(TextDraftConfig):
     """Add-one counts of tokens."""
 
     kind: str = "unigram"
+    grows_trees: ClassVar[bool] = True
     paper: ClassVar[bool] = True
 
     def longest(self) -> int:
@@ -84,6 +86,7 @@ class DiscountedConfig(TextDraftConfig):
     """N-gram counts with absolute discounting."""
 
     discount: float = key(0.75, "absolute discount that feeds the backoff")
+    grows_trees: ClassVar[bool] = True
 
     def longest(self) -> int:
         """Tokens of the longest n-gram."""

@@ -12,6 +12,7 @@ from specbench.config.draft import DraftConfig
 from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import fresh, key
 from specbench.config.model import ModelConfig
+from specbench.config.tree import TreeConfig
 
 
 @dataclass
@@ -57,7 +58,7 @@ class SamplingConfig:
 class AcceptConfig:
     """Which drafted tokens are accepted."""
 
-    rule: str = key("exact", "exact | block (lossless), lenient | typical (lossy)")
+    rule: str = key("exact", "exact | block | traversal (lossless), lenient | typical (lossy)")
     lenience: float | None = key(None, "lenient: l of A.5")
     epsilon: float | None = key(None, "typical: the highest bar that a token's p must pass")
     delta: float | None = key(None, "typical: the bar is delta exp(-entropy) below that")
@@ -81,6 +82,7 @@ class RunConfig:
     task: TaskConfig = fresh(TaskConfig, "what to decode")
     sampling: SamplingConfig = fresh(SamplingConfig, "how tokens are sampled")
     accept: AcceptConfig = fresh(AcceptConfig, "which drafted tokens are accepted")
+    tree: TreeConfig = fresh(TreeConfig, "several continuations verified in one pass")
     simulate: SimulateConfig = fresh(SimulateConfig, "timing without checkpoints")
     gamma: int | str = key(
         7,

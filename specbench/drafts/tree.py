@@ -94,7 +94,7 @@ class TreeDraftSession:
             logits_LV = self._read_level(tree, [node for node, _ in level])
         self._read = tree.read
         q_NV = None if self.children == "fixed" else torch.stack(rows)[tree.rows]
-        return Proposal(tree.tokens, q_NV, parents=tree.parents, children=self.children)
+        return Proposal(tree.tokens, q_NV, self._operations(tree), tree.parents, self.children)
 
     def _by_confidence(self, plan: ByConfidence, tokens: Sequence[int], depth: int) -> Proposal:
         tree, depth = _Tree(), min(depth, plan.depth)
@@ -119,7 +119,7 @@ class TreeDraftSession:
         number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
         self._read = {number[node]: read for node, read in tree.read.items() if node in number}
         parents = [number[tree.parents[node]] for node in kept]
-        return Proposal([tree.tokens[node] for node in kept], parents=parents)
+        return Proposal([tree.tokens[node] for node in kept], None, self._operations(tree), parents)
 
     def _rows(self, logits_LV: Tensor) -> Tensor:
         """What children are chosen from: q, or logits where the likeliest are taken."""
@@ -132,6 +132,10 @@ class TreeDraftSession:
         for node in nodes:
             tree.read[node] = len(tree.read) - 1
         return self.session.after_nodes([tree.tokens[node] for node in nodes], parents)
+
+    def _operations(self, tree: _Tree) -> float:
+        """Of one step for the text's end and for each node that was read: leaves cost the draft nothing."""
+        return self.draft.operations * len(tree.read)
 
     def _ends(self, token: int) -> bool:
         return token in self.draft.eos_ids

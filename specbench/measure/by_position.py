@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.measure.tree_passes import levels
 from specbench.records.schema import PassRecord, PositionCounts
 
 
@@ -19,7 +20,7 @@ def reached_and_accepted(a_pass: PassRecord, positions: int, asked: int | None =
     accepted end of text, counts as rejected, for the pass goes without it; without it, as not reached.
     """
     ended = a_pass["emitted"] <= a_pass["accepted"]  # the end of the text was among the accepted tokens
-    offered = asked if asked is not None else a_pass["emitted"] if ended else a_pass["drafted"]
+    offered = asked if asked is not None else a_pass["emitted"] if ended else levels(a_pass)
     accepted = min(a_pass["accepted"], a_pass["emitted"])
     places = np.arange(positions)
     return np.stack([(places < offered) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
@@ -27,7 +28,7 @@ def reached_and_accepted(a_pass: PassRecord, positions: int, asked: int | None =
 
 def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]:
     """For each draft position: how often it was reached, and how often it was accepted then."""
-    longest = max((a_pass["drafted"] for a_pass in passes), default=0)
+    longest = max(map(levels, passes), default=0)
     counts = sum((reached_and_accepted(one, longest) for one in passes), np.zeros((longest, 2), np.int64))
     return [
         {"position": place + 1, "reached": int(reached), "accepted": int(accepted)}

@@ -15,7 +15,8 @@ from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.disturbance import disturbance
 from specbench.measure.pass_costs import operations, pass_costs
 from specbench.measure.proof import UNPROVED, prove
-from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, unpredicted
+from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, by_rank, unpredicted
+from specbench.measure.tree_passes import of_trees, predicted_tokens
 from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
@@ -90,7 +91,10 @@ def summarise(
             str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
         },
     }
-    if gamma is None:
+    trees = of_trees(passes)
+    if trees:
+        predicted = by_rank(predicted_tokens(passes, trees["acceptance_by_rank"]), costs, counted)
+    elif gamma is None:
         predicted = unpredicted()
     elif falls:
         predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
@@ -102,7 +106,7 @@ def summarise(
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
-    return {**counted, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
+    return {**counted, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:

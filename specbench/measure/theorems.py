@@ -14,7 +14,7 @@ from specbench.measure.by_position import reached_and_accepted
 from specbench.measure.pass_costs import PassCosts
 from specbench.records.schema import Counted, Predicted, PromptRecord
 
-EQUATION_1, BY_POSITION = "Eq. 1", "by position"
+EQUATION_1, BY_POSITION, BY_RANK = "Eq. 1", "by position", "by rank"
 
 
 def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> list[float]:
@@ -53,6 +53,19 @@ def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -
         "prediction": BY_POSITION,
         "tokens_per_pass_predicted": tokens,
         "speedup_predicted": tokens / (drafted * (summary["c"] or 0.0) + 1),
+        "speedup_calibrated": tokens / costs.total,
+        "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
+    }
+
+
+def by_rank(tokens: float, costs: PassCosts, summary: Counted) -> Predicted:
+    """The same for passes over trees: `tokens` are expected from the acceptance by rank, Theorem 3.8 has what drafting
+    the mean tree costs for its gamma c."""
+    drafted = summary["drafted_per_pass"]
+    return {
+        "prediction": BY_RANK,
+        "tokens_per_pass_predicted": tokens,
+        "speedup_predicted": tokens / (costs.drafting + 1),
         "speedup_calibrated": tokens / costs.total,
         "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
     }

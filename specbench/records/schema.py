@@ -33,6 +33,8 @@ class PassRecord(TypedDict):
     accept_s: Seconds
     tokens: Annotated[list[int], "as drafted, the rejected ones too"]
     draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
+    parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the text"]]
+    path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]
 
 
 class TraceRecord(TypedDict):
@@ -226,7 +228,15 @@ class UnderLenience(TypedDict, total=False):
     lenience: list[LenienceRow]
 
 
-class Measured(Counted, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
+class OfTrees(TypedDict, total=False):
+    """What a run whose proposals are trees comes to besides; absent for chains."""
+
+    nodes_per_pass: Annotated[float, "drafted tokens of the mean pass"]
+    depth_per_pass: Annotated[float, "levels of the mean pass"]
+    acceptance_by_rank: Annotated[list[float], "of visits to a node: the share in which child 1, 2, ... was accepted"]
+
+
+class Measured(Counted, OfTrees, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
     """What the raw prompts of a run come to."""
 
 
@@ -247,6 +257,7 @@ class Summary(Names, Measured, Quality):
     gamma: Annotated[int | None, "null where it changed from pass to pass"]
     gamma_requested: int | str
     accept: Annotated[str, "the acceptance rule"]
+    tree: NotRequired[Annotated[str | None, "the tree that is drafted; null or absent for chains"]]
     prompts_cut: int
     device: str
     dtype: str
@@ -274,6 +285,7 @@ class GammaRecord(TypedDict):
     alpha: NotRequired[float]
     prices: NotRequired[dict[str, float]]
     probe: NotRequired[list[Row]]
+    acceptance: NotRequired[Annotated[list[float], "by rank of the child: what the shape of the tree was made from"]]
 
 
 class Process(TypedDict):

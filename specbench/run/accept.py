@@ -20,7 +20,7 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     accept = config.accept
     if config.simulate.alpha is not None:
         return Verification(accept_by_chance(config.simulate.alpha), sampling)
-    if accept.rule == "block":
+    if accept.rule in ("block", "traversal"):  # which is block verification where the tree is a chain
         return Verification(accept_block, sampling)
     if accept.rule == "lenient":
         assert accept.lenience is not None

@@ -110,6 +110,9 @@ def build_each(
     found = []
     for config, task in zip(configs, encoded, strict=True):
         engine, warmup_s = target.engine, target.warmup_s
+        if config.tree.shape != "none":
+            for model in (target, *builders[_key(config)].models):
+                model.require_trees()
         for model in builders[_key(config)].models:
             require_room(config, model.longest, [*task.prompts, *task.probe_prompts])
             engine += f"+{model.engine}" if model.engine != target.engine else ""

@@ -11,19 +11,17 @@ from time import monotonic
 
 from specbench.acceptance import accept_block
 from specbench.config import RunConfig
-from specbench.decoding import autoregressive
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Candidate, Round, probe
 from specbench.run.build import Parts
 from specbench.run.distributed import agree
-from specbench.run.measure_prompt import generator_for
+from specbench.run.probe_texts import own_texts
+from specbench.run.tree import choose_tree, with_tree
 from specbench.theory import expected_tokens
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-TOKENS = 400  # of the target's own text to count passes on, from at least so many prompts, where there are as many
-FEWEST_PROMPTS = 8
 ROUNDS = (8, 16)  # at least so many, and up to the second of these while they take less than PROBE_S seconds
 PROBE_S = 10.0
 RESAMPLES = 200
@@ -33,7 +31,10 @@ def with_gamma(config: RunConfig, parts: Parts, before: GammaChoice | None) -> t
     """`parts` with the policy that the config comes to, and the choice: `before`, or made now. Ranks time their own
     passes but take the first rank's choice."""
     before = agree(before)
-    choice = agree(choose_gamma(config, parts)) if before is None else before
+    choose = choose_gamma if config.tree.shape == "none" else choose_tree
+    choice = agree(choose(config, parts)) if before is None else before
+    if config.tree.shape != "none":
+        parts = with_tree(config, parts, choice)
     return replace(parts, spec=replace(parts.spec, gamma=choice.policy)), choice
 
 
@@ -64,13 +65,7 @@ def _price(one: Prediction) -> float:
 
 def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
     spec = parts.spec
-    prompts, texts = parts.probe_prompts, list[list[int]]()
-    for index, prompt in enumerate(prompts, len(parts.prompts)):
-        if len(texts) >= FEWEST_PROMPTS and sum(map(len, texts)) >= TOKENS:
-            break
-        trace = autoregressive(parts.target, prompt, spec, generator_for(config.seed, index, "baseline", parts.device))
-        texts.append(trace.tokens)
-    prompts = prompts[: len(texts)]
+    prompts, texts = own_texts(config, parts)
     name = config.draft.label()
     lossy, alpha = spec.verification.lossy, config.simulate.alpha
     rules = {} if lossy is None else {"rule": lossy}

@@ -18,9 +18,15 @@ NOT_IDENTITY = ("results", "force")
 def identify(config: RunConfig) -> str:
     """A readable id of a resolved config: names, T, gamma, and a digest of every key and of the files it names."""
     frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
+    if config.tree.shape == "none":  # as a run was called before there were trees
+        del frozen["tree"]
     frozen["content"] = _content(config)
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
-    return f"{names}-T{config.sampling.temperature:g}-g{config.gamma}{slug(config.accept)}-{json_digest(frozen)}"
+    return f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}-{json_digest(frozen)}"
+
+
+def _gamma(config: RunConfig) -> str:
+    return str(config.gamma) if config.tree.shape == "none" else f"{config.tree.shape}{config.tree.size or ''}"
 
 
 def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:

@@ -1,5 +1,5 @@
-"""Which prompts `gamma=auto` and `gamma=adaptive` are probed on: rows of the same task that are not measured. A gamma
-that was picked on the prompts that it is measured on would be too good by chance.
+"""Which prompts `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows of the same task that are not
+measured. A gamma that was picked on the prompts that it is measured on would be too good by chance.
 
 They are the rows after `limit`. Where the task has too few of those, its last rows are probed on and left out of the
 measurement.
@@ -16,7 +16,7 @@ SHARE = 8  # where rows are short, one in so many is probed on
 
 
 def is_probed(config: RunConfig) -> bool:
-    return config.gamma in ("auto", "adaptive")
+    return config.gamma in ("auto", "adaptive") or config.tree.is_probed
 
 
 def rows_to_read(config: RunConfig) -> int | None:
@@ -30,9 +30,12 @@ def split_examples(config: RunConfig, examples: Sequence[Example]) -> tuple[list
         return list(examples), []
     rows = len(examples)
     if rows < 2:
+        asked, instead = f"gamma={config.gamma}", "give gamma a number"
+        if config.tree.is_probed:
+            asked, instead = f"tree={config.tree.shape}", "set tree.acceptance"
         raise UserError(
-            f"gamma={config.gamma}: it is probed on prompts that are not measured, and task={config.task.name} has one "
-            "row; give it more, or give gamma a number"
+            f"{asked}: it is probed on prompts that are not measured, and task={config.task.name} has one row; give it "
+            f"more, or {instead}"
         )
     probed = min(MOST, max(1, rows // SHARE))
     measured = min(rows if config.limit is None else config.limit, rows - probed)

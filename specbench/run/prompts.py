@@ -50,7 +50,8 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -
         f"{', in the chat template of the target' if in_template else ''}"
     )
     if encoded.probe_prompts:
-        yield f"gamma={config.gamma} is probed on {len(encoded.probe_prompts)} more, which are not measured"
+        asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
+        yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"
     if cut := sum(prompt.cut for prompt in encoded.prompts):
         beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
         yield (

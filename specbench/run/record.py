@@ -49,6 +49,7 @@ def make_record(
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
         "accept": rule_label(config.accept),
+        "tree": None if config.tree.shape == "none" else config.tree.label(),
         "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,
         **_quality(config, prompts),

@@ -7,8 +7,12 @@ With an acceptance that falls with the rank both give the same expected tokens; 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench.trees.shape import ROOT, Shape
+
+IMPOSSIBLE = -1e30  # finite, since an acceptance may be 0
+Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 
 
 def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None) -> Shape:
@@ -20,13 +24,14 @@ def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None)
     """
     levels = size - 1 if depth is None else min(depth, size - 1)
     numbers = np.arange(size + 1)
-    value = np.where(numbers == 1, 1.0, -np.inf)  # of a leaf
-    tables: list[tuple[np.ndarray, np.ndarray]] = []  # (choice of m, best number of children) of each depth
+    leaf = np.where(numbers == 1, 1.0, IMPOSSIBLE)
+    value = leaf
+    tables: list[Table] = []  # (choice of m, best number of children) of each depth
     for _ in range(levels):
-        with_children = [np.where(numbers == 1, 1.0, -np.inf)]
+        with_children = [leaf]
         taken = np.zeros((len(acceptance) + 1, size + 1), np.int64)
         for rank, accepted in enumerate(acceptance, 1):
-            before, here = with_children[-1], np.full(size + 1, -np.inf)
+            before, here = with_children[-1], np.full(size + 1, IMPOSSIBLE)
             for nodes in range(2, size + 1):
                 sums = before[nodes - 1 : 0 : -1] + accepted * value[1:nodes]
                 taken[rank, nodes] = int(sums.argmax()) + 1
@@ -35,11 +40,11 @@ def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None)
         stacked = np.stack(with_children)
         tables.append((taken, stacked.argmax(0)))
         value = stacked.max(0)
-    largest = int(np.flatnonzero(np.isfinite(value))[-1])
+    largest = int(np.flatnonzero(value > 0)[-1])
     return _in_levels(tables, largest)
 
 
-def _in_levels(tables: Sequence[tuple[np.ndarray, np.ndarray]], size: int) -> Shape:
+def _in_levels(tables: Sequence[Table], size: int) -> Shape:
     """The shape that the tables chose, level by level."""
     parents: list[int] = []
     level = [(ROOT, size)]

@@ -15,6 +15,10 @@ class FixedShape:
     def depth(self) -> int:
         return self.shape.depth
 
+    @property
+    def size(self) -> int:
+        return self.shape.size
+
 
 @dataclass(frozen=True)
 class ByConfidence:

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict, residual
-from specbench.acceptance.tree.base import ROOT, Chance, Tree
+from specbench.acceptance.tree.base import Chance, Tree
+from specbench.trees import ROOT
 
 BISECTIONS = 60
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict
-from specbench.acceptance.tree.base import ROOT, Chance, Tree
+from specbench.acceptance.tree.base import Chance, Tree
 from specbench.acceptance.tree.rounds import without
+from specbench.trees import ROOT
 
 
 @dataclass

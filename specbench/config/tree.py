@@ -1,0 +1,116 @@
+"""The keys of a token tree, and their ranges."""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from specbench.config.keys import key
+from specbench.config.ranges import MAX_GAMMA, require
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.config.schema import RunConfig
+
+BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place
+MAX_SIZE = 256
+CHILDREN = ("distinct", "replaced", "fixed")
+KEYS_OF = {  # which keys a shape has, and of these which it needs
+    "none": ((), ()),
+    "widths": (("widths", "size", "children"), ("widths",)),
+    "sequoia": (("size", "depth", "children", "acceptance"), ("size", "depth")),
+    "dynamic": (("size", "depth", "top"), ("size", "depth", "top")),
+}
+
+
+@dataclass
+class TreeConfig:
+    """Several continuations verified in one pass of the target. Sizes count the text's last token, which is read with
+    them: a tree of size 8 costs the target what gamma=7 does."""
+
+    shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys")
+    widths: list[int] | None = key(None, "widths: children of the text's last token, of each of these, and so on")
+    size: int | None = key(None, "the most tokens that the target reads in a pass; sequoia, dynamic: needed")
+    depth: int | None = key(None, "sequoia, dynamic: the most tokens on a path")
+    children: str = key(
+        "distinct", "widths, sequoia: draws from q without replacement (distinct) or with it (replaced), or its "
+        "likeliest tokens (fixed), which they always are at T=0",
+    )  # fmt: skip
+    top: int | None = key(None, "dynamic: nodes of a level that are expanded, and children of each")
+    acceptance: list[float] | None = key(
+        None, "sequoia: the probability that the first, second, ... child is accepted; unset: from a probe"
+    )
+
+    @property
+    def is_probed(self) -> bool:
+        return self.shape == "sequoia" and self.acceptance is None
+
+    def label(self) -> str:
+        """What tables call the tree."""
+        if self.shape == "widths" and self.widths is not None:
+            cut = "" if self.size is None else f" to {self.size}"
+            return f"widths {'×'.join(map(str, self.widths))}{cut}{self._children()}"
+        return f"{self.shape} {self.size}{self._children()}"
+
+    def _children(self) -> str:
+        return "" if self.shape == "dynamic" or self.children == "distinct" else f" {self.children}"
+
+
+def check_tree(config: "RunConfig") -> None:
+    """Raise UserError at the first key that is out of range, or does not go together with the rest of the run."""
+    tree = config.tree
+    require(tree.shape in KEYS_OF, "tree.shape", tree.shape, " | ".join(KEYS_OF))
+    has, needs = KEYS_OF[tree.shape]
+    for one in fields(tree):
+        value = getattr(tree, one.name)
+        if one.name in needs and value is None:
+            raise UserError(f"tree.{one.name} is not set: tree={tree.shape} needs one")
+        if one.name != "shape" and one.name not in has and value != one.default:
+            raise UserError(f"tree.{one.name}={value}: tree={tree.shape} has no such key")
+    if tree.shape == "none":
+        if config.gamma == BY_TREE:
+            raise UserError("gamma=tree: is what a tree comes with; pick one, such as tree=sequoia")
+        if config.accept.rule == "traversal":
+            raise UserError("accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block")
+        return
+    _check_values(tree)
+    if config.gamma != BY_TREE:
+        raise UserError(f"gamma={config.gamma}: not together with tree={tree.shape}, whose depth takes its place")
+    if not config.draft.grows_trees:
+        raise UserError(
+            f"tree={tree.shape}: draft={config.draft.label()} makes no trees; a model, an n-gram draft or a unigram "
+            "does; or use tree=none"
+        )
+    if config.draft.confidence_bound() is not None:
+        raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
+    if config.simulate.alpha is not None:
+        raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
+    require(
+        config.accept.rule in ("exact", "traversal"),
+        "accept.rule", config.accept.rule, f"exact | traversal with tree={tree.shape}",
+    )  # fmt: skip
+    levels = len(tree.widths) if tree.widths is not None else tree.depth or 0
+    if levels >= config.max_new_tokens:
+        raise UserError(
+            f"tree={tree.shape}: its {levels} levels have no room in max_new_tokens={config.max_new_tokens}, of which "
+            "the target writes the last itself; give fewer levels"
+        )
+
+
+def _check_values(tree: TreeConfig) -> None:
+    require(tree.children in CHILDREN, "tree.children", tree.children, " | ".join(CHILDREN))
+    size, depth, top = tree.size, tree.depth, tree.top
+    require(size is None or 2 <= size <= MAX_SIZE, "tree.size", size, f"from 2 to {MAX_SIZE}")
+    require(depth is None or 1 <= depth <= MAX_GAMMA, "tree.depth", depth, f"from 1 to {MAX_GAMMA}")
+    require(top is None or 1 <= top <= MAX_SIZE, "tree.top", top, f"from 1 to {MAX_SIZE}")
+    widths = tree.widths
+    if widths is not None:
+        right = 0 < len(widths) <= MAX_GAMMA and min(widths) >= 1
+        require(right, "tree.widths", widths, f"1 to {MAX_GAMMA} numbers of at least 1")
+        nodes, level = 1, 1
+        for width in widths:
+            level *= width
+            nodes += level
+        if nodes > MAX_SIZE:
+            raise UserError(f"tree.widths={widths}: makes {nodes} nodes, and the most are {MAX_SIZE}; give fewer")
+    if (given := tree.acceptance) is not None:
+        right = 0 < len(given) <= MAX_SIZE and min(given) >= 0 and sum(given) <= 1
+        require(right, "tree.acceptance", given, "probabilities whose sum is at most 1")

@@ -1,0 +1,21 @@
+"""The target's own texts on prompts that are not measured: what a gamma or a tree is chosen from."""
+
+from specbench.config import RunConfig
+from specbench.decoding import autoregressive
+from specbench.models import Prompt
+from specbench.run.build import Parts
+from specbench.run.measure_prompt import generator_for
+
+TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
+FEWEST_PROMPTS = 8
+
+
+def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[int]]]:
+    """Prompts, and what the target alone writes for each."""
+    texts: list[list[int]] = []
+    for index, prompt in enumerate(parts.probe_prompts, len(parts.prompts)):
+        if len(texts) >= FEWEST_PROMPTS and sum(map(len, texts)) >= TOKENS:
+            break
+        generator = generator_for(config.seed, index, "baseline", parts.device)
+        texts.append(autoregressive(parts.target, prompt, parts.spec, generator).tokens)
+    return parts.probe_prompts[: len(texts)], texts
