@@ -3,10 +3,11 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -66,3 +67,19 @@ def digest(path: Path) -> str:
 def json_digest(value: object, length: int = 8) -> str:
     """The first `length` hexadecimal digits of the sha256 of `value` as JSON, keys sorted."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """`value` as JSON that every reader takes: a number that is not finite is null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, indent=indent)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

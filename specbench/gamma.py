@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Protocol
 
 from specbench.config.ranges import MAX_GAMMA
-from specbench.records.schema import GammaRecord, Row
+from specbench.records.schema import GammaRecord, PredictionRow
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
@@ -153,7 +153,7 @@ class GammaChoice:
     most: int | None = None
     alpha: float | None = None
     prices: Mapping[int, float] | None = None
-    probe: list[Row] | None = None
+    probe: list[PredictionRow] | None = None
     acceptance: list[float] | None = None
 
     @property

@@ -9,12 +9,21 @@ is nearer 90% at 10 prompts), and it cannot know what the sample lacks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FEW_PROMPTS = 10  # below this an interval is said to be rough
 LEVEL = 0.95
+
+
+class IntervalRecord(TypedDict):
+    """An estimate with its 95% interval, as records hold it; the bounds are null with fewer than two prompts."""
+
+    value: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,9 @@ class Interval:
     value: float
     low: float | None
     high: float | None
+
+    def to_json(self) -> IntervalRecord:
+        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def bootstrap(

@@ -1,14 +1,14 @@
 """The benchmark's rows as a Markdown table, and any rows with their table as files."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from specbench.bench.bench import Row
 from specbench.files import write_atomically
 from specbench.markdown import markdown_table
+from specbench.records.documents import BeamDocument, BenchDocument, write_document
+
+UNSAID = ("schema_version", "environment", "rows")  # in the document alone
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -26,12 +26,10 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def write(folder: str | Path, name: str, head: dict[str, Any], rows: Sequence[Any], shown: str) -> tuple[Path, Path]:
-    """`name`.json and `name`.md in `folder`: what `rows` (dataclasses) are of, they themselves, and as a table."""
-    files = Path(folder) / f"{name}.json", Path(folder) / f"{name}.md"
-    write_atomically(
-        files[0], json.dumps(head | {"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False) + "\n"
-    )
-    about = "\n".join(f"- {key}: {value}" for key, value in head.items() if not isinstance(value, dict))
+def write(folder: Path, name: str, document: BenchDocument | BeamDocument, shown: str) -> tuple[Path, Path]:
+    """`name`.json and `name`.md in `folder`: the document, and its rows as the table `shown` with what it is of."""
+    files = folder / f"{name}.json", folder / f"{name}.md"
+    write_document(files[0], document, indent=1)
+    about = "\n".join(f"- {key}: {value}" for key, value in document.items() if key not in UNSAID)
     write_atomically(files[1], f"# {name}\n\n{about}\n\n{shown}\n")
     return files

@@ -4,14 +4,12 @@ A draft costs one reading of the sample; no gamma is tried, since alpha does not
 is the models' weights and one chunk of distributions (`measure.agreement`), whatever the sample's size.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,8 +21,10 @@ from specbench.config.choose import as_run, require_distinct
 from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
 from specbench.environment import environment, hardware
-from specbench.files import json_digest, write_atomically
+from specbench.files import json_digest
 from specbench.measure.agreement import Agreement, agreements
+from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
+from specbench.records.schema import SCHEMA_VERSION
 from specbench.run import Progress
 from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
@@ -36,7 +36,6 @@ GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
 SHORT = 8  # tokens; texts of a whole task are longer on average
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,10 @@ def budget(config: ChooseConfig) -> int:
     return CPU_TOKENS if torch.device(config.device).type == "cpu" else GPU_TOKENS
 
 
-def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
+def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, AlphaDocument]:
     """Score every draft of `configs`, which differ in draft, rule and temperature alone; write the record, and return
     it."""
-    rows, raw = [], []
+    rows, settings = list[AlphaRow](), list[ScoredSetting]()
     surroundings = environment()
     with translated_errors(resolve(configs[0])):
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
@@ -115,22 +114,20 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
             began = time.perf_counter()
             scored = score(list(group), configs[0].leniences, progress)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
-            raw.append(_raw(scored) | {"wall_s": time.perf_counter() - began})
+            settings.append(_setting_record(scored, time.perf_counter() - began))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
     first = candidates[0].config
     digest = json_digest([ids, first.tokens, first.leniences])
     alpha_id = f"{name_of(first.target)}-{first.task.name}-{digest}"
-    record = {
-        "schema": SCHEMA,
+    record: AlphaDocument = {
+        "schema_version": SCHEMA_VERSION,
         "alpha_id": alpha_id,
         "rows": rows,
-        "settings": raw,
+        "settings": settings,
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    file = alpha_folder(first.results) / f"{alpha_id}.json"
-    write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
-    return file, record
+    return write_document(alpha_folder(first.results) / f"{alpha_id}.json", record), record
 
 
 def alpha_folder(results: str | Path) -> Path:
@@ -138,14 +135,14 @@ def alpha_folder(results: str | Path) -> Path:
     return Path(results) / "alpha"
 
 
-def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
+def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
     """One row a draft and rule: alpha with its interval over prompts, alpha(l) for each lenience; and of a lossy rule
     the share of drafted tokens that it keeps, and its total variation from the target, mean over the tokens."""
-    rows = []
+    rows = list[AlphaRow]()
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]
         alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
-        row = {
+        row: AlphaRow = {
             "target": name_of(config.target), "draft": candidate.draft,
             "task": task_label(config.task.name, config.task.path), "own_weights": own_weights(asdict(config)),
             "temperature": config.sampling.temperature, "top_k": config.sampling.top_k, "top_p": config.sampling.top_p,
@@ -153,19 +150,16 @@ def alpha_rows(scored: Scored, where: str) -> list[dict[str, Any]]:
             "prompts": len(texts), "tokens": sum(len(a.beta) for a in texts),
             "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
             "lenient": {
-                f"{one:g}": asdict(_under(config, texts, f"{one:g}"))
+                f"{one:g}": _under(config, texts, f"{one:g}").to_json()
                 for one in config.leniences if f"{one:g}" in texts[0].under
             },
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
         if candidate.lossy is not None:
-            kept = _under(config, texts, candidate.rule)
-            row |= {"alpha_rule": kept.value, "alpha_rule_low": kept.low, "alpha_rule_high": kept.high}
-            row |= {
-                "total_variation": sum(sum(a.total_variation[candidate.rule]) for a in texts)
-                / sum(len(a.beta) for a in texts)
-            }
+            ruled, varied = _under(config, texts, candidate.rule), [a.total_variation[candidate.rule] for a in texts]
+            row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
+            row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
         rows.append(row)
     return rows
 
@@ -178,7 +172,7 @@ def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interva
     return bootstrap(columns, ratio, config.resamples, config.seed)
 
 
-def _raw(scored: Scored) -> dict[str, Any]:
+def _setting_record(scored: Scored, wall_s: float) -> ScoredSetting:
     """What the rows are made from, and what it took."""
     return {
         "temperature": scored.config.sampling.temperature,
@@ -186,6 +180,7 @@ def _raw(scored: Scored) -> dict[str, Any]:
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
+        "wall_s": wall_s,
         "drafts": {name: [asdict(a) for a in texts] for name, texts in scored.agreement.items()},
     }
 

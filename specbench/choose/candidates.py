@@ -9,12 +9,12 @@ of p and q.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.acceptance import TokenRule, accept_block
 from specbench.config import ChooseConfig
 from specbench.measure.agreement import Agreement
 from specbench.measure.probe import Candidate
+from specbench.records.documents import CandidateNames
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
 
@@ -60,6 +60,6 @@ class LoadedCandidate:
         """The draft's agreement as this rule has it."""
         return agreement if self.lossy is None else agreement.at(self.rule)
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> CandidateNames:
         """What tables call it, the draft and the rule alone too."""
         return {"draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name}

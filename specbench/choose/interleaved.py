@@ -2,8 +2,7 @@
 target's own."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
 from specbench.measure.lossless import first_difference
 from specbench.measure.probe import Round
+from specbench.records.documents import DecodedRecord
 from specbench.run import Progress
 from specbench.run.measure_prompt import generator_for, prove_greedily
 
@@ -49,11 +49,12 @@ class Decoded:
             # A token drafted after an accepted end of text was not judged.
             self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
-    def plain(self) -> dict[str, Any]:
-        """All but the texts."""
-        values = asdict(self)
-        del values["texts"]
-        return values
+    def to_json(self, name: Name) -> DecodedRecord:
+        """All but the texts, under the candidate and gamma that they are of."""
+        return {
+            "candidate": name[0], "gamma": name[1], "decode_s": self.decode_s, "start_s": self.start_s,
+            "tokens": self.tokens, "accepted": self.accepted, "judged": self.judged,
+        }  # fmt: skip
 
 
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:

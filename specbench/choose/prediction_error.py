@@ -5,12 +5,10 @@ down slows the prediction and the proof alike. Beside the fixed gammas decode th
 (`auto`, `adaptive`), from a probe as in a run, to be compared with the best fixed one on the same prompts.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.candidates import LoadedCandidate
@@ -24,28 +22,28 @@ from specbench.choose.interleaved import (
     prove,
     same_texts,
 )
-from specbench.choose.recommend import plain, predictions
+from specbench.choose.recommend import predictions, round_record
 from specbench.config import ChooseConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
-from specbench.files import write_atomically
 from specbench.gamma import Constant, Gamma
 from specbench.measure.probe import Round
+from specbench.records.documents import ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
+from specbench.records.schema import SCHEMA_VERSION
 from specbench.run import Progress
 from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import choose_gamma
 from specbench.run.gpu_lock import locked_device
-from specbench.stats import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import IntervalRecord, bootstrap, ratio, ratio_of_ratios
 
-SCHEMA = 1
 PROBED = "adaptive"  # its probe is that of auto, too
 POLICIES = ("auto", "adaptive")
 
 
-def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, dict[str, Any]]:
+def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, ValidateDocument]:
     """Time and decode; write `validate/TARGET-TASK-T.json` into the results folder, and return it. The table
     is `report.prediction_error`."""
     if len({config.sampling.temperature for config in configs}) > 1:
@@ -60,10 +58,11 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         wrong = not_lossless(scored, decoded)
     config, surroundings = scored.config, environment()
     where = hardware(surroundings, config.device)
-    record = {
-        "schema": SCHEMA,
+    task = task_label(config.task.name, config.task.path)
+    record: ValidateDocument = {
+        "schema_version": SCHEMA_VERSION,
         "target": name_of(config.target),
-        "task": task_label(config.task.name, config.task.path),
+        "task": task,
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": where,
@@ -71,25 +70,19 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "prompts": len(scored.sample.texts),
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
-        "rounds": [plain(one) for one in rounds],
+        "rounds": [round_record(one) for one in rounds],
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rows": [row | {"lossless": _lossless(row, wrong)} for row in _rows(scored, decoded, rounds)],
-        "policies": [
-            row | {"lossless": _lossless(row, wrong)}
-            for candidate in candidates
-            for row in _against_best(candidate, decoded)
-        ],
+        "rows": _rows(scored, decoded, rounds, wrong),
+        "policies": [row for candidate in candidates for row in _against_best(candidate, decoded, wrong)],
         "learning": _learning(scored, decoded),
         "alpha_rows": alpha_rows(scored, where),
         "same_texts": same_texts(scored, decoded),
-        "decoded": [{"candidate": name, "gamma": gamma, **one.plain()} for (name, gamma), one in decoded.items()],
+        "decoded": [one.to_json(name) for name, one in decoded.items()],
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    name = f"{record['target']}-{record['task']}-T{config.sampling.temperature:g}.json"
-    file = Path(config.results) / "validate" / name
-    write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
-    return file, record
+    name = f"{record['target']}-{config.task.name}-T{config.sampling.temperature:g}.json"
+    return write_document(Path(config.results) / "validate" / name, record), record
 
 
 def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:
@@ -100,58 +93,61 @@ def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma
     return dict(zip(POLICIES, (best, choice.policy), strict=True))
 
 
-def _lossless(row: dict[str, Any], wrong: set[Name]) -> bool:
-    """False where there must be no speed; lossy candidates are named so, and their texts are not compared."""
-    return (row["candidate"], row["gamma"]) not in wrong
-
-
 def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int]]:
     return list(zip(baseline.decode_s, baseline.tokens, one.decode_s, one.tokens, strict=True))
 
 
-def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Estimated and measured speedup of every candidate, and the prediction error."""
-    config, table, rows = scored.config, predictions(scored, rounds), []
+def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round], wrong: set[Name]) -> list[ErrorRow]:
+    """Estimated and measured speedup of every candidate, and the prediction error. Those that are `wrong` are not
+    lossless and must have no speed; lossy candidates are named so, and their texts are not compared."""
+    config, table, rows = scored.config, predictions(scored, rounds), list[ErrorRow]()
     by_name = {candidate.name: candidate for candidate in scored.candidates}
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
         candidate, did = by_name[one.draft], decoded[one.draft, one.gamma]
         times = _times(decoded[BASELINE], did)
         measured = bootstrap(times, ratio_of_ratios, config.resamples, config.seed)
         rows.append(
-            one.row()
-            | candidate.names()
-            | {"measured": asdict(measured), "error": asdict(table.error((one.draft, one.gamma), times))}
-            | {"alpha_decoded": _alpha_decoded(candidate, did)}
+            {
+                **one.to_json(),
+                **candidate.names(),
+                "measured": measured.to_json(),
+                "error": table.error((one.draft, one.gamma), times).to_json(),
+                "alpha_decoded": _alpha_decoded(candidate, did),
+                "lossless": (one.draft, one.gamma) not in wrong,
+            }
         )
     return rows
 
 
-def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> dict[str, float | None] | None:
+def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord | None:
     """Accepted over judged draft tokens. That is alpha under Algorithm 1 alone, for a draft whose tokens agree alike
     wherever its proposal began; None elsewhere: a block is judged as one, and a lossy rule accepts more than alpha."""
     if candidate.rule != "exact" or candidate.config.draft.falls:
         return None
     config = candidate.config
-    return asdict(bootstrap(list(zip(did.accepted, did.judged, strict=True)), ratio, config.resamples, config.seed))
+    counts = list(zip(did.accepted, did.judged, strict=True))
+    return bootstrap(counts, ratio, config.resamples, config.seed).to_json()
 
 
-def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded]) -> list[dict[str, Any]]:
+def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name]) -> list[PolicyRow]:
     """Each policy, and each other fixed gamma, against the fixed gamma that took the least time: its time per token
     over theirs, on the same prompts."""
     config = candidate.config
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])
-    rows = []
+    rows = list[PolicyRow]()
     for gamma, one in own.items():
         faster = bootstrap(_times(own[best], one), ratio_of_ratios, config.resamples, config.seed)
         measured = bootstrap(_times(decoded[BASELINE], one), ratio_of_ratios, config.resamples, config.seed)
-        compared = {"measured": asdict(measured), "best": best, "against_best": asdict(faster)}
-        rows.append({"candidate": candidate.name, "gamma": gamma, **compared})
+        rows.append({
+            "candidate": candidate.name, "gamma": gamma, "measured": measured.to_json(), "best": best,
+            "against_best": faster.to_json(), "lossless": (candidate.name, gamma) not in wrong,
+        })  # fmt: skip
     return rows
 
 
-def _learning(scored: Scored, decoded: dict[Name, Decoded]) -> dict[str, float]:
+def _learning(scored: Scored, decoded: dict[Name, Decoded]) -> Learning:
     """Seconds that alpha of all drafts took: scoring the sample, and decoding its prompts once with each and gamma."""
     fixed = [one for name, one in decoded.items() if isinstance(name[1], int) and name != BASELINE]
     return {

@@ -3,11 +3,9 @@
 The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.explain import of_lossy, reasons
@@ -17,18 +15,25 @@ from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
-from specbench.files import json_digest, write_atomically
+from specbench.files import json_digest
 from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Round, probe
 from specbench.models import Prompt
+from specbench.records.documents import (
+    CandidateNames,
+    CandidateRow,
+    RecommendDocument,
+    RoundRecord,
+    Verified,
+    write_document,
+)
+from specbench.records.schema import SCHEMA_VERSION
 from specbench.run import Progress, execute
 from specbench.run.build import resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Recommendation:
     """The record's file, and what a screen shows of it."""
 
     file: Path
-    record: dict[str, Any]
+    record: RecommendDocument
 
 
 def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommendation:
@@ -58,18 +63,19 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     limit = configs[0].limit or len(scored.sample.texts)
     proved = {name: replace(config, limit=limit) for name, config in zip(candidates, configs, strict=True)}
     verified = [
-        _verify(proved[one.draft], one, progress) | candidates[one.draft].names()
+        _verify(proved[one.draft], one, candidates[one.draft].names(), progress)
         for one in table.ranked[: config.verify]
     ]
     surroundings = environment()
     ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
     total_variations = {
-        name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if row["lossy"]
+        name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
     digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
-    record = {
-        "schema": SCHEMA,
+    rows: list[CandidateRow] = [{**one.to_json(), **candidates[one.draft].names()} for one in table.ranked]
+    record: RecommendDocument = {
+        "schema_version": SCHEMA_VERSION,
         "recommend_id": f"{name_of(config.target)}-{config.task.name}-T{config.sampling.temperature:g}-{digest}",
         "target": name_of(config.target),
         "task": task_label(config.task.name, config.task.path),
@@ -77,7 +83,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),
         "engine": scored.candidates[0].parts.engine,
-        "rows": [one.row() | candidates[one.draft].names() for one in table.ranked],
+        "rows": rows,
         "reasons": [*reasons(table), *of_lossy(table, total_variations)],
         "verified": verified,
         "alpha_rows": alphas,
@@ -85,13 +91,12 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
-        "rounds": [plain(one) for one in rounds],
+        "rounds": [round_record(one) for one in rounds],
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
     }
     file = Path(config.results) / "recommend" / f"{record['recommend_id']}.json"
-    write_atomically(file, json.dumps(record, ensure_ascii=False) + "\n")
-    return Recommendation(file, record)
+    return Recommendation(write_document(file, record), record)
 
 
 def predictions(scored: Scored, rounds: Sequence[Round]) -> Predictions:
@@ -116,7 +121,7 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     )
 
 
-def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[str, Any]:
+def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress) -> Verified:
     """A real run of one candidate and gamma, beside what was predicted of it."""
     progress.say(f"running {one.draft} with γ={one.gamma}")
     result = execute(as_run(config, one.gamma), progress)
@@ -124,10 +129,11 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
     measured = summary["speedup_measured"]
     judged = None if summary.get("disturbed") else measured
     return {
+        **names,
         "gamma": one.gamma,
         "run_id": result.record["run_id"],
         "reused": result.reused,
-        "estimated": asdict(one.estimated),
+        "estimated": one.estimated.to_json(),
         "measured": measured,
         "measured_low": summary["speedup_low"],
         "measured_high": summary["speedup_high"],
@@ -141,7 +147,7 @@ def _verify(config: ChooseConfig, one: Prediction, progress: Progress) -> dict[s
     }
 
 
-def plain(one: Round) -> dict[str, Any]:
+def round_record(one: Round) -> RoundRecord:
     """A round as plain values."""
     return {
         "steps_s": one.steps_s,

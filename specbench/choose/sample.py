@@ -6,26 +6,33 @@ tokens and place, so that a larger sample takes over what a smaller one wrote. T
 `specbench run` on the same prompts writes the same texts.
 """
 
-import json
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
 from specbench.config import RunConfig
 from specbench.config.model import name_of
 from specbench.decoding import autoregressive
-from specbench.files import json_digest, write_atomically
+from specbench.files import json_digest
 from specbench.models import Prompt
+from specbench.records.documents import read_document, write_document
+from specbench.records.schema import Config
 from specbench.run import Progress
 from specbench.run.build import Parts
 from specbench.run.identity import files_of
 from specbench.run.measure_prompt import generator_for
 
 SAVED_EVERY_S = 60.0
-SCHEMA = 1
+
+
+class SampleText(TypedDict):
+    """One text, and the seconds that the target took to write it."""
+
+    tokens: list[int]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progre
     """Texts for the first prompts of `parts`, until they hold `tokens` tokens or the prompts are used up."""
     file, key = sample_file(config)
     known = _read(file)
-    entries: list[dict[str, Any]] = []
+    entries = list[SampleText]()
     reused = written = 0
     saved = time.monotonic()
     try:
@@ -66,7 +73,7 @@ def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progre
     return Sample([entry["tokens"] for entry in entries], sum(entry["seconds"] for entry in entries), reused, file)
 
 
-def sample_file(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def sample_file(config: RunConfig) -> tuple[Path, Config]:
     """Where the texts of this config's target are kept, and what the name is a hash of."""
     target = replace(config.target, note=None)
     key = {
@@ -86,22 +93,21 @@ def _name(index: int, prompt: Prompt) -> str:
     return json_digest([index, prompt.source, prompt.prefix], 16)
 
 
-def _write_text(config: RunConfig, parts: Parts, index: int) -> dict[str, Any]:
+def _write_text(config: RunConfig, parts: Parts, index: int) -> SampleText:
     generator = generator_for(config.seed, index, "baseline", parts.device)
     trace = autoregressive(parts.target, parts.prompts[index], parts.spec, generator)
     return {"tokens": trace.tokens, "seconds": trace.start_s + trace.decode_s}
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def _read(file: Path) -> dict[str, SampleText]:
     """What is kept; nothing where there is no file, or one that cannot be read."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        texts: dict[str, dict[str, Any]] = kept["texts"] if kept["schema"] == SCHEMA else {}
+        texts: dict[str, SampleText] = read_document(file)["texts"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return texts
 
 
-def _save(file: Path, key: dict[str, Any], texts: dict[str, dict[str, Any]]) -> None:
+def _save(file: Path, key: Config, texts: dict[str, SampleText]) -> None:
     """All of it, with what another process may have added since; a reader sees the old file or the new one."""
-    write_atomically(file, json.dumps({"schema": SCHEMA, "key": key, "texts": {**_read(file), **texts}}) + "\n")
+    write_document(file, {"key": key, "texts": {**_read(file), **texts}})

@@ -3,7 +3,6 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each
@@ -11,6 +10,7 @@ from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig, check_choose
 from specbench.files import require_writable
+from specbench.records.documents import AlphaDocument, AlphaRow
 
 ABOUT = """
 alpha of every draft from one sample: the target writes its own text once (cached in results/samples/ for later calls),
@@ -61,7 +61,7 @@ def job(form: str, configs: list[ChooseConfig]) -> None:
     remark(file, record, form)
 
 
-def draw(record: dict[str, Any]) -> None:
+def draw(record: AlphaDocument) -> None:
     """alpha by draft and temperature, then alpha(l)."""
     from rich.console import Console
     from rich.table import Table
@@ -86,7 +86,7 @@ def draw(record: dict[str, Any]) -> None:
     console.print(table)
 
 
-def remark(file: Path, record: dict[str, Any], form: str) -> None:
+def remark(file: Path, record: AlphaDocument, form: str) -> None:
     """What it took, and where the record is."""
     from rich.console import Console
 
@@ -105,7 +105,7 @@ def remark(file: Path, record: dict[str, Any], form: str) -> None:
     console.print(f"record: {file}")
 
 
-def _of_rule(row: dict[str, Any]) -> list[str]:
+def _of_rule(row: AlphaRow) -> list[str]:
     """The rule, the probability that it accepts a drafted token, and its total variation from the target."""
     if not row["lossy"]:
         return [row["accept"], "–", "–", "0"]

@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from omegaconf import DictConfig
 
@@ -14,6 +14,8 @@ from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import BeamConfig, beam_run, check_beam
 from specbench.files import require_writable
+from specbench.records.documents import BeamDocument, BeamRecord
+from specbench.records.schema import SCHEMA_VERSION
 
 ABOUT = """
 Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best hypotheses of each of
@@ -64,7 +66,8 @@ def job(form: str, composed: DictConfig) -> None:
         rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, settings, us, config.gamma), say)
     surroundings = environment()
     names = name_of(config.target), config.draft.label(), config.task.name
-    head: dict[str, Any] = {
+    document: BeamDocument = {
+        "schema_version": SCHEMA_VERSION,
         "command": f"specbench beam {' '.join(sys.argv[1:])}".strip(),
         "target": names[0],
         "draft": names[1],
@@ -76,10 +79,11 @@ def job(form: str, composed: DictConfig) -> None:
         "texts": len(parts.prompts),
         "dtype": run.dtype,
         "hardware": hardware(surroundings, run.device),
-        "transformers' seconds a text": round(theirs_s, 3),
+        "transformers_s_per_text": round(theirs_s, 3),
         "environment": surroundings,
+        "rows": [cast(BeamRecord, asdict(row)) for row in rows],
     }
-    files = write(folder, f"beam-{'-'.join(names)}-w{config.width}", head, rows, beam_table(rows))
-    print_rows(form, [asdict(row) for row in rows], lambda: print(beam_table(rows)))
+    files = write(folder, f"beam-{'-'.join(names)}-w{config.width}", document, beam_table(rows))
+    print_rows(form, document["rows"], lambda: print(beam_table(rows)))
     print(f"transformers' beam search: {theirs_s:.2f} s a text", file=aside(form))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

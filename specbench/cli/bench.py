@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from omegaconf import DictConfig
 
@@ -14,6 +14,8 @@ from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import BenchConfig, check_bench
 from specbench.files import require_writable
+from specbench.records.documents import BenchDocument, BenchRecord
+from specbench.records.schema import SCHEMA_VERSION
 
 ABOUT = """
 Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
@@ -67,7 +69,8 @@ def job(form: str, composed: DictConfig) -> None:
         rows = bench(setup, say)
     surroundings = environment()
     machine = hardware(surroundings, run.device)
-    head: dict[str, Any] = {
+    document: BenchDocument = {
+        "schema_version": SCHEMA_VERSION,
         "command": f"specbench bench {' '.join(sys.argv[1:])}".strip(),
         "hardware": machine,
         "dtype": run.dtype,
@@ -75,8 +78,9 @@ def job(form: str, composed: DictConfig) -> None:
         "prompts": len(parts.prompts),
         "max_new_tokens": config.max_new_tokens,
         "environment": surroundings,
+        "rows": [cast(BenchRecord, asdict(row)) for row in rows],
     }
     short = "-".join(name for name in (name_of(config.target), config.draft.label()) if name)
-    files = write(folder, f"bench-{short}-{parts.device.type}-{run.dtype}", head, rows, table(rows))
-    print_rows(form, [asdict(row) for row in rows], lambda: print(table(rows)))
+    files = write(folder, f"bench-{short}-{parts.device.type}-{run.dtype}", document, table(rows))
+    print_rows(form, document["rows"], lambda: print(table(rows)))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

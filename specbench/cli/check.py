@@ -3,12 +3,12 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from specbench.cli.options import options
 from specbench.errors import UserError
 from specbench.files import write_atomically
 from specbench.records.catalog import Catalog
+from specbench.records.schema import Row
 
 MARGIN = 0.15
 
@@ -57,9 +57,9 @@ def main(argv: list[str]) -> int:
     return 1 if found.moved or found.disturbed else 0
 
 
-def _read(file: Path) -> list[dict[str, Any]]:
+def _read(file: Path) -> list[Row]:
     try:
-        rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+        rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"--against={file}: cannot be read ({error}); --write makes one from records") from error
     return rows

@@ -1,15 +1,19 @@
 """What a run looks like on a terminal: progress while it works, a table when it is done."""
 
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from specbench.measure.theorems import BY_POSITION, BY_RANK
+from specbench.records.schema import Summary
 from specbench.stats import FEW_PROMPTS
 from specbench.theory import expected_tokens
+
+if TYPE_CHECKING:
+    from specbench.run import Result
 
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 
@@ -47,7 +51,7 @@ class Screen:
         if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
             self._console.print(self._done.format(done, total))
 
-    def line(self, result: Any) -> None:
+    def line(self, result: "Result") -> None:
         """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout."""
         summary = result.record["summary"]
         console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -59,7 +63,7 @@ class Screen:
         if summary.get("disturbed"):
             console.print(disturbed(summary))
 
-    def show(self, result: Any) -> None:
+    def show(self, result: "Result") -> None:
         """The table of a finished run."""
         console = Console(highlight=False, soft_wrap=True)
         if not console.is_terminal:
@@ -85,7 +89,7 @@ class Screen:
         console.print(f"record: {result.file} ({state})")
 
 
-def _gamma(s: dict[str, Any]) -> str:
+def _gamma(s: Summary) -> str:
     if s.get("tree"):
         return f"tree {s['tree']} ({s['nodes_per_pass']:.1f} nodes, {s['depth_per_pass']:.1f} levels a pass)"
     if s["gamma"] is None:
@@ -93,44 +97,44 @@ def _gamma(s: dict[str, Any]) -> str:
     return f"γ={s['gamma']}" + (" (auto)" if s.get("gamma_requested") == "auto" else "")
 
 
-def _rule(s: dict[str, Any]) -> str:
+def _rule(s: Summary) -> str:
     if s.get("accept", "exact") == "exact":
         return ""
     return f"[bold]{s['accept']}{' (lossy)' if s['lossy'] else ''}[/bold], "
 
 
-def _predicted_tokens(s: dict[str, Any]) -> str:
-    predicted = s["tokens_per_pass_predicted"]
-    if predicted is None:
-        return "γ follows the text; Eq. 1 has one γ"
-    if s["prediction"] == BY_RANK:
+def _predicted_tokens(s: Summary) -> str:
+    predicted, gamma = s["tokens_per_pass_predicted"], s["gamma"]
+    if predicted is not None and s["prediction"] == BY_RANK:
         return f"predicted from the acceptance by rank: {predicted:.2f}"
+    if predicted is None or gamma is None:
+        return "γ follows the text; Eq. 1 has one γ"
     if s["prediction"] == BY_POSITION:
-        bound = expected_tokens(s.get("alpha_rule", s["alpha"]), s["gamma"])
+        bound = expected_tokens(s.get("alpha_rule", s["alpha"]), gamma)
         return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
     return f"Eq. 1 predicts {predicted:.2f}"
 
 
-def _by_rank(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
     if not s.get("acceptance_by_rank"):
         return []
     first = " ".join(f"{share:.3f}" for share in s["acceptance_by_rank"][:4])
     return [("acceptance by rank", first, "of a node's children: how often the first, second, ... is accepted")]
 
 
-def _theorem(s: dict[str, Any], number: str) -> str:
+def _theorem(s: Summary, number: str) -> str:
     if s["prediction"] == BY_RANK:
         return f"Theorem {number} with the tree's tokens and drafting"
     return f"Theorem {number}" + (", from the acceptance by position" if s["prediction"] == BY_POSITION else "")
 
 
-def _calibration(s: dict[str, Any]) -> str:
+def _calibration(s: Summary) -> str:
     if s["prediction"] in (BY_POSITION, BY_RANK):
         return "predicted tokens per pass over what these passes cost"
     return "Theorem 3.8 with v + overhead for its 1"
 
 
-def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _rows(s: Summary) -> list[tuple[str, str, str]]:
     rows = [
         ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
         *_under_rule(s),
@@ -158,7 +162,7 @@ def _rows(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows + _proof(s)
 
 
-def _proof(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _proof(s: Summary) -> list[tuple[str, str, str]]:
     if s.get("proof_z") is None:
         return []
     others = {"draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"]}
@@ -169,12 +173,12 @@ def _proof(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _predicted_operations(s: dict[str, Any]) -> str:
+def _predicted_operations(s: Summary) -> str:
     predicted = s["operations_predicted"]
     return "counted" if predicted is None else f"counted; {_theorem(s, '3.11')}: {predicted:.2f}×"
 
 
-def _quality_difference(s: dict[str, Any]) -> str:
+def _quality_difference(s: Summary) -> str:
     if s["identical"] == 1:
         return ""
     if s["lossless"] and s["temperature"] > 0:
@@ -186,7 +190,7 @@ def _quality_difference(s: dict[str, Any]) -> str:
     return f"; {verdict}: {s['quality_difference']:+.1f} \\[{low:+.1f}, {high:+.1f}]"
 
 
-def _under_rule(s: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
     if not s.get("lossy"):
         return []
     kept = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
@@ -196,7 +200,7 @@ def _under_rule(s: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def remarks(s: dict[str, Any]) -> list[str]:
+def remarks(s: Summary) -> list[str]:
     """What the numbers mean, in words, where a reader could be misled."""
     lines = []
     if s.get("lossy"):
@@ -234,7 +238,7 @@ def remarks(s: dict[str, Any]) -> list[str]:
     return lines
 
 
-def disturbed(s: dict[str, Any]) -> str:
+def disturbed(s: Summary) -> str:
     """That something else had the machine, and what showed it."""
     return (
         f"DISTURBED: {s['disturbed_by']}. c, v and the speedups mean little, and no table takes them; α and the texts "
@@ -242,7 +246,7 @@ def disturbed(s: dict[str, Any]) -> str:
     )
 
 
-def _disproof(s: dict[str, Any]) -> str:
+def _disproof(s: Summary) -> str:
     """Why sampled texts are not the target's own."""
     if s["proof_outside"]:
         seen = f"{s['proof_outside']} of {s['proof_tokens']} sampled tokens have no probability under the target"

@@ -1,10 +1,10 @@
 """`specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group."""
 
 from dataclasses import asdict
-from typing import Any
 
 from specbench.cli.formats import plain, print_rows
 from specbench.errors import UserError
+from specbench.records.schema import Row
 
 # What may differ within a group: a column of the table, and the keys of a run that set it.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -30,7 +30,7 @@ def grouped(results: str, key: str, form: str) -> None:
     print_rows(form, rows, lambda: _show(groups, key), document=groups)
 
 
-def _groups(results: str, key: str) -> list[dict[str, Any]]:
+def _groups(results: str, key: str) -> list[Row]:
     from specbench.measure.paired import compare, shared
     from specbench.records.frame import MACHINE, Records
     from specbench.records.identity import config_digest
@@ -57,7 +57,7 @@ def _groups(results: str, key: str) -> list[dict[str, Any]]:
     return made
 
 
-def _show(groups: list[dict[str, Any]], key: str) -> None:
+def _show(groups: list[Row], key: str) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -35,7 +35,7 @@ def job(composed: DictConfig, form: str = "table") -> None:
         if result is not None:
             show(result, form)
     except (UserError, MachineError) as error:
-        sweep_log.add(code=fail(str(error), error.exit_code), error=error_line(error), keys=keys)
+        sweep_log.add({"code": fail(str(error), error.exit_code), "error": error_line(error), "keys": keys})
     except BrokenPipeError:  # nobody reads on: not an error of the job
         raise
     except Exception as error:
@@ -44,11 +44,13 @@ def job(composed: DictConfig, form: str = "table") -> None:
         else:
             unexpected(error)
         trace = "".join(traceback.format_exception(error))
-        sweep_log.add(code=1, error=f"{error_line(error)} (not expected)", traceback=trace, keys=keys)
+        sweep_log.add({"code": 1, "error": f"{error_line(error)} (not expected)", "traceback": trace, "keys": keys})
     else:
         if result is not None:
-            about = {"run_id": result.record["run_id"], "record": str(result.file.resolve()), "reused": result.reused}
-            sweep_log.add(code=0, **about, keys=keys)
+            record, file = result.record, str(result.file.resolve())
+            sweep_log.add(
+                {"code": 0, "run_id": record["run_id"], "record": file, "reused": result.reused, "keys": keys}
+            )
 
 
 @contextmanager

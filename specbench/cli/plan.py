@@ -7,7 +7,6 @@ run on the same hardware: its seconds a prompt, times the prompts. Nothing is lo
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
@@ -16,11 +15,11 @@ from specbench.config import ModelConfig, RunConfig, check
 from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.errors import UserError
+from specbench.records.schema import Row
 from specbench.report.paper import times_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ALIKE = ("draft", "temperature", "gamma", "accept")  # the more of these a record shares, the better it predicts
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

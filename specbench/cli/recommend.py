@@ -14,6 +14,7 @@ from specbench.config import ChooseConfig, check_choose
 from specbench.config.choose import UNUSED
 from specbench.errors import UserError
 from specbench.files import require_writable
+from specbench.records.documents import RecommendDocument, Verified
 
 ABOUT = """
 Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), the cost of a pass from short timed
@@ -57,7 +58,7 @@ def job(form: str, picture: Path | None, configs: list[ChooseConfig]) -> None:
             print(written, file=aside(form))
 
 
-def _picture(record: dict[str, Any], file: Path) -> list[Path]:
+def _picture(record: RecommendDocument, file: Path) -> list[Path]:
     from specbench.report.figure import save
     from specbench.report.figures.choosing import choosing
     from specbench.report.style import styled
@@ -67,7 +68,7 @@ def _picture(record: dict[str, Any], file: Path) -> list[Path]:
     return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
 
 
-def draw(record: dict[str, Any]) -> None:
+def draw(record: RecommendDocument) -> None:
     """The ranking, the reasons, and the proof."""
     from rich.console import Console
     from rich.table import Table
@@ -106,13 +107,13 @@ def draw(record: dict[str, Any]) -> None:
             console.print(f"{one['run_id']}: DISTURBED, so it proves nothing: {one['disturbed_by']}")
 
 
-def _off(one: dict[str, Any]) -> str:
+def _off(one: Verified) -> str:
     if one.get("disturbed_by"):
         return "disturbed"
     return "–" if one["off"] is None else f"{100 * one['off']:+.1f}%"
 
 
-def _proof(verified: list[dict[str, Any]]) -> Any:
+def _proof(verified: list[Verified]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
 from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
-from specbench.records.schema import RunRecord
+from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
+from specbench.report.names import selected
 
 # These keep their names and their order; columns may be added behind them.
 COLUMNS = (
@@ -36,7 +37,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
     )
-    parser.add_argument("--schema", action="store_true", help="print what a record holds, as JSON Schema")
+    parser.add_argument(
+        "--schema", nargs="?", const="run", metavar="KIND",
+        help=f"print what a record holds, as JSON Schema: run (default), {', '.join(DOCUMENTS)}",
+    )  # fmt: skip
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
     )
@@ -46,8 +50,9 @@ def main(argv: list[str]) -> int:
 
         grouped(arguments.results, arguments.group_by, arguments.format)
         return 0
-    if arguments.schema:
-        print(json.dumps(json_schema(RunRecord), indent=1, ensure_ascii=False))
+    if arguments.schema is not None:
+        kind = selected([arguments.schema], {"run": RunRecord} | DOCUMENTS, "kind of record")[0]
+        print(json.dumps(json_schema(kind), indent=1, ensure_ascii=False))
         return 0
     if arguments.forget:
         forgotten = Catalog(arguments.results).forget_failed()
@@ -62,11 +67,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _ordered(row: dict[str, Any]) -> dict[str, Any]:
+def _ordered(row: Row) -> Row:
     return {column: row.get(column) for column in COLUMNS} | {k: v for k, v in row.items() if k not in COLUMNS}
 
 
-def print_records(form: str, rows: list[dict[str, Any]], draw: Callable[[], object] | None = None) -> None:
+def print_records(form: str, rows: list[Row], draw: Callable[[], object] | None = None) -> None:
     """Print the summaries of records in `form`; `draw` shows them as a table, where that is not the one of all."""
     ordered = [_ordered(row) for row in rows]
     if form == "csv":  # histograms have no place in a cell
@@ -74,7 +79,7 @@ def print_records(form: str, rows: list[dict[str, Any]], draw: Callable[[], obje
     print_rows(form, ordered, draw or (lambda: table(rows)), columns=COLUMNS)
 
 
-def table(rows: list[dict[str, Any]]) -> None:
+def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     numbers = [[_cell(column, row) for column in SHOWN] for row in rows if FAILED not in row]
     lines = [list(SHOWN.values()), *numbers]
@@ -96,7 +101,7 @@ def table(rows: list[dict[str, Any]]) -> None:
         print("lossy: the rule lets through what is not the target's own distribution; its speed is of other texts")
 
 
-def _cell(column: str, row: dict[str, Any]) -> str:
+def _cell(column: str, row: Row) -> str:
     value = row.get(column)
     if column == "run_id":
         return digest(str(value))

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from specbench.cli import sweep_log
 from specbench.cli.hydra_app import jobs_of, launch
@@ -63,7 +62,7 @@ def _show_first(command: CommandLine) -> int:
     return 0
 
 
-def _tell(ended: list[dict[str, Any]], file: Path, form: str, all_launched: bool) -> None:
+def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: bool) -> None:
     """All runs that are done as one table, and a line for each that failed."""
     if not ended:
         return

@@ -11,13 +11,25 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from specbench.errors import MachineError
 
 VARIABLE = "SPECBENCH_OUTCOMES"  # set by Hydra around each job of a sweep, from the override
-_here: list[dict[str, Any]] = []
+_here = list["Outcome"]()
 _begun = False  # whether this process is the one that will ask for the outcomes
+
+
+class Outcome(TypedDict):
+    """What became of one job. `code` is 0 where it went well; then there is a record, else an error."""
+
+    code: int
+    keys: list[str]
+    run_id: NotRequired[str]
+    record: NotRequired[str]
+    reused: NotRequired[bool]
+    error: NotRequired[str]
+    traceback: NotRequired[str]
 
 
 def begin() -> None:
@@ -43,8 +55,8 @@ def in_sweep() -> bool:
     return VARIABLE in os.environ
 
 
-def add(**outcome: Any) -> None:
-    """One job's outcome: `code`, 0 where it went well, `run_id` or `error`, and what else there is to say."""
+def add(outcome: Outcome) -> None:
+    """Note one job's outcome."""
     if not in_sweep():
         _here.append(outcome)
         return
@@ -59,7 +71,7 @@ def add(**outcome: Any) -> None:
         _here.append(outcome)
 
 
-def all_of(file: Path | None) -> list[dict[str, Any]]:
+def all_of(file: Path | None) -> list[Outcome]:
     """All outcomes since `begin`: those in the sweep's `file`, and those that had to be kept here."""
     lines: list[str] = []
     with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ machine that was busier at one time than at another.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from specbench.measure.costs import Cost, Costs, Prices
 from specbench.measure.expected_passes import passes
 from specbench.measure.probe import Key, Round
 from specbench.measure.theorems import BY_POSITION, EQUATION_1
+from specbench.records.schema import PredictionRow
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
@@ -47,9 +48,8 @@ class Prediction:
     calibrated: float
     estimated: Interval
 
-    def row(self) -> dict[str, Any]:
-        """As plain values, for a record."""
-        return {key: asdict(value) if hasattr(value, "__dict__") else value for key, value in vars(self).items()}
+    def to_json(self) -> PredictionRow:
+        return cast(PredictionRow, asdict(self))
 
 
 class Predictions:

@@ -3,15 +3,14 @@
 A record of `specbench alpha` is a file in `alpha/` of the results folder with its table in `rows`.
 """
 
-import json
 import warnings
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.records.catalog import kept_folder
+from specbench.records.documents import read_document
 from specbench.records.frame import Records, measured
-from specbench.records.migrate import migrated
 from specbench.records.schema import Row
 
 COLUMNS = [
@@ -41,7 +40,7 @@ def alpha_files(results: Path) -> list[Path]:
 
 def _rows(file: Path) -> list[Row]:
     try:
-        record = migrated(json.loads(file.read_text(encoding="utf-8")))
+        record = read_document(file)
         return [_row(row, record["alpha_id"]) for row in record["rows"]]
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file}: skipped, it is no record of specbench alpha ({error})", stacklevel=2)

@@ -13,8 +13,8 @@ from typing import Any
 from specbench.files import write_atomically
 from specbench.records import store
 from specbench.records.catalog import kept_folder
+from specbench.records.documents import read_document, write_document
 from specbench.records.frame import Records
-from specbench.records.migrate import migrated
 from specbench.records.schema import Config, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
@@ -63,12 +63,12 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
     """The tables of `specbench alpha`, without the scores of every token."""
     files = []
     for file in sorted((results / "alpha").glob("*.json")):
-        record = migrated(json.loads(file.read_text(encoding="utf-8")))
+        record = read_document(file)
         if local := [path for config in record["configs"] for path in _local_paths(config)]:
             say(f"{record['alpha_id']}: not kept, it names {local[0]} of this machine")
             continue
-        copy = {key: record[key] for key in ("schema_version", "alpha_id", "rows")}
-        files.append(write_atomically(folder / file.name, json.dumps(copy, ensure_ascii=False, indent=1) + "\n"))
+        copy = {key: record[key] for key in ("alpha_id", "rows")}
+        files.append(write_document(folder / file.name, copy, indent=1))
     return files
 
 

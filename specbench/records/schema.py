@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
+from specbench.stats import IntervalRecord
 
 SCHEMA_VERSION: Literal[2] = 2  # `records.migrate` says what earlier versions had
 
@@ -276,6 +277,33 @@ class FailedSummary(Names):
     created: str
 
 
+class CostRecord(TypedDict):
+    """What passes cost, in target steps."""
+
+    c: float
+    verify_cost: float
+    overhead: float
+    passes: Annotated[int, "how many were timed"]
+    first: Annotated[float, "what a pass costs that begins a text"]
+
+
+class PredictionRow(TypedDict):
+    """One candidate at one gamma, and all that its speedup is made from."""
+
+    draft: str
+    gamma: int
+    alpha: IntervalRecord
+    cost: CostRecord
+    tokens_per_pass: Annotated[float, "as the texts need"]
+    prediction: Annotated[str, "what `predicted` and `calibrated` are made from"]
+    tokens_per_pass_iid: Annotated[float, "by Eq. 1, or by position"]
+    drafted_per_pass: float
+    steps_per_pass: Annotated[float, "what a pass costs in the mean, in target steps"]
+    predicted: Annotated[float, "speedup by Theorem 3.8"]
+    calibrated: Annotated[float, "speedup with what passes cost for its 1"]
+    estimated: Annotated[IntervalRecord, "speedup from the passes that the texts need"]
+
+
 class GammaRecord(TypedDict):
     """What `gamma=` came to."""
 
@@ -284,7 +312,7 @@ class GammaRecord(TypedDict):
     most: NotRequired[int]
     alpha: NotRequired[float]
     prices: NotRequired[dict[str, float]]
-    probe: NotRequired[list[Row]]
+    probe: NotRequired[list[PredictionRow]]
     acceptance: NotRequired[Annotated[list[float], "by rank of the child: what the shape of the tree was made from"]]
 
 

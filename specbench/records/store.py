@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from specbench.files import write_atomically
+from specbench.files import json_text, write_atomically
 from specbench.records.migrate import migrated
 from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, RunRecord
 
@@ -55,7 +55,7 @@ def record_file(results: str | Path, run_id: str) -> Path:
 def head_line(record: Mapping[str, object]) -> str:
     """A record's first line, but for what closes it."""
     head = {"schema_version": SCHEMA_VERSION} | {key: record[key] for key in HEAD[1:] if key in record}
-    return json.dumps(head, ensure_ascii=False)[:-1]
+    return json_text(head)[:-1]
 
 
 def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
@@ -63,7 +63,7 @@ def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
     file = record_file(results, record["run_id"])
     body = {key: value for key, value in record.items() if key not in HEAD} | {"complete": True}
     # Two objects laid into one: the head closes on its own line only for the quick reader below.
-    write_atomically(file, f"{head_line(record)},\n{json.dumps(body, ensure_ascii=False, indent=1)[1:]}\n")
+    write_atomically(file, f"{head_line(record)},\n{json_text(body, indent=1)[1:]}\n")
     return file
 
 

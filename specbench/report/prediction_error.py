@@ -1,14 +1,11 @@
 """The record of `specbench validate` as tables in Markdown: what docs/choosing.md quotes. Knows plain values only."""
 
-from typing import Any
-
 from specbench.markdown import markdown_table
+from specbench.records.documents import ErrorRow, PolicyRow, ValidateDocument
+from specbench.stats import IntervalRecord
 
-Record = dict[str, Any]
-Interval = dict[str, float | None]
 
-
-def markdown(record: Record) -> str:
+def markdown(record: ValidateDocument) -> str:
     """All of it: prediction errors, policies, and what alpha costs to learn."""
     same = record["same_texts"]
     said = [
@@ -23,7 +20,7 @@ def markdown(record: Record) -> str:
     return "\n\n".join(["# Estimated against measured", *said, *parts]) + "\n"
 
 
-def _errors(record: Record) -> str:
+def _errors(record: ValidateDocument) -> str:
     if not record["rows"]:
         return "## Prediction errors\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
     table = markdown_table(
@@ -41,17 +38,17 @@ def _errors(record: Record) -> str:
     return "\n\n".join(["## Prediction errors", table, largest])
 
 
-def _policies(record: Record) -> str:
+def _policies(record: ValidateDocument) -> str:
     cells = []
     for row in record["policies"]:
         best = row["gamma"] == row["best"]
-        against = "the best" if best else percent({k: v and v - 1 for k, v in row["against_best"].items()})
+        against = "the best" if best else percent(_less_one(row["against_best"]))
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
     return "\n\n".join(["## γ left to the program", table])
 
 
-def _learning(record: Record) -> str:
+def _learning(record: ValidateDocument) -> str:
     learning = record["learning"]
     table = markdown_table(
         ("draft", "α by teacher forcing", "γ", "α by decoding"),
@@ -69,20 +66,25 @@ def _learning(record: Record) -> str:
     return "\n\n".join(["## What α costs to learn", said, table])
 
 
-def _speed(row: Record) -> str:
+def _speed(row: ErrorRow | PolicyRow) -> str:
     """No proof, no speed: 'not lossless' where rounding does not explain how the texts differ."""
     return span(row["measured"]) if row["lossless"] else "not lossless"
 
 
-def span(value: Interval, digits: int = 2) -> str:
+def _less_one(ratio: IntervalRecord) -> IntervalRecord:
+    low, high = (None if bound is None else bound - 1 for bound in (ratio["low"], ratio["high"]))
+    return {"value": ratio["value"] - 1, "low": low, "high": high}
+
+
+def span(value: IntervalRecord, digits: int = 2) -> str:
     """A number with its interval."""
     if value["low"] is None or value["high"] is None:
         return f"{value['value']:.{digits}f}"
     return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
 
 
-def percent(value: Interval) -> str:
+def percent(value: IntervalRecord) -> str:
     """A share with its interval, in percent and with signs."""
     if value["low"] is None or value["high"] is None:
-        return f"{100 * (value['value'] or 0):+.1f}%"
-    return f"{100 * (value['value'] or 0):+.1f}% [{100 * value['low']:+.1f}, {100 * value['high']:+.1f}]"
+        return f"{100 * value['value']:+.1f}%"
+    return f"{100 * value['value']:+.1f}% [{100 * value['low']:+.1f}, {100 * value['high']:+.1f}]"

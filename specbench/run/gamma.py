@@ -50,7 +50,7 @@ def choose_gamma(config: RunConfig, parts: Parts) -> GammaChoice:
     ranked = _probe(config, parts)
     if not ranked:  # texts of a token or two
         return GammaChoice(config.gamma, 1, probe=[])
-    best, rows = ranked[0], [one.row() for one in ranked]
+    best, rows = ranked[0], [one.to_json() for one in ranked]
     if config.gamma == "auto":
         return GammaChoice(config.gamma, best.gamma, probe=rows)
     return GammaChoice(

@@ -10,14 +10,32 @@ from typing import Any, get_type_hints
 import pytest
 from made_records import make
 
+from specbench.bench.beams import BeamRow
+from specbench.bench.bench import Row
 from specbench.cli import main
 from specbench.config.paths import PACKAGE
 from specbench.decoding import Pass, Trace
+from specbench.measure.costs import Cost
+from specbench.measure.evidence import Evidence, Sums
+from specbench.measure.lossless import Difference
+from specbench.measure.predict import Prediction
 from specbench.records import store
 from specbench.records.catalog import Catalog
+from specbench.records.documents import DOCUMENTS, BeamRecord, BenchRecord, read_document, write_document
 from specbench.records.json_schema import json_schema
 from specbench.records.migrate import migrated
-from specbench.records.schema import SCHEMA_VERSION, PassRecord, RunRecord, TraceRecord
+from specbench.records.schema import (
+    SCHEMA_VERSION,
+    CostRecord,
+    DifferenceRecord,
+    EvidenceRecord,
+    PassRecord,
+    PredictionRow,
+    RunRecord,
+    SumsRecord,
+    TraceRecord,
+)  # fmt: skip
+from specbench.stats import Interval, IntervalRecord
 
 KEPT = PACKAGE.parent / "results" / "kept"
 KINDS = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "null": type(None)}
@@ -125,3 +143,26 @@ def test_a_record_of_a_newer_version_is_named_and_skipped(tmp_path: Path) -> Non
     shutil.rmtree(store.runs_folder(tmp_path))
     with pytest.warns(UserWarning, match=r"skipped, .*schema version 3, and this specbench reads versions up to 2"):
         assert Catalog(tmp_path).rows() == []
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_other_records_have_schemas_too(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["results", "--schema", kind]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert {"schema_version", "environment"} <= set(schema["$defs"][DOCUMENTS[kind].__name__]["required"])
+
+
+def test_dataclasses_have_the_fields_of_their_records() -> None:
+    pairs = {
+        Prediction: PredictionRow, Cost: CostRecord, Interval: IntervalRecord, Row: BenchRecord, BeamRow: BeamRecord,
+        Evidence: EvidenceRecord, Sums: SumsRecord, Difference: DifferenceRecord,
+    }  # fmt: skip
+    for dataclass, record in pairs.items():
+        names = {field.name for field in fields(dataclass)} | ({"is_rounding"} if dataclass is Difference else set())
+        assert names == set(get_type_hints(record)), record
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    file = write_document(tmp_path / "alpha" / "a.json", {"rows": [{"alpha": float("nan"), "tokens": 3}]})
+    assert file.read_text() == '{"schema_version": 2, "rows": [{"alpha": null, "tokens": 3}]}\n'
+    assert read_document(file)["rows"] == [{"alpha": None, "tokens": 3}]

@@ -101,11 +101,7 @@ def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     old = make(tmp_path, prompts=4)
     keep(Records(tmp_path), print)
     new = make(tmp_path, prompts=4, again=1, created="2026-05-01T00:00:00+00:00")
-    local = make(tmp_path, draft="other", seed=3)
-    file = tmp_path / "runs" / f"{local}.json"
-    file.write_text(
-        file.read_text().replace('{"name": "other", "path": null', '{"name": "other", "path": "/home/me/model"')
-    )
+    local = make(tmp_path, draft="other", seed=3, config={"draft": {"path": "/home/me/model"}})
     keep(Records(tmp_path), print)
     assert {f.name for f in kept_folder(tmp_path).iterdir()} == {f"{new}.json.gz"}
     assert old != new

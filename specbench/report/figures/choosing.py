@@ -1,17 +1,17 @@
 """A recommendation as a picture: the speedup to expect of each draft against gamma, and what real runs then gave."""
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
 
+from specbench.records.documents import RecommendDocument, Verified
+from specbench.records.schema import Row
 from specbench.report.figure import Drawn
 from specbench.report.style import BLUE, FAINT, INK, PAPER, VERMILLION, at_end, panels, spread
 
 MOST_PANELS = 4
 
 
-def choosing(record: dict[str, Any], name: str = "choosing") -> Drawn:
+def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
     """`record` is that of `specbench recommend`. Drafts come in the order of their best gamma."""
     rows = _rows(record)
     drafts = list(dict.fromkeys(row["candidate"] for row in record["rows"]))[:MOST_PANELS]
@@ -29,11 +29,11 @@ def choosing(record: dict[str, Any], name: str = "choosing") -> Drawn:
     return Drawn(name, "Which draft, which γ", figure, rows, notes)
 
 
-def _rows(record: dict[str, Any]) -> pd.DataFrame:
+def _rows(record: RecommendDocument) -> pd.DataFrame:
     proofs = {(one["candidate"], one["gamma"]): one for one in record["verified"]}
     rows = []
     for row in record["rows"]:
-        proof = proofs.get((row["candidate"], row["gamma"]), {})
+        proof: Verified | Row = proofs.get((row["candidate"], row["gamma"]), {})
         rows.append({
             "draft": row["candidate"], "gamma": row["gamma"], "alpha": row["alpha"]["value"], "c": row["cost"]["c"],
             "predicted": row["predicted"], "estimated": row["estimated"]["value"],

@@ -1,0 +1,281 @@
+"""The types of what `alpha`, `recommend`, `validate`, `bench` and `beam` leave, and their one writer.
+
+Each is a JSON file of its own, written whole or not at all. `specbench results --schema NAME` prints its JSON Schema.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from specbench.environment import Environment
+from specbench.files import json_text, write_atomically
+from specbench.records.migrate import migrated
+from specbench.records.schema import SCHEMA_VERSION, Config, PredictionRow, Probability, Row, Seconds
+from specbench.stats import IntervalRecord
+
+
+class Document(TypedDict):
+    """What all of them have."""
+
+    schema_version: Literal[2]
+    environment: Environment
+
+
+class AlphaRow(TypedDict):
+    """alpha of one draft along one sample of the target's text, and what one rule makes of it."""
+
+    target: str
+    draft: str
+    task: str
+    own_weights: NotRequired[Annotated[str, "of 'target' and 'draft' those with a folder instead of what they name"]]
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    accept: Annotated[str, "the acceptance rule"]
+    lossy: bool
+    prompts: int
+    tokens: int
+    alpha: Annotated[float, "probability: the mean of beta (Corollary 3.6)"]
+    alpha_low: Probability | None
+    alpha_high: Probability | None
+    lenient: Annotated[dict[str, IntervalRecord], "by lenience: alpha(l) of appendix A.5"]
+    dtype: str
+    device: str
+    hardware: str
+    simulated: bool
+    created: Annotated[str, "ISO 8601, UTC"]
+    alpha_rule: NotRequired[Annotated[float, "probability that a lossy rule accepts a drafted token"]]
+    alpha_rule_low: NotRequired[Probability | None]
+    alpha_rule_high: NotRequired[Probability | None]
+    total_variation: NotRequired[Annotated[float, "of the next token from the target's own, mean over the tokens"]]
+
+
+class ScoredSetting(TypedDict):
+    """One sample of the target's text with the agreement of every draft along it."""
+
+    temperature: float
+    sample: Annotated[str, "the file with the text"]
+    sample_s: Seconds
+    texts_reused: int
+    score_s: Seconds
+    wall_s: Seconds
+    drafts: Annotated[dict[str, list[Row]], "by draft: for each text what `measure.agreement.Agreement` holds"]
+
+
+class AlphaDocument(Document):
+    """What `specbench alpha` leaves."""
+
+    alpha_id: str
+    rows: list[AlphaRow]
+    settings: list[ScoredSetting]
+    configs: list[Config]
+
+
+class CandidateNames(TypedDict):
+    """What tables call a candidate: a draft under a rule."""
+
+    draft: str
+    accept: str
+    lossy: bool
+    candidate: str
+
+
+class CandidateRow(PredictionRow, CandidateNames):
+    """A prediction with the candidate's names."""
+
+
+class Verified(CandidateNames):
+    """A real run of one candidate and gamma, beside what was estimated."""
+
+    gamma: int
+    run_id: str
+    reused: bool
+    estimated: IntervalRecord
+    measured: float | None
+    measured_low: float | None
+    measured_high: float | None
+    off: Annotated[float | None, "estimated over measured, less 1"]
+    disturbed_by: Annotated[str | None, "the signs, in words, that other work disturbed the run"]
+    tokens_per_pass: float
+    alpha: float
+    c: float | None
+    verify_cost: float | None
+    overhead: float
+
+
+class TimedPasses(TypedDict):
+    """The timed passes of one candidate and gamma in one round."""
+
+    candidate: str
+    gamma: int
+    timed: Annotated[list[Row], "what `measure.probe.Timed` holds"]
+
+
+class RoundRecord(TypedDict):
+    """A round of timed passes: one place of one text."""
+
+    steps_s: list[float]
+    first_steps_s: list[float]
+    passes: list[TimedPasses]
+
+
+class Choosing(Document):
+    """What `recommend` and `validate` have in common."""
+
+    target: str
+    task: str
+    temperature: float
+    dtype: str
+    hardware: str
+    engine: str
+    alpha_rows: list[AlphaRow]
+    rounds: list[RoundRecord]
+    configs: list[Config]
+
+
+class RecommendDocument(Choosing):
+    """What `specbench recommend` leaves: the ranking, best first, its reasons and its proof."""
+
+    recommend_id: str
+    rows: list[CandidateRow]
+    reasons: list[str]
+    verified: list[Verified]
+    target_step_s: Seconds
+    sample_s: Seconds
+    texts_reused: int
+    score_s: Seconds
+
+
+class ErrorRow(CandidateRow):
+    """Estimated and measured speedup of one candidate and gamma."""
+
+    measured: IntervalRecord
+    error: Annotated[IntervalRecord, "estimated over measured, less 1"]
+    alpha_decoded: Annotated[IntervalRecord | None, "accepted over judged tokens, where that is alpha"]
+    lossless: bool
+
+
+class PolicyRow(TypedDict):
+    """A gamma or policy against the best constant gamma of its candidate."""
+
+    candidate: str
+    gamma: int | str
+    measured: IntervalRecord
+    best: int
+    against_best: IntervalRecord
+    lossless: bool
+
+
+class Learning(TypedDict):
+    """What it took to learn alpha of all drafts by scoring, and by decoding."""
+
+    drafts: int
+    score_s: Seconds
+    decode_s: Seconds
+
+
+class DecodedRecord(TypedDict):
+    """What one candidate and gamma did with each prompt, over all repeats."""
+
+    candidate: str
+    gamma: int | str
+    decode_s: list[float]
+    start_s: list[float]
+    tokens: list[int]
+    accepted: list[int]
+    judged: list[int]
+
+
+class ValidateDocument(Choosing):
+    """What `specbench validate` leaves."""
+
+    prompts: int
+    tokens: int
+    repeats: int
+    created: str
+    rows: list[ErrorRow]
+    policies: list[PolicyRow]
+    learning: Learning
+    same_texts: float | None
+    decoded: list[DecodedRecord]
+
+
+class Timed(Document):
+    """What `bench` and `beam` have in common."""
+
+    command: str
+    hardware: str
+    dtype: str
+    max_new_tokens: int
+
+
+class BenchRecord(TypedDict):
+    """One comparison: ours and theirs in `unit`."""
+
+    part: str
+    what: str
+    ours: float | None
+    theirs: float | None
+    unit: str
+    ratio: Annotated[float | None, "how many times faster ours is"]
+    low: float | None
+    high: float | None
+    note: str
+    more: Row
+
+
+class BenchDocument(Timed):
+    """What `specbench bench` leaves."""
+
+    engine: str
+    prompts: int
+    rows: list[BenchRecord]
+
+
+class BeamRecord(TypedDict):
+    """One u and gamma over all texts; gamma 0 is the search without a draft."""
+
+    u: int
+    gamma: int
+    passes_per_text: float
+    steps_per_pass: float
+    scored_per_pass: float
+    passes_saved: float
+    identical: int
+    texts: int
+    score_gap: float
+    s_per_text: Seconds
+
+
+class BeamDocument(Timed):
+    """What `specbench beam` leaves."""
+
+    target: str
+    draft: str
+    task: str
+    width: int
+    length_penalty: float
+    early_stopping: bool | str
+    texts: int
+    transformers_s_per_text: Seconds
+    rows: list[BeamRecord]
+
+
+DOCUMENTS: dict[str, type] = {
+    "alpha": AlphaDocument,
+    "recommend": RecommendDocument,
+    "validate": ValidateDocument,
+    "bench": BenchDocument,
+    "beam": BeamDocument,
+}
+
+
+def write_document(file: Path, document: Mapping[str, object], indent: int | None = None) -> Path:
+    """Write `document`, one of the types above without its version, so that a reader sees all of it or nothing."""
+    return write_atomically(file, json_text({"schema_version": SCHEMA_VERSION, **document}, indent) + "\n")
+
+
+def read_document(file: Path) -> Row:
+    """What a file holds, in the words of this version. Raises ValueError or OSError where it is damaged."""
+    return migrated(json.loads(file.read_text(encoding="utf-8")))
