@@ -20,11 +20,11 @@ SMALL = {
 }  # fmt: skip
 
 
-def run(folder: Path, *overrides: str) -> tuple[int, dict[str, object]]:
+def run(folder: Path, *overrides: str, verb: str = "run") -> tuple[int, dict[str, object]]:
     rows = folder / "rows.jsonl"
     rows.write_text("\n".join(f'{{"en": "a sentence {i} here", "de": "ein satz {i} hier"}}' for i in range(4)) + "\n")
     argv = [
-        "run",
+        verb,
         "task=ende",
         f"task.path={rows}",
         f"results={folder}",
@@ -55,6 +55,25 @@ def test_random_weights_at_a_given_alpha(tmp_path: Path) -> None:
     # 800 tokens: the standard error of tokens per pass is about 0.08.
     assert summary["tokens_per_pass"] == pytest.approx(expected_tokens(0.75, 3), abs=0.35)
     assert summary["speedup_measured"] is not None
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_the_screen_says_that_alpha_was_chosen(
+    tmp_path: Path, folders: dict[str, Path], capfd: pytest.CaptureFixture[str], verb: str
+) -> None:
+    keys = (
+        f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "simulate.alpha=0.7", "gamma=3",
+        "max_new_tokens=8",
+    )  # fmt: skip
+    code, _ = run(tmp_path, *keys, verb=verb)
+    out, err = capfd.readouterr()
+    assert code == 0
+    assert "SIMULATED: drafted tokens were accepted by chance at simulate.alpha=0.7" in (out if verb == "run" else err)
+    if verb == "run":
+        first, alpha = out.splitlines()[:2]
+        assert "SIMULATED, T=0" in first and "not measured" in alpha and "[" not in alpha
+    assert run(tmp_path, *keys, verb="run")[0] == 0
+    assert "SIMULATED" in capfd.readouterr().out  # a record that was there already says it too
 
 
 def test_trained_weights_at_a_given_alpha(tmp_path: Path, folders: dict[str, Path]) -> None:

@@ -58,7 +58,9 @@ class Screen:
         state = "already there" if result.reused else "written"
         alpha, measured = _number(summary["alpha"], 3), _number(summary["speedup_measured"], 2)
         console.print(f"{result.record['run_id']}: α {alpha}, speedup {measured} ({state})")
-        if not summary["lossless"] and not summary.get("lossy"):
+        if summary.get("simulated"):
+            console.print(simulated(summary))
+        elif not summary["lossless"] and not summary.get("lossy"):
             console.print(remarks(summary)[0])
         if summary.get("disturbed"):
             console.print(disturbed(summary))
@@ -72,6 +74,7 @@ class Screen:
         threads = result.record["environment"]["threads"]
         console.print(
             f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold] on {summary['task']}: "
+            f"{'[bold]SIMULATED[/bold], ' if summary.get('simulated') else ''}"
             f"T={summary['temperature']:g}, {_gamma(summary)}, {_rule(summary)}{summary['prompts']} prompts, "
             f"{summary['tokens']} tokens, {summary['dtype']} on {summary['device']}"
             + (f" ({threads} threads)" if summary["device"] == "cpu" else "")
@@ -134,9 +137,15 @@ def _calibration(s: Summary) -> str:
     return "Theorem 3.8 with v + overhead for its 1"
 
 
+def _alpha(s: Summary) -> tuple[str, str, str]:
+    if s.get("simulated"):
+        return ("α", _number(s["alpha"], 3), "as given by simulate.alpha, not measured")
+    return ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6")
+
+
 def _rows(s: Summary) -> list[tuple[str, str, str]]:
     rows = [
-        ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6"),
+        _alpha(s),
         *_under_rule(s),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
@@ -203,7 +212,9 @@ def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
 def remarks(s: Summary) -> list[str]:
     """What the numbers mean, in words, where a reader could be misled."""
     lines = []
-    if s.get("lossy"):
+    if s.get("simulated"):
+        lines.append(simulated(s))
+    elif s.get("lossy"):
         lines.append(
             f"LOSSY: accept={s['accept']} lets through what is not the target's own distribution; the speed is that of "
             "other texts"
@@ -236,6 +247,14 @@ def remarks(s: Summary) -> list[str]:
     if s["prompts"] < FEW_PROMPTS:
         lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
     return lines
+
+
+def simulated(s: Summary) -> str:
+    """That acceptance was by chance, and which of the numbers are real nevertheless."""
+    return (
+        f"SIMULATED: drafted tokens were accepted by chance at simulate.alpha={s['alpha']:g}. Times are measured; α "
+        "was chosen, speedups hold for that α only, and the texts mean nothing"
+    )
 
 
 def disturbed(s: Summary) -> str:
