@@ -50,7 +50,7 @@ class Row:
     low: float | None = None
     high: float | None = None
     note: str = ""
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)
 
 
 def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:

@@ -1,11 +1,11 @@
 """`specbench compare`: two runs over the prompts they share."""
 
-from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.measure.paired import PairedRecord
 from specbench.records import identity
 from specbench.records.schema import RunRecord
 
@@ -14,7 +14,8 @@ MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
 RESAMPLES = 2000
 SEED = 0
 # What is said of a pair: attribute, title, what no difference is, unit, remark.
-LINES = (
+Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
+LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
     ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
     ("faster", "tokens a second A / B", 1.0, "×", "as decoded; another hour or machine counts too"),
     ("alpha", "α of A − α of B", 0.0, "", "along the baseline texts"),
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:
         raise UserError(f"{ids[0]} and {ids[1]} share no prompt; compare runs of the same task")
-    paired = asdict(compare(pairs, RESAMPLES, SEED))
+    paired = compare(pairs, RESAMPLES, SEED).to_json()
     others = differing(first, second)
     disturbed = ["; ".join(disturbance(one["prompts"], one["summary"]).signs) for one in (first, second)]
     rows = [
@@ -71,7 +72,7 @@ def verdict(low: float | None, high: float | None, none: float) -> str:
     return "B" if high < none else "no difference shown"
 
 
-def _show(ids: list[str], disturbed: list[str], paired: dict[str, Any], others: Differing) -> None:
+def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -94,7 +95,7 @@ def _show(ids: list[str], disturbed: list[str], paired: dict[str, Any], others: 
         value = f"{one['value']:+.3f}" if none == 0 else f"{one['value']:.3f}{unit}"
         table.add_row(title, value, between, verdict(one["low"], one["high"], none), remark)
     console.print(table)
-    for key, (left, right) in others.items():
-        console.print(f"they differ in {key} too: {left} and {right}")
+    for name, (left, right) in others.items():
+        console.print(f"they differ in {name} too: {left} and {right}")
     if paired["prompts"] < FEW_PROMPTS:
         console.print(f"{paired['prompts']} prompts are few: the intervals are rough")

@@ -1,7 +1,5 @@
 """`specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group."""
 
-from dataclasses import asdict
-
 from specbench.cli.formats import plain, print_rows
 from specbench.errors import UserError
 from specbench.records.schema import Row
@@ -50,7 +48,7 @@ def _groups(results: str, key: str) -> list[Row]:
             entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy")}
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
-                entry["against_best"] = asdict(compare(pairs, RESAMPLES, SEED))
+                entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
             rows.append({name: plain(value) for name, value in entry.items()})
         alike = {name: group.iloc[0][name] for name in (*NAMED, *MACHINE) if name != key}
         made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench.cli.formats import plain, print_rows
 from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def document(table: "Table") -> dict[str, Any]:
+def document(table: "Table") -> dict[str, object]:
     """A table as JSON has it: plain numbers and run ids."""
-    rows: Any = plain(table.values.to_dict("records"))
+    rows: object = plain(table.values.to_dict("records"))
     return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes}

@@ -1,5 +1,6 @@
 """Which folders the project's own recipes make: a model that was never released is trained first."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ def _command(path: str) -> str:
     return f"specbench train recipe={Path(path).name}{takes}" if recipe else ""
 
 
-def _recipe(path: str) -> dict[str, Any]:
+def _recipe(path: str) -> Mapping[str, Any]:
     """The recipe that writes to `path` unless it is told otherwise."""
     file = conf_dir() / "recipe" / f"{Path(path).name}.yaml"
     if Path(path).parent != Path("models") or not file.is_file():
         return {}
-    content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return content

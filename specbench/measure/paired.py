@@ -6,13 +6,13 @@ narrower than two intervals side by side would suggest, and it says what they ca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specbench.records.schema import PromptRecord, Way
-from specbench.stats import Interval, bootstrap, ratio_of_ratios
+from specbench.stats import Interval, IntervalRecord, bootstrap, ratio_of_ratios
 
 Pairs = list[tuple[PromptRecord, PromptRecord]]
 
@@ -26,6 +26,25 @@ class Paired:
     speedup: Interval  # speedup of A over that of B, each against its own baseline, which cancels a slower hour
     alpha: Interval  # alpha of A less that of B
     tokens_per_pass: Interval  # of A over that of B
+
+    def to_json(self) -> "PairedRecord":
+        return {
+            "prompts": self.prompts,
+            "faster": self.faster.to_json(),
+            "speedup": self.speedup.to_json(),
+            "alpha": self.alpha.to_json(),
+            "tokens_per_pass": self.tokens_per_pass.to_json(),
+        }
+
+
+class PairedRecord(TypedDict):
+    """`Paired` as JSON has it."""
+
+    prompts: int
+    faster: IntervalRecord
+    speedup: IntervalRecord
+    alpha: IntervalRecord
+    tokens_per_pass: IntervalRecord
 
 
 def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:

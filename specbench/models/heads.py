@@ -9,7 +9,7 @@ Shapes: K = k - 1 heads, N positions, D the network's width, H the layer's.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -56,10 +56,20 @@ class Heads(nn.Module):
         (folder / FACTS).write_text(text + "\n", encoding="utf-8")
 
 
-def read_facts(folder: Path, key: str) -> dict[str, Any]:
+class HeadFacts(TypedDict):
+    """What a folder says of its heads: their shape, and the target that they were trained on."""
+
+    heads: int
+    width: int
+    hidden: int
+    target: str
+    fingerprint: list[float]
+
+
+def read_facts(folder: Path, key: str) -> HeadFacts:
     """What `folder` says its heads are. Raises UserError where it has none."""
     try:
-        facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts: HeadFacts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         if (folder / WEIGHTS).is_file() and facts.keys() >= {"heads", "width", "hidden", "target", "fingerprint"}:
             return facts
     except (OSError, ValueError):

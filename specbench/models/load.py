@@ -28,7 +28,7 @@ transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
 
-def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, Any]]:
+def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | None]]:
     """What `from_pretrained` is given: a folder or id, and its keywords."""
     if model.path is not None:
         folder = Path(model.path)

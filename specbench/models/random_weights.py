@@ -4,7 +4,7 @@ The shape is a `config.json` (a folder, a repository), or `architecture:` of a t
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from specbench.errors import UserError, first_line
 START, END, FIRST_WORD = 0, 1, 3
 
 
-def config_of(architecture: dict[str, Any], key: str) -> Any:
+def config_of(architecture: Mapping[str, Any], key: str) -> Any:
     """A `transformers` config with these values."""
     values = dict(architecture)
     family = values.pop("model_type", None)

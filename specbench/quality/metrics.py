@@ -1,7 +1,5 @@
 """BLEU and ROUGE as `evaluate` metric modules: sacreBLEU's corpus score, and rouge_score's F-measures."""
 
-from typing import Any
-
 import datasets
 import evaluate
 import sacrebleu
@@ -20,7 +18,7 @@ class Bleu(evaluate.Metric):
             features=_FEATURES,
         )
 
-    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
         result = sacrebleu.BLEU().corpus_score(predictions, [references])
         return {"score": result.score, "brevity_penalty": result.bp}
 
@@ -35,7 +33,7 @@ class Rouge(evaluate.Metric):
             features=_FEATURES,
         )
 
-    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, Any]:
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
         kinds = ("rouge1", "rouge2", "rougeL")
         scorer = rouge_scorer.RougeScorer(kinds, use_stemmer=True)
         rows = [scorer.score(reference, text) for reference, text in zip(references, predictions, strict=True)]

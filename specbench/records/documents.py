@@ -222,7 +222,7 @@ class BenchRecord(TypedDict):
     low: float | None
     high: float | None
     note: str
-    more: Row
+    more: dict[str, float]
 
 
 class BenchDocument(Timed):

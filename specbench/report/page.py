@@ -6,7 +6,6 @@ What the page looks like is in `templates/page.html.j2`; this file gives it plai
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,6 +14,7 @@ from markupsafe import Markup, escape
 from specbench.files import write_atomically
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
+from specbench.records.schema import Row
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
@@ -24,8 +24,6 @@ from specbench.report.tables import build as build_tables
 BEYOND = ("gamma", "position", "beta", "cost", "beyond")  # tables and figures that the paper does not have
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
-
-Values = dict[str, Any]
 
 
 def page(records: Records) -> str:
@@ -56,7 +54,7 @@ def write(records: Records, file: Path) -> None:
     write_atomically(file, page(records), "--output FILE")
 
 
-def _summary(frame: pd.DataFrame) -> Values:
+def _summary(frame: pd.DataFrame) -> Row:
     """Counts, machines and days of all records."""
     days = sorted({date(created) for created in frame["created"]})
     return {
@@ -73,7 +71,7 @@ def _anchor(table: Table) -> str:
     return f"{table.name}-table" if table.name in BEYOND else table.name
 
 
-def _table(table: Table) -> Values:
+def _table(table: Table) -> Row:
     return {
         "anchor": _anchor(table),
         "title": table.title,
@@ -87,13 +85,13 @@ def _table(table: Table) -> Values:
     }
 
 
-def _kind(row: Values) -> str:
+def _kind(row: Row) -> str:
     """The row's class in the style sheet: whose numbers it has, or that it has none yet."""
     whose = str(row.get("whose", ""))
     return "empty" if whose == "ours" and "no record" in row.values() else whose
 
 
-def _figure(drawn: Drawn) -> Values:
+def _figure(drawn: Drawn) -> Row:
     plan = experiment(drawn.name)
     time = [f"Time of the sweeps: {takes(drawn.name)}"] if plan["takes"] else []
     # Without a size of its own the picture takes that of its frame.
@@ -108,7 +106,7 @@ def _figure(drawn: Drawn) -> Values:
     }
 
 
-def _record(row: Values) -> Values:
+def _record(row: Row) -> Row:
     return {
         "digest": digest(row["run_id"]),
         "run_id": row["run_id"],
@@ -122,7 +120,7 @@ def _record(row: Values) -> Values:
     }
 
 
-def _proof(row: Values) -> str:
+def _proof(row: Row) -> str:
     """How the record's texts were shown to be the target's own."""
     if row["simulated"] or row["lossy"]:
         return "simulated" if row["simulated"] else "lossy"

@@ -9,15 +9,17 @@ import yaml
 from specbench.config.paths import experiments_dir
 from specbench.errors import UserError
 
+Content = dict[str, Any]  # of a YAML file
+
 
 @cache
-def paper() -> dict[str, Any]:
+def paper() -> Content:
     """Every printed number, by table and figure."""
     return _read("paper")
 
 
 @cache
-def experiment(name: str) -> dict[str, Any]:
+def experiment(name: str) -> Content:
     """Title, place, sweep and choices of a table or figure."""
     return _read(name)
 
@@ -78,14 +80,14 @@ def times_of(sweep: str) -> list[str]:
     return [_time(row) for row in rows]
 
 
-def _time(row: dict[str, Any]) -> str:
+def _time(row: Content) -> str:
     return f"{row['time']} on {row['hardware']}{'' if row['measured'] else ' (an estimate)'}"
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(name: str) -> Content:
     file = experiments_dir() / f"{name}.yaml"
     try:
-        content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content: Content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror}); install specbench again") from error
     return content

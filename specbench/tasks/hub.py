@@ -1,14 +1,13 @@
 """Rows from the hub, streamed through `datasets` at a pinned revision."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from specbench.config import TaskConfig
 from specbench.errors import MachineError, first_line
 from specbench.hub import hub_is_reachable
 
 
-def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, Any]]:
+def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
     """The rows of one split. A row's `translation` (WMT's nesting) is laid flat."""
     import datasets  # seconds of import, and only needed with the hub
 

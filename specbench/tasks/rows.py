@@ -22,7 +22,7 @@ class Row:
     """The fields of a row, and `where` it stands: the file and its line."""
 
     where: str
-    fields: dict[str, Any]
+    fields: dict[str, object]
 
     def text(self, name: str, way_out: str) -> str:
         """The text in the field `name`. Raises UserError, which ends in `way_out`, where there is no text in it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,21 +151,21 @@ def make_trainer(
 ) -> Trainer:
     """The Trainer of the recipe: on the data, or against `target`."""
     pairs = recipe.task == "seq2seq"
-    told: dict[str, Any] = {
-        "model": model,
-        "args": arguments(recipe, output, eval_set is not None),
-        "train_dataset": train_set,
-        "eval_dataset": eval_set,
-        "data_collator": DataCollatorForSeq2Seq(tokenizer, model=model)
+    make = (
+        SizedTrainer if target is None else partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
+    )
+    return make(
+        model=model,
+        args=arguments(recipe, output, eval_set is not None),
+        train_dataset=train_set,
+        eval_dataset=eval_set,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
         if pairs
         else DataCollatorForLanguageModeling(tokenizer, mlm=False),
-        "processing_class": tokenizer,
-        "lr_by_size": recipe.optim.lr_scale == "rms",
-        "compute_metrics": bleu_metric(tokenizer) if pairs else None,
-    }
-    if target is None:
-        return SizedTrainer(**told)
-    return DistillTrainer(**told, target=target, kl_weight=recipe.distill.kl_weight)
+        processing_class=tokenizer,
+        lr_by_size=recipe.optim.lr_scale == "rms",
+        compute_metrics=bleu_metric(tokenizer) if pairs else None,
+    )
 
 
 def make_heads_trainer(

@@ -16,7 +16,7 @@ ALPHA_EVERY = 5  # steps: three passes over the vocabulary each time
 NOT_DECAYED = ("norm", "bias", "ln_", "shared", "wte", "wpe")
 
 
-def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> list[dict[str, object]]:
     """Parameter groups whose rate is `lr` times the tensor's RMS at the start.
 
     T5's tensors start at very different sizes (embeddings 1, queries 1/128 at d_model 256). T5's own optimiser,

@@ -1,7 +1,7 @@
 """How figures show measured points: place, marker, error bars, the pair's name, the source, and what is missing."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -115,11 +115,6 @@ def nothing_yet(name: str, title: str) -> Drawn:
 def legend(axes: Axes, names: Sequence[tuple[str, str]], places: Sequence[float], mark: str = "■") -> None:
     """Draw coloured squares with their names in one row above the panel, at `places` of its width."""
     for (text, colour), x in zip(names, places, strict=True):
-        sign: dict[str, Any] = {
-            "xycoords": "axes fraction",
-            "textcoords": "offset points",
-            "fontsize": 9,
-            "va": "bottom",
-        }
-        axes.annotate(mark, (x, 1.0), xytext=(0, 3), color=colour, family="DejaVu Sans", **sign)
-        axes.annotate(text, (x, 1.0), xytext=(11, 3), color=INK, **sign)
+        sign = partial(axes.annotate, xycoords="axes fraction", textcoords="offset points", fontsize=9, va="bottom")
+        sign(mark, (x, 1.0), xytext=(0, 3), color=colour, family="DejaVu Sans")
+        sign(text, (x, 1.0), xytext=(11, 3), color=INK)
