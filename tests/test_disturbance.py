@@ -14,6 +14,7 @@ from specbench.cli import main
 from specbench.measure.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible
 from specbench.records import store
 from specbench.records.frame import Records
+from specbench.records.kept import keep
 from specbench.report.tables import TABLES
 from specbench.run.core_time import CoreTime, between, core_times
 
@@ -161,7 +162,13 @@ def test_two_disturbed_runs_are_compared_with_a_warning(run, tmp_path: Path, cap
 def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None:
     undisturbed = make(tmp_path, gamma=3)
     make(tmp_path, gamma=3, seed=1, disturbed=True, disturbed_by=SIGNS, created="2026-02-02T03:04:05+00:00")
-    assert list(Records(tmp_path).frame["run_id"]) == [undisturbed]
+    records, said = Records(tmp_path), list[str]()
+    assert list(records.frame["run_id"]) == [undisturbed]
+    assert len(keep(records, said.append)) == 1 and "not kept, something else had the machine" in said[0]
+
+
+def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:
+    assert Records(tmp_path).disturbed == [] and Records(tmp_path).every.empty
 
 
 SUMMARY = {

@@ -177,7 +177,7 @@ def _proof(s: Summary) -> list[tuple[str, str, str]]:
     others = {"draft": s["proof_z_draft"], "second moment": s["proof_z2"], "order": s["proof_z_order"]}
     seen = "".join(f", {name} {z:+.2f}" for name, z in others.items() if z is not None)
     return [
-        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; beyond ±4 the text is not the target's"),
+        ("proof z", f"{s['proof_z']:+.2f}", f"p={s['proof_p']:.2g}{seen}; ±4 is the limit"),
         ("  power", _number(s["proof_power"], 3), "total variation a token that z would have shown 9 times in 10"),
     ]
 

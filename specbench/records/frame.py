@@ -41,8 +41,9 @@ class Records:
         self.fewest_prompts = fewest_prompts
         self.catalog = Catalog(results)
         self._all = _columns(pd.DataFrame([_row(head) for head in self.catalog.heads]))
-        self.disturbed = list(self._all[self._all["disturbed"]]["run_id"])
-        newest = _newest(self._all[~self._all["disturbed"]])
+        disturbed = self._all["disturbed"].astype(bool)
+        self.disturbed = list(self._all[disturbed]["run_id"])
+        newest = _newest(self._all[~disturbed])
         small = newest["prompts"] < fewest_prompts
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]

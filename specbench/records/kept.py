@@ -26,6 +26,8 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
     replaces; all other copies stay. Returns the copies."""
     folder = kept_folder(records.results)
     files = []
+    for run_id in records.disturbed:
+        say(f"{run_id}: not kept, something else had the machine while it was timed")
     for run_id in sorted(records.every["run_id"]):
         record = records.whole(run_id)
         if local := _local_paths(record["config"]):
