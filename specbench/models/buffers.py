@@ -41,7 +41,8 @@ class Buffers:
         return Buffers(self.layers[:tensors], [stack[: shared[stack.shape[1:]]] for stack in self.stacks])
 
     def copy_slots(self, others: "Buffers", count: int) -> None:
-        """Take over the first `count` slots of `others`."""
+        """Take over the first `count` slots of `others`, or as many as these have."""
+        count = min(count, others.slots)
         for mine, theirs in zip(self.stacks, others.stacks, strict=True):
             mine[..., :count, :] = theirs[..., :count, :]
 

@@ -71,8 +71,9 @@ class StaticSession:
         return ShallowSession(self, layers)
 
     def level(self) -> None:
-        self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
-        self._ahead_tree.close()
+        if self.ahead_layers:
+            self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
+            self._ahead_tree.close()
 
     def crop_ahead(self, tokens: int) -> None:
         self.ahead -= tokens
@@ -133,19 +134,20 @@ class StaticSession:
             self._reserve(needed)
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
-        count, model = len(tokens), self.model
+        count, model, tree = len(tokens), self.model, self._tree
         self.level()
-        self._make_room(self.length + len(self._tree) + count)
         if parents is not None:
             model.require_trees()
-        self._tree.grow(tokens, parents)
+        if parents is not None or tree.parents:
+            tree.grow(tokens, parents)
+        self._make_room(self.length + (len(tree.parents) or count))
         step = model.program.one if count == 1 else model.program.last if last_row else model.program.several
         logits_LV = self._step(step, tokens)
         if parents is None:
             self.length += count
             self._last.put(logits_LV, model.state_width, self.length)
         else:
-            self._last.put_nodes(logits_LV, model.state_width, len(self._tree) - count)
+            self._last.put_nodes(logits_LV, model.state_width, len(tree) - count)
         return logits_LV
 
     def states(self, start: int, stop: int) -> Tensor | None:
@@ -153,18 +155,18 @@ class StaticSession:
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
         # The step proper reads no positions: what it computes from them is an input, too.
-        ids_1L = self.model.ids(tokens)
-        fixed = self._of_source(step, ids_1L)
-        placed = self._looked_up(id(step), len(tokens), partial(self._placed, step, ids_1L, fixed))
+        ids_1L, count = self.model.ids(tokens), len(tokens)
+        fixed = self._of_source(step, ids_1L, count)
+        placed = self._looked_up(id(step), count, partial(self._placed, step, ids_1L, fixed))
         return step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
 
     def _looked_up(self, what: int, count: int, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only. `what`
         tells such tensors apart."""
-        tree, begin = self._tree, self.length + max(0, len(self._tree) - count)
-        shape = () if tree.is_chain else tree.parents
+        nodes = self._tree.parents
+        shape = () if self._tree.is_chain else nodes
         cached = self.model.tree_positions if shape else self.model.positions
-        key = (what, begin, count, self._capacity, shape)
+        key = (what, self.length + (len(nodes) - count if nodes else 0), count, self._capacity, shape)
         found = cached.get(key)
         return cached.put(key, compute()) if found is None else found
 
@@ -182,10 +184,9 @@ class StaticSession:
         inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
         return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
-    def _of_source(self, step: Step, ids_1L: Tensor) -> tuple[Tensor, ...]:
+    def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
         """What the step computes from sizes and the source's length."""
-        count, cached = ids_1L.shape[1], self.model.sources
-        key = (id(step), self._sources, count, self._capacity)
+        cached, key = self.model.sources, (id(step), self._sources, count, self._capacity)
         found = cached.get(key)
         if found is None:
             inputs = (ids_1L, *self._layout(count).tensors, self._source_length_1, *self._buffers)
@@ -199,7 +200,7 @@ class StaticSession:
         end = min(self._capacity, self.model.longest or self._capacity)
         for count in counts:
             step, ids_1L = program.one if count == 1 else program.several, self.model.ids([0] * count)
-            fixed = self._of_source(step, ids_1L)
+            fixed = self._of_source(step, ids_1L, count)
             for self.length in range(began, end - count + 1):
                 self._looked_up(id(step), count, partial(self._placed, step, ids_1L, fixed))
         self.length = began
