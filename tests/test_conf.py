@@ -1,6 +1,7 @@
 """Every shipped choice composes against the schema, and says what is wrong with a bad one in one line."""
 
 import re
+from dataclasses import replace
 
 import hydra
 import pytest
@@ -10,8 +11,9 @@ from omegaconf import OmegaConf
 from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
 from specbench.config import ModelConfig, RunConfig, check, conf_dir
+from specbench.config.tree import TreeConfig
 
-GROUPS = ("target", "draft", "task", "accept")
+GROUPS = ("target", "draft", "task", "accept", "tree")
 CHOICES = [(group, file.stem) for group in GROUPS for file in (conf_dir() / group).glob("*.yaml")]
 
 
@@ -22,9 +24,13 @@ def test_every_choice_composes(group: str, choice: str) -> None:
         composed = hydra.compose("run", overrides=[f"{group}={choice}"])
     config = to_schema(composed, RunConfig)
     picked = getattr(config, group)
+    if group == "tree":
+        assert picked.shape == choice and (choice == "none") == (config.gamma != "tree")
+        check(config)
+        return
     if group == "accept":
         assert picked.rule == choice
-        check(config)
+        check(config if choice != "traversal" else replace(config, tree=TreeConfig("widths", [2]), gamma="tree"))
         return
     if choice != "hub":
         assert picked.name == choice
@@ -88,6 +94,22 @@ WRONG = {
     "draft=lookup draft.path=/tmp": "draft.path=/tmp: draft.kind=lookup has no such key; kinds that have it: model",
     "draft=cascade draft.inner.match=2": "draft.inner.match=2: draft.inner.kind=bigram has no such key",
     "draft=lookup draft.mach=2": "draft.mach: no such key; did you mean draft.match",
+    "tree=widths tree.widths=[4,0]": "tree.widths=[4, 0]: must be 1 to 64 numbers of at least 1",
+    "tree=widths tree.widths=[9,9,9]": "tree.widths=[9, 9, 9]: makes 820 nodes, and the most are 256; give fewer",
+    "tree=sequoia tree.size=1": "tree.size=1: must be from 2 to 256",
+    "tree=sequoia max_new_tokens=8": "tree=sequoia: its 8 levels have no room in max_new_tokens=8",
+    "tree=sequoia tree.acceptance=[0.9,0.2]": "tree.acceptance=[0.9, 0.2]: must be probabilities whose",
+    "tree=dynamic tree.top=null": "tree.top is not set: tree=dynamic needs one",
+    "tree=dynamic tree.children=fixed": "tree.children=fixed: tree=dynamic has no such key",
+    "tree.size=16": "tree.size=16: tree=none has no such key",
+    "tree=widths gamma=3": "gamma=3: not together with tree=widths, whose depth takes its place",
+    "gamma=tree": "gamma=tree: is what a tree comes with; pick one",
+    "tree=widths draft=lookup": "tree=widths: draft=lookup makes no trees; a model, an n-gram draft or a unigram does",
+    "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
+    "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
+    "tree=widths accept=block": "accept.rule=block: must be exact | traversal with tree=widths",
+    "accept=traversal": "accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block",
+    "tree=sequoa": "tree=sequoa: no such tree; did you mean sequoia?",
     "task.metric=meteor": "task.metric=meteor: must be bleu | rouge",
 }
 

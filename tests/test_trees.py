@@ -11,15 +11,20 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import Children, accept_block, accept_exact
+from specbench.acceptance import Children, Verdict, accept_block, accept_exact
+from specbench.acceptance.tree import Chance, Tree
+from specbench.acceptance.tree.rounds import WithoutReplacement
+from specbench.acceptance.verify import ROUNDS
 from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
+from specbench.measure.ranks import acceptance_vector
+from specbench.measure.tree_passes import of_trees, predicted_tokens
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
+from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, Shape, best_shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagraph": graphs}
@@ -101,3 +106,97 @@ def test_a_chain_as_a_tree_is_algorithm_1_token_for_token(temperature: float, ru
         assert [(p.tokens, p.accepted) for p in ours.passes] == [(p.tokens, p.accepted) for p in chain.passes]
         accepted += sum(a_pass.accepted for a_pass in ours.passes)
     assert accepted > 40
+
+
+def planted(tree: TreeDraft) -> float:
+    """The chance of texts at least as far from the target's law as those that `tree` gives."""
+    target = ToyModel(random_table(1))
+
+    def decode(generator: torch.Generator) -> list[int]:
+        return speculative(
+            target, tree, PROMPT, gamma=2, sampling=SAMPLED, max_new_tokens=3, generator=generator
+        ).tokens  # fmt: skip
+
+    return chi.p_value(decode, exact(target, SAMPLED, 3), 3000)
+
+
+def toy_tree(children: Children, *widths: int) -> TreeDraft:
+    draft = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
+    return TreeDraft(draft, FixedShape(Shape.of_widths(widths)), children, VOCABULARY, frozenset({EOS}))
+
+
+@pytest.mark.statistical
+def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def likeliest(row_V: torch.Tensor, count: int, *_: Any) -> list[int]:
+        return row_V.topk(count).indices.tolist()
+
+    monkeypatch.setattr("specbench.drafts.tree.choose", likeliest)
+    assert planted(toy_tree("distinct", 2, 2)) < chi.ALARM
+
+
+@pytest.mark.statistical
+def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(p_NV: torch.Tensor, q_NV: torch.Tensor, tree: Tree, chance: Chance) -> Verdict:
+        path, node, above = list[int](), ROOT, p_NV[0]
+        while True:
+            tests = WithoutReplacement(p_NV[node + 1] if tree.children[node + 1] else above, 3)
+            for child in tree.children[node + 1]:
+                if chance.accepts(child, *tests.test(tree.tokens[child], q_NV[child])):
+                    break
+                tests.reject(tree.tokens[child], q_NV[child])
+            else:
+                return Verdict(path, chance.draw(tests.residual_V))
+            above = p_NV[child + 1] if child == tree.children[node + 1][0] else tests.residual_V
+            path.append(child)
+            node = child
+
+    monkeypatch.setitem(ROUNDS, "distinct", walk)
+    assert planted(toy_tree("distinct", 3)) < chi.ALARM
+
+
+@pytest.mark.parametrize(
+    "plan", [FixedShape(Shape.of_widths([3, 3, 2])), ByConfidence(12, 3, 3)], ids=["fixed", "dynamic"]
+)
+def test_an_end_of_text_has_no_children(plan: Plan) -> None:
+    draft = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
+    session = TreeDraft(draft, plan, "distinct", VOCABULARY, frozenset({EOS})).start(PROMPT, SAMPLED)
+    ends = 0
+    for seed in range(20):
+        proposal = session.propose([0], 3, torch.Generator().manual_seed(seed))
+        assert proposal.parents is not None
+        ends += proposal.tokens.count(EOS)
+        assert all(parent < 0 or proposal.tokens[parent] != EOS for parent in proposal.parents)
+        session.select([])
+        session.rollback(0)
+    assert ends > 0
+
+
+def test_columns_of_passes_over_trees() -> None:
+    """Two children of the root, of which the second has one child: visited twice, then once."""
+    base: Any = {"drafted": 3, "draft_s": 1.0, "verify_s": 1.0, "accept_s": 0.0, "tokens": [5, 6, 7]}
+    tree: Any = {"parents": [-1, -1, 1]}
+    passes: Any = [
+        base | tree | {"accepted": 2, "emitted": 3, "path": [1, 2]},
+        base | tree | {"accepted": 0, "emitted": 1, "path": []},
+        base | tree | {"accepted": 1, "emitted": 1, "path": [1]},  # ended with the text
+    ]
+    columns = of_trees(passes)
+    assert (columns["nodes_per_pass"], columns["depth_per_pass"]) == (3, 2)
+    assert columns["acceptance_by_rank"] == [1 / 4, 2 / 3]  # visits: root thrice, node 1 once; the end not
+    assert predicted_tokens(passes, [0.25, 0.5]) == pytest.approx(1 + 0.25 + 0.5 + 0.5 * 0.25)
+    assert of_trees([base]) == {}
+
+
+def test_acceptance_by_rank_of_a_draft_that_is_the_target() -> None:
+    model = ToyModel(random_table(1))
+    texts = [[1, 2, 0, 1], [2, 2]]
+    ways: list[Children] = ["replaced", "distinct"]
+    for children in ways:
+        found = acceptance_vector(
+            model, ModelDraft(model, VOCABULARY), [PROMPT, PROMPT], texts, SAMPLED, children, 3, torch.Generator()
+        )
+        assert found == pytest.approx([1, 0, 0], abs=1e-5)
+    likeliest = acceptance_vector(
+        model, ModelDraft(model, VOCABULARY), [PROMPT], texts[:1], GREEDY, "distinct", 4, torch.Generator()
+    )
+    assert likeliest == [1, 0, 0, 0]

@@ -1,0 +1,58 @@
+"""`specbench run tree=...` from argv to record, on small random networks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import called
+
+
+@pytest.fixture
+def run(folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run with small settings; returns (exit code, stdout, stderr, the newest record or None)."""
+
+    def call(*overrides: str, draft: str = "") -> Any:
+        argv = [
+            "run", f"target.path={folders['gpt2']}", draft or f"draft.path={folders['gpt2-draft']}", "task=ende",
+            f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}",
+            "dtype=float32", "device=cpu", "max_new_tokens=12", "resamples=100", *overrides,
+        ]  # fmt: skip
+        return called(argv, tmp_path, capfd)
+
+    return call
+
+
+def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
+    code, out, err, record = run("tree=sequoia", "tree.size=8", "tree.depth=3", "engine=static")
+    assert code == 0, err
+    summary = record["summary"]
+    assert summary["identical"] == 1.0 and summary["lossless"]
+    assert summary["tree"] == summary["gamma_requested"] == "sequoia 8" and summary["gamma"] is None
+    assert summary["nodes_per_pass"] <= 7 and summary["depth_per_pass"] <= 3
+    assert sum(summary["acceptance_by_rank"]) <= 1
+    assert summary["prediction"] == "by rank" and summary["tokens_per_pass_predicted"] >= 1
+    assert len(record["gamma"]["acceptance"]) == 8 and record["gamma"]["most"] == 3
+    a_pass = record["prompts"][0]["speculative"]["passes"][0]
+    assert len(a_pass["parents"]) == a_pass["drafted"] and len(a_pass["path"]) >= a_pass["accepted"]
+    assert "tree=sequoia is probed on" in err
+    assert "tree sequoia 8 (" in out and "acceptance by rank" in out
+
+
+@pytest.mark.parametrize("accept", ["exact", "traversal"])
+@pytest.mark.parametrize(
+    "tree", [("tree=widths", "tree.widths=[2,2]"), ("tree=dynamic", "tree.size=8", "tree.depth=3", "tree.top=3")]
+)
+def test_a_sampled_run_of_a_tree_is_proved(run: Any, tree: tuple[str, ...], accept: str) -> None:
+    code, _, err, record = run(*tree, f"accept={accept}", "sampling.temperature=1", "engine=eager")
+    assert code == 0, err
+    summary = record["summary"]
+    assert summary["lossless"] and abs(summary["proof_z"]) < 5 and summary["accept"] == accept
+    assert summary["speedup_measured"] > 0
+
+
+def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
+    code, _, err, record = run(
+        "tree=widths", f"draft.cache_dir={tmp_path / 'cache'}", "engine=eager", draft="draft=bigram"
+    )
+    assert code == 0, err
+    assert record["summary"]["identical"] == 1.0 and record["summary"]["nodes_per_pass"] > 4

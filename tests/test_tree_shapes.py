@@ -1,0 +1,59 @@
+"""Shapes of trees: expected tokens, the dynamic programme, and nodes chosen by value."""
+
+import itertools
+
+import pytest
+
+from specbench.trees import ROOT, Shape, best_first, best_shape, expected_tokens
+
+FALLING = (0.6, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(4, 2.176), (8, 2.746), (16, 3.306), (64, 4.326)])
+def test_the_best_shape_has_the_known_expected_tokens(size: int, tokens: float) -> None:
+    shape = best_shape(FALLING, size)
+    assert shape.size == size
+    assert expected_tokens(shape, FALLING) == pytest.approx(tokens, abs=6e-4)
+
+
+def test_a_chain_has_the_tokens_of_equation_1() -> None:
+    assert expected_tokens(Shape.chain(5), (0.8,)) == pytest.approx((1 - 0.8**6) / 0.2)
+    assert expected_tokens(Shape.chain(200), (0.6,)) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("acceptance", [FALLING, (0.3, 0.4, 0.0), (0.1, 0.0, 0.5), (0.0, 0.0)])
+@pytest.mark.parametrize("depth", [1, 2, 3, None])
+def test_no_shape_of_the_size_and_depth_is_better(acceptance: tuple[float, ...], depth: int | None) -> None:
+    """Against all trees of up to five nodes."""
+    best = best_shape(acceptance, 5, depth)
+    assert best.depth <= (depth or 4) and best.most_children <= len(acceptance)
+    others = [
+        expected_tokens(Shape(parents), acceptance)
+        for parents in itertools.product(range(ROOT, 3), repeat=best.size - 1)
+        if all(parent < node for node, parent in enumerate(parents)) and Shape(parents).depth <= (depth or 4)
+        and Shape(parents).most_children <= len(acceptance)
+    ]  # fmt: skip
+    assert expected_tokens(best, acceptance) == pytest.approx(max(others))
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_the_best_shape_is_no_worse_than_the_chain_of_its_cost(size: int) -> None:
+    for acceptance in (FALLING, (0.95, 0.02), (0.2, 0.2, 0.2)):
+        chain = expected_tokens(Shape.chain(size - 1), acceptance)
+        assert expected_tokens(best_shape(acceptance, size), acceptance) >= chain - 1e-12
+
+
+def test_a_size_that_the_depth_does_not_hold_is_cut_down() -> None:
+    assert best_shape((0.6, 0.2), 32, 2) == Shape((ROOT, ROOT, 0, 0, 1, 1))
+
+
+def test_widths_and_the_nodes_that_a_size_leaves() -> None:
+    shape = Shape.of_widths([2, 2])
+    assert shape.parents == (ROOT, ROOT, 0, 0, 1, 1)
+    assert (shape.size, shape.depth, shape.ranks, shape.children) == (7, 2, [0, 1, 0, 1, 0, 1], [2, 2, 2, 0, 0, 0, 0])
+    assert shape.cut(4) == Shape((ROOT, ROOT, 0))
+    assert shape.cut(100) == shape
+
+
+def test_of_equal_values_the_shallower_node_remains() -> None:
+    assert best_first([0.5, 0.25, 0.25, 0.5], [1, 1, 2, 2], 3) == [0, 1, 3]
