@@ -31,7 +31,7 @@ def test_a_greedy_run_of_the_best_shape_from_a_probe(run: Any) -> None:
     assert summary["nodes_per_pass"] <= 7 and summary["depth_per_pass"] <= 3
     assert sum(summary["acceptance_by_rank"]) <= 1
     assert summary["prediction"] == "by rank" and summary["tokens_per_pass_predicted"] >= 1
-    assert len(record["gamma"]["acceptance"]) == 8 and record["gamma"]["most"] == 3
+    assert len(record["gamma"]["acceptance"]) == 8 and 1 <= record["gamma"]["most"] <= 3
     a_pass = record["prompts"][0]["speculative"]["passes"][0]
     assert len(a_pass["parents"]) == a_pass["drafted"] and len(a_pass["path"]) >= a_pass["accepted"]
     assert "tree=sequoia is probed on" in err

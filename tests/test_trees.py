@@ -121,7 +121,8 @@ def planted(tree: TreeDraft) -> float:
 
 
 def toy_tree(children: Children, *widths: int) -> TreeDraft:
-    draft = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
+    """A tree of a draft that is often wrong at first, so that second children are accepted."""
+    draft = ModelDraft(ToyModel(random_table(1).roll(1, -1)), VOCABULARY)
     return TreeDraft(draft, FixedShape(Shape.of_widths(widths)), children, VOCABULARY, frozenset({EOS}))
 
 
