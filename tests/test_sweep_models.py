@@ -14,7 +14,7 @@ from networks import network
 import specbench.run.model_loader as model_loader
 import specbench.run.runner as runner
 from specbench.cli import main
-from specbench.cli.launcher import by_models
+from specbench.cli.job_order import by_models
 from specbench.config import RunConfig
 from specbench.config.model import name_of
 from specbench.models.eager import EagerModel

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
+from specbench.cli.job_order import by_models
 from specbench.cli.overrides import CommandLine, value_of
 from specbench.config import ModelConfig, RunConfig, check
 from specbench.config.model import name_of
@@ -38,8 +39,6 @@ class Planned:
 
 def show_plan(command: CommandLine) -> int:
     """List the jobs of a sweep and run none. Returns 2 where one of them would be refused."""
-    from specbench.cli.launcher import by_models
-
     jobs = jobs_of("run", RunConfig, command)
     order = by_models([job.overrides for job in jobs])
     jobs.sort(key=lambda job: order.index(job.overrides))

@@ -60,7 +60,8 @@ def check(config: RunConfig) -> None:
         raise UserError(
             "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
         )
-    check_tree(config)
+    check_tree(config.tree)
+    _check_tree_in_run(config)
     _check_task(config.task)
 
 
@@ -78,6 +79,38 @@ def _check_accept(accept: AcceptConfig) -> None:
     )  # fmt: skip
     for key, value in (("epsilon", accept.epsilon), ("delta", accept.delta)):
         require(value is None or 0 < value < 1, f"accept.{key}", value, "between 0 and 1")
+
+
+def _check_tree_in_run(config: RunConfig) -> None:
+    """Raise UserError where a valid tree does not go together with the rest of the run."""
+    tree = config.tree
+    if tree.shape == "none":
+        if config.gamma == BY_TREE:
+            raise UserError("gamma=tree: is what a tree comes with; pick one, such as tree=sequoia")
+        if config.accept.rule == "traversal":
+            raise UserError("accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block")
+        return
+    if config.gamma != BY_TREE:
+        raise UserError(f"gamma={config.gamma}: not together with tree={tree.shape}, whose depth takes its place")
+    if not config.draft.grows_trees:
+        raise UserError(
+            f"tree={tree.shape}: draft={config.draft.label()} makes no trees; a model, an n-gram draft or a unigram "
+            "does; or use tree=none"
+        )
+    if config.draft.confidence_bound() is not None:
+        raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
+    if config.simulate.alpha is not None:
+        raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
+    require(
+        config.accept.rule in ("exact", "traversal"),
+        "accept.rule", config.accept.rule, f"exact | traversal with tree={tree.shape}",
+    )  # fmt: skip
+    levels = len(tree.widths) if tree.widths is not None else tree.depth or 0
+    if levels >= config.max_new_tokens:
+        raise UserError(
+            f"tree={tree.shape}: its {levels} levels have no room in max_new_tokens={config.max_new_tokens}, of which "
+            "the target writes the last itself; give fewer levels"
+        )
 
 
 def _check_task(task: TaskConfig) -> None:

@@ -1,14 +1,10 @@
 """The keys of a token tree, and their ranges."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from specbench.config.keys import key
 from specbench.config.ranges import MAX_GAMMA, require
 from specbench.errors import UserError
-
-if TYPE_CHECKING:
-    from specbench.config.schema import RunConfig
 
 BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place
 MAX_SIZE = 256
@@ -54,9 +50,8 @@ class TreeConfig:
         return "" if self.shape == "dynamic" or self.children == "distinct" else f" {self.children}"
 
 
-def check_tree(config: "RunConfig") -> None:
-    """Raise UserError at the first key that is out of range, or does not go together with the rest of the run."""
-    tree = config.tree
+def check_tree(tree: TreeConfig) -> None:
+    """Raise UserError at the first key that is out of range, missing, or not a key of the tree's shape."""
     require(tree.shape in KEYS_OF, "tree.shape", tree.shape, " | ".join(KEYS_OF))
     has, needs = KEYS_OF[tree.shape]
     for one in fields(tree):
@@ -65,34 +60,7 @@ def check_tree(config: "RunConfig") -> None:
             raise UserError(f"tree.{one.name} is not set: tree={tree.shape} needs one")
         if one.name != "shape" and one.name not in has and value != one.default:
             raise UserError(f"tree.{one.name}={value}: tree={tree.shape} has no such key")
-    if tree.shape == "none":
-        if config.gamma == BY_TREE:
-            raise UserError("gamma=tree: is what a tree comes with; pick one, such as tree=sequoia")
-        if config.accept.rule == "traversal":
-            raise UserError("accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block")
-        return
     _check_values(tree)
-    if config.gamma != BY_TREE:
-        raise UserError(f"gamma={config.gamma}: not together with tree={tree.shape}, whose depth takes its place")
-    if not config.draft.grows_trees:
-        raise UserError(
-            f"tree={tree.shape}: draft={config.draft.label()} makes no trees; a model, an n-gram draft or a unigram "
-            "does; or use tree=none"
-        )
-    if config.draft.confidence_bound() is not None:
-        raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
-    if config.simulate.alpha is not None:
-        raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
-    require(
-        config.accept.rule in ("exact", "traversal"),
-        "accept.rule", config.accept.rule, f"exact | traversal with tree={tree.shape}",
-    )  # fmt: skip
-    levels = len(tree.widths) if tree.widths is not None else tree.depth or 0
-    if levels >= config.max_new_tokens:
-        raise UserError(
-            f"tree={tree.shape}: its {levels} levels have no room in max_new_tokens={config.max_new_tokens}, of which "
-            "the target writes the last itself; give fewer levels"
-        )
 
 
 def _check_values(tree: TreeConfig) -> None:

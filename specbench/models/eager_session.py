@@ -6,25 +6,44 @@ belongs to the source.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.models.hidden import LastRead
+from specbench.models.placement import Placement
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
 
-if TYPE_CHECKING:
-    from specbench.models.eager import EagerModel
+
+class SessionModel(Protocol):
+    """What a session uses of its model."""
+
+    network: Any
+    device: torch.device
+    placement: Placement
+    state_width: int  # columns after the logits that hold what the head read
+
+    def shallow(self, layers: int) -> "SessionModel":
+        """The first `layers` decoder layers with the final norm and head."""
+        ...
+
+    def require_trees(self) -> None:
+        """Raise UserError where the model cannot read a tree."""
+        ...
+
+    def ids(self, tokens: Sequence[int]) -> Tensor:
+        """`tokens` [1, L] on the model's device."""
+        ...
 
 
 class EagerSession:
     """What both families share: a self-attention cache that is as long as the tokens read, and the nodes of a tree.
     Its first layers may be ahead for a while, see `ShallowSession`."""
 
-    def __init__(self, model: "EagerModel", cache: Any) -> None:
+    def __init__(self, model: SessionModel, cache: Any) -> None:
         self.model = model
         self.length = 0
         self.ahead = self.ahead_layers = 0
@@ -100,7 +119,7 @@ class EagerSession:
 
     def _forward(
         self,
-        model: "EagerModel",
+        model: SessionModel,
         tokens: Sequence[int],
         parents: Sequence[int] | None,
         length: int,
@@ -144,7 +163,7 @@ class EagerSession:
 class EncoderDecoderSession(EagerSession):
     """The encoder's output and the decoder's two caches."""
 
-    def __init__(self, model: "EagerModel", source: Sequence[int]) -> None:
+    def __init__(self, model: SessionModel, source: Sequence[int]) -> None:
         # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
         super().__init__(model, EncoderDecoderCache(DynamicCache(), DynamicCache()))
         with torch.inference_mode():
@@ -157,7 +176,7 @@ class EncoderDecoderSession(EagerSession):
 class DecoderOnlySession(EagerSession):
     """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
 
-    def __init__(self, model: "EagerModel", read_first: Sequence[int]) -> None:
+    def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
         # Without the config every layer caches all it read: layers that attend to a window only would drop what a
         # rollback needs. Their masks hold them to the window all the same.
         super().__init__(model, DynamicCache())

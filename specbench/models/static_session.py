@@ -9,30 +9,43 @@ import copy
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from specbench.models.base import Prompt
-from specbench.models.buffers import Buffers
+from specbench.models.buffers import BufferPool, Buffers, TensorCache
+from specbench.models.eager_session import SessionModel
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
-from specbench.models.program import Step
+from specbench.models.program import Program, Step
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
-
-if TYPE_CHECKING:
-    from specbench.models.static import StaticModel
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 
 
+class CapturedModel(SessionModel, Protocol):
+    """What a session uses of a model whose steps are captured."""
+
+    program: Program
+    pool: BufferPool
+    sources: TensorCache
+    positions: TensorCache
+    tree_positions: TensorCache
+    longest: int | None
+
+    def numbers(self, slots: int) -> Tensor:
+        """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
+        ...
+
+
 class StaticSession:
     """One sequence: buffers, and how many of their slots count."""
 
-    def __init__(self, model: "StaticModel", prompt: Prompt) -> None:
+    def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
         self.model = model
         self.length = self.ahead = self.ahead_layers = 0
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
@@ -97,7 +110,7 @@ class StaticSession:
         """This session with the first layers' program, over these layers' buffers."""
         if layers not in self._parts:
             part = self._parts[layers] = copy.copy(self)
-            model = cast("StaticModel", self.model.shallow(layers))
+            model = cast(CapturedModel, self.model.shallow(layers))
             part.model, part._parts = model, {}
             part._tree, part._ahead_tree = self._ahead_tree, OpenTree()
             part._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}

@@ -1,0 +1,98 @@
+"""What a run says at the end, and the remarks that keep a reader from being misled."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from specbench.cli.console import Screen
+from specbench.cli.summary_text import remarks
+from specbench.run import Result
+
+SUMMARY = {
+    "target": "t5-large", "draft": "t5-base", "task": "ende", "temperature": 0.0, "gamma": 5, "prompts": 40,
+    "tokens": 900,
+    "alpha": 0.6, "alpha_low": 0.55, "alpha_high": 0.65, "accepted_per_drafted": 0.3, "tokens_per_pass": 2.2,
+    "tokens_per_pass_predicted": 2.4, "c": 0.1, "verify_cost": 1.1, "overhead": 0.02, "target_step_s": 0.02,
+    "speedup_predicted": 1.6, "speedup_calibrated": 1.5, "prediction": "Eq. 1",
+    "drafting_per_pass": 0.5, "checking_per_pass": 1.1, "accepting_per_pass": 0.02, "operations": 2.3,
+    "drafted_per_pass": 5.0, "speedup_measured": 1.45, "speedup_low": 1.4,
+    "speedup_high": 1.5, "speedup_end_to_end": 1.3, "speedup_end_to_end_low": 1.2, "speedup_end_to_end_high": 1.4,
+    "operations_predicted": 2.5, "quality_metric": "bleu", "quality_baseline": 27.1, "quality_speculative": 27.1,
+    "identical": 1.0, "lossless": True, "device": "cpu", "dtype": "float32",
+}  # fmt: skip
+WITHHELD = dict.fromkeys((key for key in SUMMARY if key.startswith(("speedup_measured", "speedup_end"))), None)
+
+
+def test_a_clean_run_needs_no_remark() -> None:
+    assert remarks(SUMMARY) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lossless": False, "identical": 0.5, **WITHHELD}, "NOT LOSSLESS"),
+        ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the texts differ after a near tie"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it is drafting"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it is checking"),
+        (
+            # v is of full passes, and most of a look-up's are not.
+            {"speedup_measured": 0.95, "tokens_per_pass": 1.07, "verify_cost": 1.56, "c": 0.0}
+            | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
+            "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (checking) + 0.00 (accepting) target steps",
+        ),
+        ({"prompts_cut": 7}, "7 of 40 prompts hold only a part of their text: task.max_source_tokens"),
+        ({"prompts": 4}, "4 prompts are few"),
+    ],
+)
+def test_remarks(changes: dict[str, object], said: str) -> None:
+    (line,) = remarks(SUMMARY | changes)
+    assert said in line
+
+
+def test_the_table_names_every_number(capfd: pytest.CaptureFixture[str]) -> None:
+    record = {"summary": SUMMARY | WITHHELD, "config": {}, "environment": {"threads": 2}}
+    Screen(io.StringIO()).show(Result(Path("r.json"), record, reused=False))
+    out = capfd.readouterr().out
+    for part in (
+        "t5-large",
+        "0.600 [0.550, 0.650]",
+        "Cor 3.6",
+        "27.1 / 27.1",
+        "100.0%",
+        "2 threads",
+        "r.json (written)",
+    ):
+        assert part in out
+    (measured,) = [line for line in out.splitlines() if line.startswith("speedup measured")]
+    assert "–" in measured
+
+
+def _shown(changes: dict[str, object], capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The lines of the table by their first words."""
+    record = {"summary": SUMMARY | changes, "config": {}, "environment": {"threads": 2}}
+    Screen(io.StringIO()).show(Result(Path("r.json"), record, reused=False))
+    return {line.split("  ")[0]: line.rstrip() for line in capfd.readouterr().out.splitlines()}
+
+
+def test_a_prediction_says_what_it_is_made_from(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = _shown({}, capfd)
+    assert lines["tokens per pass"].endswith("Eq. 1 predicts 2.40")
+    assert lines["speedup predicted"].endswith("Theorem 3.8")
+    assert lines["operations"].endswith("counted; Theorem 3.11: 2.50×") and "2.30×" in lines["operations"]
+    lines = _shown({"prediction": "by position"}, capfd)
+    assert lines["tokens per pass"].endswith("predicted from the acceptance by position: 2.40; Eq. 1 has one α: 2.38")
+    assert lines["speedup predicted"].endswith("Theorem 3.8, from the acceptance by position")
+    assert lines["speedup calibrated"].endswith("predicted tokens per pass over what these passes cost")
+
+
+def test_scores_of_two_samples_are_not_held_against_each_other(capfd: pytest.CaptureFixture[str]) -> None:
+    sampled = {"temperature": 1.0, "identical": None, "quality_baseline": 24.0, "quality_speculative": 30.3}
+    interval = {"quality_difference": 6.3, "quality_difference_low": -1.2, "quality_difference_high": 13.4}
+    line = _shown(sampled | interval, capfd)["BLEU"]
+    assert "24.0 / 30.3" in line and line.endswith("two samples of one distribution")
+    lossy = {"lossless": False, "lossy": True, "accept": "lenient l=0.3"}
+    lossy |= {"alpha_rule": 0.7, "alpha_rule_low": 0.6, "alpha_rule_high": 0.8, "total_variation": 0.1}
+    assert _shown(sampled | interval | lossy, capfd)["BLEU"].endswith("no difference shown: +6.3 [-1.2, +13.4]")
+    better = interval | {"quality_difference_low": 1.2}
+    assert _shown(sampled | better | lossy, capfd)["BLEU"].endswith("they differ: +6.3 [+1.2, +13.4]")
