@@ -13,7 +13,7 @@ from specbench.drafts.suffixes import SuffixIndex
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
-pytest.importorskip("pydivsufsort", reason="needs pydivsufsort (pip install 'specbench-toolkit[retrieval]')")
+pytest.importorskip("pydivsufsort", reason="needs pydivsufsort")
 
 CPU = torch.device("cpu")
 START = 0

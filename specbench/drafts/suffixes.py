@@ -1,6 +1,6 @@
 """Where a run of tokens stands in a corpus, and what followed it there: a suffix array over tokens.
 
-The array is built by pydivsufsort (bindings to libdivsufsort), an optional dependency that is needed only then. Tokens
+The array is built by pydivsufsort (bindings to libdivsufsort), which is imported only then. Tokens
 are held as big-endian bytes, so that slices of bytes compare as runs of tokens do, and one binary search finds a run
 of any length.
 

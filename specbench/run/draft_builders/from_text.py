@@ -72,7 +72,7 @@ class RetrievalBuilder(FromText[RetrievalConfig]):
         if find_spec("pydivsufsort") is None:
             raise UserError(
                 f"{request.key}.kind=retrieval: pydivsufsort, which sorts the corpus, is not installed: "
-                "pip install 'specbench-toolkit[retrieval]'"
+                "pip install pydivsufsort"
             )
 
     def fit(self, say: Say) -> None:

@@ -1,0 +1,71 @@
+"""The commands that README, docs and the Makefile tell a reader to run, with their placeholders filled in."""
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         ROOT / "experiments" / "README.md", ROOT / "results" / "README.md"]  # fmt: skip
+FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+INLINE = re.compile(r"`((?:specbench|make) [^`]*)`")
+ASSIGNED = re.compile(r"""(\w+)=(?:'([^']*)'|"([^"]*)")""")
+OPEN = ("…", "...", "NAME", "VERB")  # a pattern, not a command
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line as it is written, and where."""
+
+    page: str
+    line: str
+
+    @property
+    def argv(self) -> list[str]:
+        """Its words after `specbench`."""
+        return shlex.split(self.line, comments=True)[1:]
+
+
+def documented() -> list[Command]:
+    """Every `specbench` command of the pages, each once; patterns like `recipe=NAME` are left out."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = FENCED.findall(text)
+        lines = [line for block in blocks for line in _lines(block)]
+        lines += [" ".join(inline.split()) for inline in INLINE.findall(FENCED.sub("", text))]
+        for line in lines:
+            launched = re.sub(r"^(?:torchrun .*?|accelerate launch) -m specbench", "specbench", line)
+            words = launched.partition("  #")[0].strip()
+            if (
+                words.startswith("specbench ")
+                and len(words.split()) > 1
+                and not words.endswith("=")
+                and not any(word in words for word in OPEN)
+            ):
+                found.setdefault(words, Command(page.name, words))
+    return list(found.values())
+
+
+def _lines(block: str) -> list[str]:
+    """The lines of a block, with the variables that it sets put in."""
+    values = {name: one or other for name, one, other in ASSIGNED.findall(block.partition("specbench")[0])}
+    return [re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line) for line in block.splitlines()]
+
+
+def made(target: str, *variables: str) -> list[Command]:
+    """The `specbench` commands that `make target` runs."""
+    done = subprocess.run(
+        ["make", "-n", "READY=", "BIN=.", target, *variables], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [Command("Makefile", line) for line in re.findall(r"\./(specbench [^\n;&]*)", done.stdout)]
+
+
+def make_targets() -> list[str]:
+    """The targets of `make` that the pages name."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = re.findall(r"^make ([^#\n]*)|`make ([^`]*)`", text, re.M)
+    words = [word for line in found for word in "".join(line).partition('"')[0].split()]
+    return sorted({word for word in words if re.fullmatch(r"[a-z-]+", word)})

@@ -1,0 +1,145 @@
+"""Every command of README, docs and the Makefile is run: those that need a GPU, the hub or hours are composed.
+
+A measuring verb is run once, with its command in README; its other commands, which differ in keys that are made small
+here anyway, are composed, and run by the slow test.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import commands
+import pytest
+
+from specbench.cli import main
+from specbench.cli.choices import NOW, choices
+from specbench.config.paths import shipped
+
+Capture = pytest.CaptureFixture[str]
+DOCUMENTED = commands.documented()
+Usable = dict[str, set[str]]
+MEASURING = ("run", "sweep", "alpha", "recommend", "validate", "bench", "beam")
+MODELS = {"target.path=FOLDER": "t5-mini", "draft.path=FOLDER": "t5-nano", "distill.target=TARGET": "t5-mini"}
+# One command of each measuring verb that is always run; it is one of README's.
+FIRST = [
+    one
+    for one in DOCUMENTED
+    if one.line
+    in (
+        "specbench sweep experiment=table2-mini",
+        "specbench alpha 'draft=[t5-nano,bigram,unigram]'",
+        "specbench recommend 'draft=[t5-nano,bigram]' 'accept=[exact,block]' sampling.temperature=1",
+        "specbench validate 'draft=[t5-nano,bigram]' rounds=24",
+        "specbench bench limit=8 repeats=3",
+        "specbench beam width=4 'u=[4,8]' 'gamma=[1,3]'",
+    )
+]
+# Seconds instead of minutes: what is left is a run of the shipped pair over a prompt.
+SMALL = ["limit=1", "max_new_tokens=4", "dtype=float32", "device=cpu", "threads=1"]
+SMALLER = {
+    "run": ["engine=eager", "warmup=0", "resamples=100"],
+    "sweep": ["engine=eager", "warmup=0", "resamples=100"],
+    "alpha": ["engine=eager", "tokens=4", "resamples=100"],
+    "recommend": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1,2]", "rounds=2", "verify=1", "warmup=0"],
+    "validate": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1]", "rounds=2", "repeats=1"],
+    "bench": ["engine=eager", "gammas=[2]", "parts=a", "repeats=1"],
+    "beam": ["gamma=[1]", "width=2", "u=[2]"],
+}
+
+
+@pytest.fixture(scope="module")
+def usable() -> Usable:
+    """The choices that need nothing, by their group."""
+    groups = ("target", "draft", "task")
+    return {group: {choice.name for choice in choices(group, None) if choice.needs == NOW} for group in groups}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with some records, rows and a baseline, which the commands are run in."""
+    folder = tmp_path_factory.mktemp("workplace")
+    kept = commands.ROOT / "results" / "kept"
+    for results in ("results", "fresh"):
+        (folder / results / "kept").mkdir(parents=True)
+        (folder / results / "runs").mkdir()
+    for file in sorted(kept.glob("t5-mini-bigram-ende-mini-T0-g[37]-*"))[:2]:
+        shutil.copy(file, folder / "results" / "kept")
+    for name in ("ROWS.jsonl.gz", "PROMPTS.jsonl.gz", "FILE"):
+        shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
+    (folder / "prompts.jsonl").write_text('{"prompt": "translate English to German: The dog sleeps."}\n')
+    before = Path.cwd()
+    os.chdir(folder)
+    assert main(["run", "draft=random", "results=fresh", *SMALL, *SMALLER["run"]]) == 0
+    assert main(["check", "--against", "results/baseline.json", "--results", "fresh", "--write"]) == 0
+    yield folder
+    os.chdir(before)
+
+
+def filled(command: commands.Command) -> list[str]:
+    """The words of a command with its placeholders filled in."""
+    words = command.argv
+    for place, word in enumerate(words):
+        if word in MODELS:
+            words[place] = f"{word.partition('=')[0]}={shipped('models', MODELS[word])}"
+        words[place] = "last" if word == "RUN" else words[place]
+    return words
+
+
+def needs_more(words: list[str], usable: Usable) -> bool:
+    """Whether a command needs the hub, a GPU, a model or a package that is not here."""
+    text = " ".join(words)
+    if any(mark in text for mark in ("device=cuda", "hub=ID", "chat_template", "tp_plan", "CHAT_MODEL")):
+        return True
+    for word in words:
+        group, _, value = word.partition("=")
+        if group == "experiment" and "mini" not in value:
+            return True
+        own_rows = group == "task" and "task.path=" in text
+        if group in usable and not own_rows and not set(value.strip("[]").split(",")) <= usable[group]:
+            return True
+    return False
+
+
+def run(command: commands.Command, usable: Usable, monkeypatch: pytest.MonkeyPatch, full: bool = False) -> None:
+    verb, *words = filled(command)
+    if verb == "train":
+        from specbench.train.schema import check
+
+        monkeypatch.setattr("specbench.train.recipe.train", lambda recipe: check(recipe).output)
+    elif verb in MEASURING and not {"--help", "--cfg"} & set(words):
+        here = (full or command in FIRST or verb == "run") and not needs_more(words, usable)
+        words += [*SMALL, *SMALLER[verb]] if here else ["--cfg", "job"]
+    assert main([verb, *words]) == 0
+
+
+def name_of(command: commands.Command) -> str:
+    return f"{command.page}: {' '.join(command.line.split())[:70]}"
+
+
+@pytest.mark.parametrize("command", DOCUMENTED, ids=name_of)
+def test_a_documented_command(
+    command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(command, usable, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [one for one in DOCUMENTED if one not in FIRST], ids=name_of)
+def test_a_documented_command_in_full(
+    command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(command, usable, monkeypatch, full=True)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target", commands.make_targets())
+def test_the_commands_of_make(target: str, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in commands.made(target):
+        run(command, usable, monkeypatch)
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(DOCUMENTED) > 40 and {command.argv[0] for command in FIRST} == {*MEASURING} - {"run"}
+    assert {command.argv[0] for command in DOCUMENTED} >= {*MEASURING, "results", "list", "show", "report", "train"}
+    assert {"run", "mini", "beyond", "tables", "bench-gpu"} <= set(commands.make_targets())
