@@ -68,6 +68,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("ROWS.jsonl.gz", "PROMPTS.jsonl.gz", "FILE"):
         shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
     (folder / "prompts.jsonl").write_text('{"prompt": "translate English to German: The dog sleeps."}\n')
+    (folder / "mine" / "target").mkdir(parents=True)
+    (folder / "mine" / "target" / "chat-7b.yaml").write_text("{name: chat-7b, hub: OWNER/NAME, revision: COMMIT}\n")
     before = Path.cwd()
     os.chdir(folder)
     assert main(["run", "draft=random", "results=fresh", *SMALL, *SMALLER["run"]]) == 0
@@ -82,7 +84,7 @@ def filled(command: commands.Command) -> list[str]:
     for place, word in enumerate(words):
         if word in MODELS:
             words[place] = f"{word.partition('=')[0]}={shipped('models', MODELS[word])}"
-        words[place] = "last" if word == "RUN" else words[place]
+        words[place] = {"RUN": "last", "DIR": "mine"}.get(word, words[place])
     return words
 
 
