@@ -36,7 +36,7 @@ FIRST = [
     )
 ]
 # Seconds instead of minutes: what is left is a run of the shipped pair over a prompt.
-SMALL = ["limit=1", "max_new_tokens=4", "dtype=float32", "device=cpu", "threads=1"]
+SMALL = ["limit=1", "max_new_tokens=16", "dtype=float32", "device=cpu", "threads=1"]
 SMALLER = {
     "run": ["engine=eager", "warmup=0", "resamples=100"],
     "sweep": ["engine=eager", "warmup=0", "resamples=100"],
