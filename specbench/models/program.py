@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from transformers import EncoderDecoderCache
 
 from specbench.models.graph import (
+    Hoisted,
     Lowering,
     PackedWeights,
     capture,
@@ -121,14 +122,17 @@ class Program:
             placement = Placement(network)
             captured = simplify(capture(_decoding(network, placement, len(self_states)), inputs))
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
+            sizes = hoist(graph, [], with_constants=True)
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
         return Program(
             shapes,
             cache_dtype,
             placement,
-            one=_cut(for_one_token(graph), lambda module: lowering(module, weights, True)),
-            several=_cut(graph, lambda module: lowering(module, weights, False)),
-            last=_cut(for_last_row(graph), lambda module: lower(module, weights, False)),  # run once a prompt
+            one=_cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
+            several=_cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
+            last=_cut(
+                sizes, for_last_row(sizes.rest), lambda module: lower(module, weights, False)
+            ),  # run once a prompt
             encode=None if encode is None else _encode(encode, weights),
         )
 
@@ -195,10 +199,11 @@ def _encode(graph: GraphModule, weights: PackedWeights) -> Callable[[Tensor], li
     return encoded
 
 
-def _cut(graph: Any, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
-    sizes = hoist(graph, [], with_constants=True)
+def _cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
+    """A step of `module`, which is `sizes.rest` or a special case of it."""
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
-    of_sizes = range(first := sum(node.op == "placeholder" for node in graph.graph.nodes), first + sizes.count)
-    source = hoist(sizes.rest, [SOURCE_LENGTH, *of_sizes], with_constants=False)
+    placeholders = sum(node.op == "placeholder" for node in module.graph.nodes)
+    of_sizes = range(placeholders - sizes.count, placeholders)
+    source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
-    return Step(direct(sizes.apart), direct(source.apart), direct(layout.apart), lowered(layout.rest))
+    return Step(sizes.apart.forward, direct(source.apart), direct(layout.apart), lowered(layout.rest))
