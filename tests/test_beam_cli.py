@@ -38,6 +38,7 @@ def test_a_row_for_each_u_and_gamma_beside_the_plain_search(
         assert row["passes_saved"] == pytest.approx(1 - 1 / row["steps_per_pass"])
         assert row["scored_per_pass"] <= 2 + row["u"] * row["gamma"]
     assert record["early_stopping"] == "never" and record["dtype"] == "float32"
+    assert record["task"] == f"ende ({folders['rows'].name})"  # rows of one's own are not the task's
     assert "| no draft |" in file.with_suffix(".md").read_text()
 
 

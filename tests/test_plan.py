@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from specbench.cli import main
-from specbench.cli.plan import size, span
-from specbench.config import ModelConfig, conf_dir
+from specbench.cli.plan import ALIKE, _most_similar, size, span
+from specbench.config import ModelConfig, RunConfig, TaskConfig, conf_dir
 from specbench.models.size import parameters
 
 Capture = pytest.CaptureFixture[str]
@@ -47,6 +47,14 @@ def test_times_come_from_the_record_of_the_most_similar_run(folders: Folders, tm
     out = capfd.readouterr().out
     assert "2 jobs, 1 of them done; the largest needs" in out and "gamma=2" in out
     assert len(list((tmp_path / "runs").iterdir())) == 1 and not (tmp_path / "sweeps").exists()
+
+
+def test_of_records_equally_alike_the_newest_tells_the_time() -> None:
+    config = RunConfig(target=ModelConfig(name="t"), task=TaskConfig(name="ende"), dtype="float32")
+    same = {"target": "t", "task": "ende", "dtype": "float32", "hardware": "x"}
+    rows = [same | {"run_id": day, "created": day} for day in ("2026-01-01", "2026-01-03", "2026-01-02")]
+    found = _most_similar(config, "x", dict.fromkeys(ALIKE, "no record has it"), rows)
+    assert found is not None and found["run_id"] == "2026-01-03"
 
 
 def parameters_in(folder: Path) -> int:

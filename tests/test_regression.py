@@ -48,6 +48,10 @@ def test_a_baseline_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFix
     store.write(tmp_path, {"run_id": "a", "summary": SUMMARY})
     assert main(["check", "--against", str(tmp_path / "none.json"), "--results", str(tmp_path)]) == 2
     assert "--against" in capfd.readouterr().err
+    for content in ("{}", "[1]", '[{"target": "t"}]'):
+        (tmp_path / "other.json").write_text(content)
+        assert main(["check", "--against", str(tmp_path / "other.json"), "--results", str(tmp_path)]) == 2
+        assert "other.json: is not a baseline" in capfd.readouterr().err
 
 
 def test_speedups_of_other_hardware_are_not_compared_but_alphas_are(

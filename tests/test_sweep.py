@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import specbench.run.runner as runner
-from specbench.cli import main, sweep
+from specbench.cli import main, sweep, sweep_log
 from specbench.cli.hydra_app import one_line
 from specbench.config import RunConfig
 from specbench.records import store
@@ -170,3 +170,10 @@ def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Pa
     assert "1 of 2 runs done" in capfd.readouterr().err
     assert len(Catalog(odd).rows()) == 1
     assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}
+
+
+def test_a_line_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
+    sweep_log.begin()
+    file = tmp_path / "outcomes.jsonl"
+    file.write_text('{"code": 0, "keys": []}\n{"code": 1, "ke')
+    assert sweep_log.all_of(file) == [{"code": 0, "keys": []}]

@@ -43,6 +43,7 @@ def job(form: str, composed: DictConfig) -> None:
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
     from specbench.config.model import name_of
+    from specbench.config.names import task_label
     from specbench.drafts import ModelDraft
     from specbench.environment import environment, hardware
     from specbench.models.eager import EagerModel
@@ -71,7 +72,7 @@ def job(form: str, composed: DictConfig) -> None:
         "command": f"specbench beam {' '.join(sys.argv[1:])}".strip(),
         "target": names[0],
         "draft": names[1],
-        "task": names[2],
+        "task": task_label(config.task.name, config.task.path),
         "width": config.width,
         "length_penalty": config.length_penalty,
         "early_stopping": config.early_stopping,

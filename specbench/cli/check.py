@@ -58,8 +58,12 @@ def main(argv: list[str]) -> int:
 
 
 def _read(file: Path) -> list[Row]:
+    from specbench.measure.regression import KEPT
+
     try:
         rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"--against={file}: cannot be read ({error}); --write makes one from records") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(KEPT) for row in rows):
+        raise UserError(f"--against={file}: is not a baseline, a list of measurements; --write makes one from records")
     return rows

@@ -76,14 +76,17 @@ def _show(groups: list[Row], key: str) -> None:
             cells = [name, f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:
-                table.add_row(*cells, "fastest", style="bold")
+                is_fastest = row is group["rows"][0]
+                said = "fastest" if is_fastest else "no prompt in common"
+                table.add_row(*cells, said, style="bold" if is_fastest else None)
                 continue
             speed, alpha = against["speedup"], against["alpha"]
             known = speed["low"] is not None
-            said = {"A": "faster on these prompts", "B": "slower"}.get(verdict(speed["low"], speed["high"], 1.0))
+            found = verdict(speed["low"], speed["high"], 1.0)
+            said = {"A": "faster on these prompts", "B": "slower"}.get(found, found)
             table.add_row(
                 *cells, f"{speed['value']:.3f}×", f"{speed['low']:.3f}–{speed['high']:.3f}" if known else "–",
                 f"{alpha['value']:+.3f}", f"{alpha['low']:+.3f} to {alpha['high']:+.3f}" if known else "–",
-                str(against["prompts"]), said or "no difference shown",
+                str(against["prompts"]), said,
             )  # fmt: skip
         console.print(table)

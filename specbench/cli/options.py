@@ -67,8 +67,10 @@ def to_stderr(text: str) -> None:
 
 
 def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:
-    """A list with commas, each of them `allowed`."""
+    """A list with commas, each of them `allowed`. Raises UserError for another word, or an empty list."""
     words = [word for word in text.split(",") if word]
+    if not words:
+        raise UserError(f"{option} '{text}': names no format; choose from {', '.join(allowed)}")
     for word in words:
         if word not in allowed:
             raise UserError(f"{option} {word}: no such format; choose from {', '.join(allowed)}")

@@ -106,7 +106,11 @@ def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Ro
     task = task_label(config.task.name, config.task.path)
     same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
     alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
-    return max(alike, key=lambda row: sum(row.get(key) == named[key] for key in ALIKE), default=None)
+    return max(
+        alike,
+        key=lambda row: (sum(row.get(key) == named[key] for key in ALIKE), str(row.get("created") or "")),
+        default=None,
+    )
 
 
 def _seconds_a_prompt(row: Row) -> float:

@@ -12,7 +12,7 @@ from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
 from specbench.report.names import selected
 
-# These keep their names and their order; columns may be added behind them.
+# These keep their names and their order; columns may be added after them.
 COLUMNS = (
     "run_id", "target", "draft", "task", "temperature", "gamma", "prompts", "tokens", "alpha", "alpha_low",
     "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
@@ -109,6 +109,8 @@ def _cell(column: str, row: Row) -> str:
         return f"{value} (lossy)" if row.get("lossy") else str(value or "exact")
     if column == "disturbed":
         return "disturbed" if value else ""
+    if column == "gamma" and value is None:  # a policy, or the depth of a tree
+        return str(row.get("gamma_requested") or "–")
     if value is None:
         return "–"
     if column == "target" and row.get("simulated"):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -76,7 +77,14 @@ def all_of(file: Path | None) -> list[Outcome]:
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
-    return [json.loads(line) for line in lines] + _here
+    return [*_whole(lines), *_here]
+
+
+def _whole(lines: list[str]) -> Iterator[Outcome]:
+    """The outcomes in `lines`, without a line that a full disk cut off."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def _quoted(path: Path) -> str:

@@ -62,9 +62,13 @@ class Catalog:
         return self._heads[run_id]
 
     def whole(self, run_id: str) -> RunRecord:
-        """All that a record holds."""
+        """All that a record holds. Raises UserError where its file is damaged after the first line."""
         if run_id not in self._whole:
-            self._whole[run_id] = store.read(self._heads[run_id].file)
+            file = self._heads[run_id].file
+            try:
+                self._whole[run_id] = store.read(file)
+            except (ValueError, OSError) as error:
+                raise UserError(f"{file}: is damaged ({error}); remove it, or restore it from a copy") from error
         return self._whole[run_id]
 
     @cached_property
@@ -77,7 +81,7 @@ class Catalog:
         file = kept_folder(self.results) / f"{head.run_id}.json.gz"
         try:
             return file.is_file() and store.read_head(file).summary == head.summary
-        except (ValueError, KeyError, OSError, EOFError):
+        except (ValueError, KeyError, OSError):
             return False
 
     def find(self, name: str) -> str:
@@ -111,7 +115,7 @@ class Catalog:
         """Take in the record in `file`, wherever it lies."""
         try:
             head = store.read_head(file)
-        except (ValueError, KeyError, OSError, EOFError) as error:
+        except (ValueError, KeyError, OSError) as error:
             raise UserError(f"{file}: is no record of specbench ({error})") from error
         if head.failed:
             raise _without_numbers(head)
@@ -142,5 +146,5 @@ def _read(files: list[Path]) -> Iterator[Head]:
     for file in files:
         try:
             yield store.read_head(file)
-        except (ValueError, KeyError, OSError, EOFError) as error:
+        except (ValueError, KeyError, OSError) as error:
             warnings.warn(f"{file}: skipped, it is no record ({error})", Damaged, stacklevel=4)

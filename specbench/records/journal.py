@@ -52,7 +52,7 @@ class Journal:
         self._lock.release()
 
     def _read(self) -> None:
-        """Take in the whole lines, and cut off what comes behind them."""
+        """Take in the whole lines, and cut off what follows them."""
         assert self._opened is not None
         self._opened.seek(0)
         whole = 0

@@ -18,6 +18,7 @@ from specbench.records.frame import Records
 from specbench.records.schema import Config, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
+PLACES = ("path", "train_path", "corpus")  # keys of a config that name files and folders
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
 
@@ -94,6 +95,11 @@ def _rounded(value: Any, digits: int = 6) -> Any:
 
 
 def _local_paths(config: Config) -> list[str]:
-    """Folders and files of this machine that a run was given."""
-    named = [part.get(key) for part in config.values() if isinstance(part, dict) for key in ("path", "train_path")]
-    return [path for path in named if path and Path(path).is_absolute()]
+    """Folders and files of this machine that a run was given, for its target, its task, and each draft of a cascade."""
+    found = []
+    for key, value in config.items():
+        if isinstance(value, dict):
+            found += _local_paths(value)
+        elif key in PLACES and isinstance(value, str) and Path(value).is_absolute():
+            found.append(value)
+    return found

@@ -8,7 +8,9 @@ later. Copies that are committed are the same, compressed (`records.kept`).
 import gzip
 import json
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -72,10 +74,20 @@ def read(file: Path) -> RunRecord:
     return cast(RunRecord, migrated(_content(file)))
 
 
+@contextmanager
+def _unpacked(file: Path) -> Iterator[gzip.GzipFile]:
+    """A compressed file to read. Raises ValueError where what it holds is damaged or cut short."""
+    try:
+        with gzip.open(file, "rb") as opened:
+            yield opened
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"broken gzip file: {error}") from error
+
+
 def _content(file: Path) -> Row:
     if file.suffix == ".gz":
-        with gzip.open(file, "rt", encoding="utf-8") as opened:
-            text = opened.read()
+        with _unpacked(file) as opened:
+            text = opened.read().decode()
     else:
         text = file.read_text(encoding="utf-8")
     content: Row = json.loads(text)
@@ -85,7 +97,7 @@ def _content(file: Path) -> Row:
 def read_head(file: Path) -> Head:
     """A record's first line. Raises ValueError, KeyError or OSError where the file is damaged or cut short."""
     if file.suffix == ".gz":
-        with gzip.open(file, "rb") as packed:
+        with _unpacked(file) as packed:
             line = packed.readline()
     else:
         with open(file, "rb") as opened:

@@ -74,7 +74,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
-    """A number with its 95% interval behind it, where there is one."""
+    """A number with its 95% interval after it, where there is one."""
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         return number(value, digits)
     return f"{number(value, digits)} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -3,6 +3,8 @@
 import gzip
 import json
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,24 @@ def test_a_failure_does_not_hide_the_kept_record_of_the_run(tmp_path: Path) -> N
     store.write(tmp_path, record | {"summary": {"task": "ende-mini", store.FAILED: "no memory"}})
     assert Records(tmp_path).frame["run_id"].tolist() == [run_id]
     assert [row.get(store.FAILED) for row in Catalog(tmp_path).rows(failed=True)] == [None, "no memory"]
+
+
+@pytest.mark.parametrize("spoil", [lambda text: text[:-200], lambda text: text[:40] + bytes(40) + text[80:]])
+def test_a_damaged_copy_is_named(spoil: Callable[[bytes], bytes], tmp_path: Path, capsys: Capture) -> None:
+    run_id = make(tmp_path)
+    keep(Records(tmp_path), print)
+    shutil.rmtree(store.runs_folder(tmp_path))
+    copy = kept_folder(tmp_path) / f"{run_id}.json.gz"
+    copy.write_bytes(spoil(copy.read_bytes()))
+    capsys.readouterr()
+    with warnings.catch_warnings(record=True) as caught:
+        code = main(["show", str(copy), f"results={tmp_path}"])
+    err = capsys.readouterr().err
+    assert code == 2 and str(copy) in err and "broken gzip file" in f"{err}{[str(one.message) for one in caught]}"
+    assert "Traceback" not in err
+
+
+def test_a_policy_is_named_in_the_column_of_gamma(tmp_path: Path, capsys: Capture) -> None:
+    make(tmp_path, summary_gamma=None, gamma_requested="adaptive")
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert " adaptive " in capsys.readouterr().out

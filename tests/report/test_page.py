@@ -95,6 +95,22 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"corpus": "/home/me/mine.txt"},
+        {"via": {"path": "/home/me/mine.txt"}},
+        {"inner": {"corpus": "/home/me/mine.txt"}},
+    ],
+)
+def test_no_record_that_names_a_file_of_this_machine_is_kept(
+    draft: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local = make(tmp_path, config={"draft": draft})
+    assert keep(Records(tmp_path), print) == []
+    assert f"{local}: not kept, it names /home/me/mine.txt" in capsys.readouterr().out
+
+
 def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,7 @@ WRONG = {
     "tables --colour": "unrecognized arguments: --colour ('specbench tables --help' tells more)",
     "figures figure9": "figure9: no such figure; choose from figure1",
     "figures --format gif": "--format gif: no such format; choose from svg, pdf, png",
+    "figures --format ,": "--format ',': names no format; choose from svg, pdf, png",
     "show nonsense": "nonsense: no record of that id in results, and no file; 'specbench results' lists the ids",
     "show": "the following arguments are required: RUN",
 }
