@@ -30,7 +30,7 @@ class GammaState(Protocol):
         ...
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """A pass is over: `accepted` of `drafted` tokens stayed."""
+        """A pass is over: `accepted` of `drafted` tokens were accepted."""
         ...
 
 
@@ -62,7 +62,7 @@ class Adaptive:
 
     `prices[gamma]` is what a pass costs, in any unit; only these gammas are picked. `alpha` is the estimate to begin
     with and counts as `weight` judged tokens. A judged token is one that was accepted or the one that was rejected:
-    what lies behind a rejection tells nothing. So the estimate is the mean of a beta posterior, that of a run of
+    what follows a rejection tells nothing. So the estimate is the mean of a beta posterior, that of a run of
     successes cut off at gamma.
     """
 
@@ -89,8 +89,8 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Heuristic:
-    """transformers' schedule for assisted generation: two more behind a pass whose tokens all stayed, else one less,
-    from 1 to `most`.
+    """transformers' schedule for assisted generation: two more after a pass whose tokens were all accepted, else one
+    less, from 1 to `most`.
 
     A pass that drafted nothing changes nothing. A text starts afresh (there: 'heuristic_transient'). Theirs begins with
     20, from which a short text hardly comes down; ours with `first`.

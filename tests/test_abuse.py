@@ -65,7 +65,7 @@ def test_a_disk_that_fills_up_in_the_middle_loses_nothing(
     assert not store.runs_folder(tmp_path).exists() or not list(store.runs_folder(tmp_path).iterdir())
     monkeypatch.undo()
     assert main(argv()) == 0
-    assert "going on behind" in capfd.readouterr().err
+    assert "resuming after" in capfd.readouterr().err
 
 
 def test_a_read_only_results_folder(

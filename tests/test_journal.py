@@ -102,7 +102,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     monkeypatch.setattr(runner, "measure_prompt", real)
     capfd.readouterr()
     assert main(arguments(folders, tmp_path / "cut")) == 0
-    assert "going on behind 2 prompts" in capfd.readouterr().err
+    assert "resuming after 2 finished prompts" in capfd.readouterr().err
     assert comparable(tmp_path / "whole") == comparable(tmp_path / "cut")
     (row,) = Catalog(tmp_path / "cut").rows()
     assert row["processes"] == 2

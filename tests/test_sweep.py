@@ -95,7 +95,7 @@ def test_outside_a_sweep_a_fault_of_ours_shows_where_it_came_from(
     assert journal.read_text().count('{"schema_version": 2, "prompt": ') == 1
     monkeypatch.undo()
     assert main(argv("run", "limit=3")) == 0
-    assert "going on behind 1 prompts" in capfd.readouterr().err
+    assert "resuming after 1 finished prompts" in capfd.readouterr().err
 
 
 def test_a_fault_in_any_other_verb_is_told_in_the_same_way(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:

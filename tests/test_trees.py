@@ -18,6 +18,7 @@ from specbench.acceptance.verify import ROUNDS
 from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
+from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.ranks import acceptance_vector
 from specbench.measure.tree_passes import of_trees, predicted_tokens
 from specbench.models import Prompt
@@ -186,6 +187,18 @@ def test_columns_of_passes_over_trees() -> None:
     assert columns["acceptance_by_rank"] == [1 / 4, 2 / 3]  # visits: root thrice, node 1 once; the end not
     assert predicted_tokens(passes, [0.25, 0.5]) == pytest.approx(1 + 0.25 + 0.5 + 0.5 * 0.25)
     assert of_trees([base]) == {}
+
+
+def test_a_position_past_a_leaf_is_not_reached() -> None:
+    """The first child of the root has no children: where it is accepted nothing is proposed for the second position."""
+    base: Any = {"drafted": 3, "draft_s": 1.0, "verify_s": 1.0, "accept_s": 0.0, "tokens": [5, 6, 7]}
+    tree: Any = {"parents": [-1, -1, 1]}
+    leaf: Any = base | tree | {"accepted": 1, "emitted": 2, "path": [0]}
+    rejected: Any = base | tree | {"accepted": 1, "emitted": 2, "path": [1]}
+    assert acceptance_by_position([leaf, rejected]) == [
+        {"position": 1, "reached": 2, "accepted": 2},
+        {"position": 2, "reached": 1, "accepted": 0},
+    ]
 
 
 def test_acceptance_by_rank_of_a_draft_that_is_the_target() -> None:

@@ -17,9 +17,9 @@ class Typical(TokenRule):
 
     The surer the target, the higher the bar, up to epsilon. q is not asked and nothing is drawn to decide, so what
     comes out has the draft's distribution among plausible tokens: lossy. Medusa always takes its first token from the
-    target itself; the token behind the accepted ones is that token here, so a draft that is always refused leaves the
-    target's own text. p is the standardised p: at T = 0 it is one-hot, its entropy is 0, only the argmax passes, and
-    the text is the target's own.
+    target itself; the token after the accepted tokens is that token here, so a draft that is always rejected leaves
+    the target's own text. p is the standardised p: at T = 0 it is one-hot, its entropy is 0, only the argmax passes,
+    and the text is the target's own.
     """
 
     epsilon: float

@@ -201,7 +201,7 @@ def _growth(setup: Bench) -> list[Row]:
         for count, seconds in growth.over_tokens(setup.target, prompt).items()
     ]
     rows += [
-        Row("f", f"target step behind {length} tokens", 1000 * seconds)
+        Row("f", f"target step after {length} tokens", 1000 * seconds)
         for length, seconds in growth.over_lengths(setup.target, prompt).items()
     ]
     rows += [

@@ -23,7 +23,7 @@ def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
 
 
 def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
-    """Seconds of one step behind so many tokens."""
+    """Seconds of one step after so many tokens."""
     session = model.start(prompt)
     found = {}
     for length in LENGTHS:

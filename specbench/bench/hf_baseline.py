@@ -9,7 +9,7 @@ from specbench.models import Prompt, up_to_end
 
 
 def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> list[int]:
-    """What `network.generate` writes behind `prompt`, greedily, one text at a time."""
+    """What `network.generate` writes after `prompt`, greedily, one text at a time."""
     written = _generated(network, prompt, max_new_tokens, num_beams=1, **keywords)
     tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
     return tokens

@@ -26,7 +26,7 @@ class DraftSession(Protocol):
         ...
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q [L, V] for each of the L tokens behind the prefix, by teacher forcing. For a fresh session, or
+        """q [L, V] for each of the L tokens after the prefix, by teacher forcing. For a fresh session, or
         one that has scored the prefix already: a long text is scored in parts."""
         ...
 

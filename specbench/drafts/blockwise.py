@@ -1,4 +1,4 @@
-"""Blockwise drafting: heads on the target's own last state predict the tokens behind the next one, all at once.
+"""Blockwise drafting: heads on the target's own last state predict the tokens after the next, all at once.
 
 Stern, Shazeer, Uszkoreit 2018. The run that verifies one block also gives the state that the next one is predicted
 from (their "combined scoring and proposal"), so a pass is one run of the target and one small layer. Head 1 is the

@@ -2,7 +2,7 @@
 speculation; bigram to T5-small to T5-XXL).
 
 Inside, Algorithm 1 runs with the middle model in the target's place. It is lossless, so the tokens that it hands out
-are draws from the middle model's distribution behind what stands before them, and that row of the verification is the
+are draws from the middle model's distribution given what stands before them, and that row of the verification is the
 q that the target's test must use, for the accepted tokens and for the one that follows them alike. The inner draft's
 own distribution plays no part outside.
 

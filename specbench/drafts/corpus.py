@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sequences end to end, each behind one `before` token; `begins_N` marks these."""
+    """Sequences end to end, each after one `before` token; `begins_N` marks these."""
 
     tokens_N: NDArray[np.int32]
     begins_N: NDArray[np.bool_]
 
 
 def gather(sequences: Iterable[Sequence[int]], before: int) -> Corpus:
-    """All `sequences`, read once, each put behind a token `before`."""
+    """All `sequences`, read once, each after a token `before`."""
     tokens, begins = array("i"), array("q")
     for sequence in sequences:
         begins.append(len(tokens))

@@ -1,7 +1,7 @@
 """Token counts for n-gram drafts of any order, sparse: only the n-grams that occur are held.
 
 The n-grams form a tree. Its first level are the tokens of the vocabulary; the children of an n-gram, in order of token,
-are the tokens seen behind it. A level is three arrays: 8 bytes for each of its n-grams, and 8 for each of the level
+are the tokens seen after it. A level is three arrays: 8 bytes for each of its n-grams, and 8 for each of the level
 above it. 100 million tokens of text at a vocabulary of 32k hold some 10 million distinct pairs and 45 million distinct
 triples: 80 MB as bigram counts, 520 MB as trigram counts, where dense tables would take 4 GB and 130 TB.
 
@@ -50,8 +50,8 @@ class Counts:
         return 1 + len(self.levels)
 
     def row(self, context: Sequence[int]) -> Row | None:
-        """The tokens seen behind `context` (at most `order` - 1 tokens) and how often each was; None if it was never
-        seen with a token behind it."""
+        """The tokens seen after `context` (at most `order` - 1 tokens) and how often each was; None if it was never
+        seen with a token after it."""
         place = context[0]
         for level, token in zip(self.levels, context[1:], strict=False):
             first, end = level.offsets_A1[place : place + 2]

@@ -2,9 +2,9 @@
 choose and say it).
 
 Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
-Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). Behind the last k - 1 tokens h,
-q_k(x | h) = max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token behind it, t(h)
-is the number of distinct tokens seen behind h, D the discount and h' is h without its first token; q_{k-1} where h was
+Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). After the last k - 1 tokens h,
+q_k(x | h) = max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token after it, t(h)
+is the number of distinct tokens seen after h, D the discount and h' is h without its first token; q_{k-1} where h was
 never seen. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram
 is the same draft alone and inside a trigram.
 """
@@ -48,7 +48,7 @@ class NgramDraft:
         return NgramSession(self, sampling)
 
     def probabilities(self, before: Sequence[int]) -> Tensor:
-        """q [V] behind the tokens `before`, before any sampling setting; fp64."""
+        """q [V] after the tokens `before`, before any sampling setting; fp64."""
         row_V = self.unigram_V.copy()
         for length in range(1, min(self.order - 1, len(before)) + 1):
             found = self.counts.row(before[-length:])
@@ -85,7 +85,7 @@ class NgramDraft:
     def best(self, before: Sequence[int]) -> int:
         """The token with all the mass at T = 0; kept."""
         if self.order == 2 and before:
-            return int(self._best_behind_V[before[-1]])
+            return int(self._best_after_V[before[-1]])
         key = self._context(before)
         token = self._best.get(key)
         if token is None:
@@ -95,10 +95,10 @@ class NgramDraft:
         return token
 
     @cached_property
-    def _best_behind_V(self) -> NDArray[np.int64]:
-        """The argmax of `probabilities` behind each token, for all of them at once: a row of q made between two target
+    def _best_after_V(self) -> NDArray[np.int64]:
+        """The argmax of `probabilities` after each token, for all of them at once: a row of q made between two target
         runs takes the place of the target's weights in the machine's caches, and slows more than itself. It is the best
-        of the tokens seen behind it, or the most common one: all others rank as in the unigram."""
+        of the tokens seen after it, or the most common one: all others rank as in the unigram."""
         level, size = self.counts.levels[0], len(self.unigram_V)
         seen_V = np.diff(level.offsets_A1)
         before_P = np.repeat(np.arange(size), seen_V)

@@ -2,7 +2,7 @@
 Retrieval-Based Speculative Decoding").
 
 The longest run of the last tokens, up to `match` of them, that occurs in the corpus is found by its suffix array, and
-the token that followed most often is proposed; then the next, behind a run that is longer by that token. Where not
+the token that followed most often is proposed; then the next, after a run that is longer by that token. Where not
 even the last token occurs nothing is proposed. REST drafts a tree of several continuations; this is its likeliest
 branch, one token after the other.
 

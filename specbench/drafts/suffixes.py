@@ -41,7 +41,7 @@ class SuffixIndex:
     """The places of every run of tokens of a corpus."""
 
     def __init__(self, arrays: Arrays, vocabulary_size: int) -> None:
-        self.end = vocabulary_size  # stands behind each text of the corpus
+        self.end = vocabulary_size  # follows each text of the corpus
         self._tokens_N: NDArray[np.unsignedinteger] = arrays["text_B"].view(_dtype(vocabulary_size))
         self._suffixes_N: NDArray[np.int32] = arrays["suffixes_N"]
         self._width = self._tokens_N.itemsize

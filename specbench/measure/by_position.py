@@ -1,7 +1,8 @@
 """Acceptance at each position of a proposal, counted over the passes of a run.
 
-A position is reached where every token before it was accepted. Tokens after an accepted end of sequence are no part of
-the text, so they are neither reached nor rejected.
+A position is reached where every token before it was accepted and a token was proposed for it; in a tree, where the
+last accepted node has children. Tokens after an accepted end of sequence are no part of the text, so they are neither
+reached nor rejected.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.measure.tree_passes import levels
+from specbench.measure.tree_passes import levels, offered
 from specbench.records.schema import PassRecord, PositionCounts
 
 
@@ -20,10 +21,10 @@ def reached_and_accepted(a_pass: PassRecord, positions: int, asked: int | None =
     accepted end of text, counts as rejected, for the pass goes without it; without it, as not reached.
     """
     ended = a_pass["emitted"] <= a_pass["accepted"]  # the end of the text was among the accepted tokens
-    offered = asked if asked is not None else a_pass["emitted"] if ended else levels(a_pass)
+    proposed = asked if asked is not None else a_pass["emitted"] if ended else offered(a_pass)
     accepted = min(a_pass["accepted"], a_pass["emitted"])
     places = np.arange(positions)
-    return np.stack([(places < offered) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
+    return np.stack([(places < proposed) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
 
 
 def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]:

@@ -17,6 +17,15 @@ def levels(a_pass: PassRecord) -> int:
     return a_pass["drafted"] if parents is None else Shape(tuple(parents)).depth
 
 
+def offered(a_pass: PassRecord) -> int:
+    """At how many positions the accepted path was offered a token: one more than it has, where its last node has
+    children. Of a chain, all that were drafted."""
+    parents, path = parents_of(a_pass), a_pass.get("path")
+    if parents is None or path is None:
+        return a_pass["drafted"]
+    return len(path) + ((path[-1] if path else ROOT) in parents)
+
+
 def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
     """Of all visits to a node with children, the share in which the child of each rank was the accepted one. A node is
     visited where it is the root or was accepted; the node that ends the text, after which nothing counts, is not."""

@@ -120,7 +120,7 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
     if not missing:
         return
     if journal.prompts:
-        progress.say(f"going on behind {len(journal.prompts)} prompts that were finished before")
+        progress.say(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
     warm_up(config, parts)

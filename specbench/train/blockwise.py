@@ -1,4 +1,4 @@
-"""Training blockwise heads: the target stays as it is, small layers learn to predict behind its next token.
+"""Training blockwise heads: the target stays as it is, small layers learn to predict what follows its next token.
 
 Stern, Shazeer, Uszkoreit 2018, with frozen base parameters; as there, each batch trains one head, drawn at random. They
 learn towards the target's own distribution at the token they predict, on texts that the target wrote (`DistillPlan`).

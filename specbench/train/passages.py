@@ -20,12 +20,12 @@ LEAD_WORDS = 45
 
 
 def sentences(text: str) -> list[str]:
-    """`text` cut behind each full stop, question mark and exclamation mark that a space follows."""
+    """`text` cut after each full stop, question mark and exclamation mark that a space follows."""
     return [sentence for sentence in SENTENCE_END.split(" ".join(text.split())) if sentence]
 
 
 def lead(passage: Sequence[str], words: int = LEAD_WORDS) -> list[str]:
-    """The first sentence, and those behind it that fit in `words` with it."""
+    """The first sentence, and those after it that fit in `words` with it."""
     taken: list[str] = []
     count = 0
     for sentence in passage:

@@ -20,7 +20,7 @@ BYTES = [f"<0x{value:02X}>" for value in range(256)]
 def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
     """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for what no piece covers.
 
-    `closing` puts `</s>` behind every text, as T5 wants; a decoder-only model's prompt must stay open.
+    `closing` puts `</s>` after every text, as T5 wants; a decoder-only model's prompt must stay open.
     """
     room = size - len(BYTES)
     if room <= 3:
