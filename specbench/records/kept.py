@@ -18,7 +18,7 @@ from specbench.records.frame import Records
 from specbench.records.schema import Config, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
-PLACES = ("path", "train_path", "corpus")  # keys of a config that name files and folders
+PLACES = ("path", "train_path", "corpus", "cache_dir")  # keys of a config that name files and folders
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
 

@@ -99,6 +99,7 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
     "draft",
     [
         {"corpus": "/home/me/mine.txt"},
+        {"cache_dir": "/home/me/mine.txt"},
         {"via": {"path": "/home/me/mine.txt"}},
         {"inner": {"corpus": "/home/me/mine.txt"}},
     ],
