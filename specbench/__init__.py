@@ -1,8 +1,9 @@
 """specbench: measure speculative decoding on your models and your text.
 
 The rooms, top first; imports run downward only (checked by `make check`):
-`cli` > `choose` > `bench | run | report` > `measure | train` > `decoding` >
-`drafts | acceptance | gamma | tasks | store` > `models | sampling | quality | config | theory`.
+`cli` > `choose` > `bench | run | report` > `measure | train` > `decoding | beam` > `drafts | gamma | tasks` >
+`records` > `models | acceptance | quality` >
+`sampling | config | theory | trees | stats | environment | hub | files | markdown` > `errors`.
 ARCHITECTURE.md walks through them.
 """
 

@@ -23,8 +23,9 @@ from specbench.models.eager import EagerModel
 from specbench.models.eager_session import EagerSession
 from specbench.models.engines import with_engine
 from specbench.models.exits import first_layers
-from specbench.models.layout import ROOT, chain, path_to, tree
+from specbench.models.layout import chain, path_to, tree
 from specbench.models.static import StaticModel
+from specbench.trees import ROOT
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 SOURCE = (5, 9, 12, 30, 1)

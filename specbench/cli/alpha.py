@@ -1,15 +1,13 @@
 """`specbench alpha`: the acceptance rate of many drafts in one go."""
 
-import sys
 from functools import partial
 from pathlib import Path
 
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.grid import launch_each
+from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig, check_choose
-from specbench.files import require_writable
+from specbench.config import ChooseConfig
 from specbench.records.documents import AlphaDocument, AlphaRow
 
 ABOUT = """
@@ -49,13 +47,9 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
-    for config in configs:
-        check_choose(config)
-    require_writable(configs[0].results)
-    from specbench.choose.alpha import measure_alpha  # torch is imported only from here on
-    from specbench.cli.console import Screen
+    with progress(configs) as screen:
+        from specbench.choose.alpha import measure_alpha  # torch is imported only from here on
 
-    with Screen(sys.stderr, "working", "{} of {}") as screen:
         file, record = measure_alpha(configs, screen)
     print_rows(form, record["rows"], lambda: draw(record))
     remark(file, record, form)

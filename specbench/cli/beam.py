@@ -3,7 +3,6 @@
 import sys
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 from omegaconf import DictConfig
@@ -11,9 +10,9 @@ from omegaconf import DictConfig
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
+from specbench.cli.prepared import prepared, say
 from specbench.cli.usage import usage
 from specbench.config import BeamConfig, beam_run, check_beam
-from specbench.files import require_writable
 from specbench.records.documents import BeamDocument, BeamRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -37,9 +36,8 @@ def main(argv: list[str]) -> int:
 def job(form: str, composed: DictConfig) -> None:
     config = to_schema(composed, BeamConfig)
     check_beam(config)
-    folder = Path(config.results) / "beam"
-    require_writable(folder)
-    from specbench.beam import BeamSettings  # torch is imported only from here on
+    folder, run, parts = prepared(beam_run(config), "beam")
+    from specbench.beam import BeamSettings
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
     from specbench.config.model import name_of
@@ -47,15 +45,8 @@ def job(form: str, composed: DictConfig) -> None:
     from specbench.drafts import ModelDraft
     from specbench.environment import environment, hardware
     from specbench.models.eager import EagerModel
-    from specbench.run.build import build, resolve
     from specbench.run.error_translation import translated_errors
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
-    run = resolve(beam_run(config))
-    with translated_errors(run):
-        parts = build(run, say)
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model
     assert isinstance(draft, EagerModel)

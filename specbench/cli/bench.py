@@ -3,7 +3,6 @@
 import sys
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 from omegaconf import DictConfig
@@ -11,9 +10,9 @@ from omegaconf import DictConfig
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
+from specbench.cli.prepared import prepared, say
 from specbench.cli.usage import usage
 from specbench.config import BenchConfig, check_bench
-from specbench.files import require_writable
 from specbench.records.documents import BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -36,23 +35,15 @@ def main(argv: list[str]) -> int:
 def job(form: str, composed: DictConfig) -> None:
     config = to_schema(composed, BenchConfig)
     check_bench(config)
-    folder = Path(config.results) / "bench"
-    require_writable(folder)
-    import torch  # only from here on
+    folder, run, parts = prepared(config, "bench")
+    import torch
 
     from specbench.bench import Bench, bench
     from specbench.bench.output import table, write
     from specbench.config.model import name_of
     from specbench.environment import environment, hardware
-    from specbench.run.build import build, resolve
     from specbench.run.error_translation import translated_errors
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
-    run = resolve(config)
-    with translated_errors(run):
-        parts = build(run, say)
     setup = Bench(
         target=parts.target,
         draft=parts.draft,

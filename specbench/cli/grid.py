@@ -7,10 +7,14 @@ beside it under the same overrides. Commas without brackets, Hydra's spelling in
 the lists that an experiment sweeps over.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -22,10 +26,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.cli.overrides import parsed, value_of
-from specbench.config import conf_dir
+from specbench.config import ChooseConfig, check_choose, conf_dir
 from specbench.config.checks import RULE_OF
 from specbench.config.choose import require_used
 from specbench.errors import UserError
+from specbench.files import require_writable
+
+if TYPE_CHECKING:
+    from specbench.cli.console import Screen
 
 T = TypeVar("T")
 Overrides = list[str]
@@ -64,6 +72,21 @@ def launch_each(
         task(configs)
 
     launch_one(job, config_name, schema, [*common, *combinations[0]], verb)
+
+
+@contextmanager
+def progress(configs: Sequence[ChooseConfig]) -> Iterator[Screen]:
+    """The progress on stderr of a comparison of `configs`, which are checked first, as is their folder of results.
+
+    Raises UserError for a config that cannot be measured or a folder that cannot be written.
+    """
+    for config in configs:
+        check_choose(config)
+    require_writable(configs[0].results)
+    from specbench.cli.console import Screen
+
+    with Screen(sys.stderr, "working", "{} of {}") as screen:
+        yield screen
 
 
 def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Overrides:

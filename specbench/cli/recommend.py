@@ -1,16 +1,15 @@
 """`specbench recommend`: which draft and which gamma, why, and a proof by real runs."""
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.grid import launch_each
+from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig, check_choose
+from specbench.config import ChooseConfig
 from specbench.config.choose import UNUSED
 from specbench.errors import UserError
 from specbench.files import require_writable
@@ -42,13 +41,9 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, picture: Path | None, configs: list[ChooseConfig]) -> None:
-    for config in configs:
-        check_choose(config)
-    require_writable(configs[0].results)
-    from specbench.choose.recommend import recommend  # torch is imported only from here on
-    from specbench.cli.console import Screen
+    with progress(configs) as screen:
+        from specbench.choose.recommend import recommend  # torch is imported only from here on
 
-    with Screen(sys.stderr, "working", "{} of {}") as screen:
         found = recommend(configs, screen)
     document = {name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")}
     print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)

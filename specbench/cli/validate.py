@@ -1,16 +1,15 @@
 """`specbench validate`: estimated against measured, every draft and gamma, interleaved in one process."""
 
-import sys
 from functools import partial
 
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.grid import launch_each
+from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig, check_choose
+from specbench.config import ChooseConfig
 from specbench.config.choose import UNUSED
-from specbench.files import require_writable, write_atomically
+from specbench.files import write_atomically
 
 ABOUT = """
 Hold `specbench recommend` to account: every draft and gamma is timed in short passes, as a recommendation does, and
@@ -31,14 +30,10 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
-    for config in configs:
-        check_choose(config)
-    require_writable(configs[0].results)
-    from specbench.choose.prediction_error import prediction_error  # torch is imported only from here on
-    from specbench.cli.console import Screen
-    from specbench.report.prediction_error import markdown
+    with progress(configs) as screen:
+        from specbench.choose.prediction_error import prediction_error  # torch is imported only from here on
+        from specbench.report.prediction_error import markdown
 
-    with Screen(sys.stderr, "working", "{} of {}") as screen:
         file, record = prediction_error(configs, screen)
     text = markdown(record)
     shown = write_atomically(file.with_suffix(".md"), text)

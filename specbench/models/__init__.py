@@ -5,13 +5,12 @@ Caches, devices and `transformers` live in this room and nowhere else.
 
 from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.models.heads import Heads
-from specbench.models.layout import ROOT, path_to
+from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.prefix_batch import PrefixBatch, TokenSequence
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
-    "ROOT",
     "Heads",
     "LayeredModel",
     "LayeredSession",

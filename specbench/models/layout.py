@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOT = -1  # the parent of a node that follows the sequence's last token
+from specbench.trees import ROOT
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specbench.models.layout import ROOT, Layout, chain, path_to, tree
+from specbench.models.layout import Layout, chain, path_to, tree
+from specbench.trees import ROOT
 
 
 class OpenTree:

@@ -6,6 +6,7 @@ It does not know data or optimisers.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -70,7 +71,6 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
 
 def _t5(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
     config = T5Config(
-        vocab_size=len(tokenizer),
         d_model=shape.d_model,
         d_ff=shape.d_ff,
         d_kv=shape.d_kv,
@@ -78,17 +78,14 @@ def _t5(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> T5ForCondition
         num_layers=shape.encoder_layers,
         num_decoder_layers=shape.decoder_layers,
         dropout_rate=shape.dropout,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=shape.tied,
+        **_of_both(shape, tokenizer),
     )
     return T5ForConditionalGeneration(config)
 
 
 def _gpt2(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     config = GPT2Config(
-        vocab_size=len(tokenizer),
         n_positions=shape.positions,
         n_embd=shape.d_model,
         n_inner=shape.d_ff,
@@ -99,11 +96,19 @@ def _gpt2(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadMo
         embd_pdrop=shape.dropout,
         attn_pdrop=shape.dropout,
         bos_token_id=tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=shape.tied,
+        **_of_both(shape, tokenizer),
     )
     return GPT2LMHeadModel(config)
+
+
+def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """The keys that the configs of both families have: vocabulary, special tokens, and whether the head is tied."""
+    return {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "tie_word_embeddings": shape.tied,
+    }
 
 
 def parameter_count(model: PreTrainedModel, without_positions: bool = False) -> int:

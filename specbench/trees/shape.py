@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-ROOT = -1
+ROOT = -1  # the parent of a node that follows the sequence's last token
 
 
 @dataclass(frozen=True)
