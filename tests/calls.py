@@ -23,3 +23,22 @@ def called(argv: Sequence[str], results: Path, capfd: pytest.CaptureFixture[str]
     code = main(list(argv))
     out, err = capfd.readouterr()
     return code, out, err, newest(results)
+
+
+def small_run(
+    folders: dict[str, Path], results: Path, *overrides: str, verb: str = "run", kind: str = "t5"
+) -> list[str]:
+    """The command line of a run on small random networks; `overrides` win over its settings."""
+    return [
+        verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende", "dtype=float32",
+        f"task.path={folders['rows']}", f"results={results}", "device=cpu", "max_new_tokens=12", "resamples=100",
+        "gamma=3", "engine=eager", "warmup=1", *overrides,
+    ]  # fmt: skip
+
+
+def refusal(argv: Sequence[str], capture: pytest.CaptureFixture[str]) -> str:
+    """The only line, on stderr, of a command line that is refused as the user's mistake."""
+    assert main(list(argv)) == 2
+    out, err = capture.readouterr()
+    assert out == "" and err.count("\n") == 1, err
+    return err

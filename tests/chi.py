@@ -5,7 +5,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from decode import speculative
 from scipy.stats import chisquare
+from toy import exact
+
+from specbench.drafts import Draft
+from specbench.models import Model, Prompt
+from specbench.sampling import Sampling
 
 ALARM = 1e-4  # below this a test fails: a false alarm for one seed in 10,000
 
@@ -27,3 +33,20 @@ def p_value(
         observed, model = observed[:-1], model[:-1]
     total = sum(observed) / sum(model)
     return float(chisquare(observed, [count * total for count in model]).pvalue)
+
+
+def speculative_p_value(
+    target: Model, draft: Draft, prompt: Prompt, gamma: int, sampling: Sampling, length: int, samples: int
+) -> tuple[float, int]:
+    """`p_value` of texts of up to `length` tokens that Algorithm 1 writes, against the target's own distribution; and
+    in how many of them a drafted token was rejected."""
+    rejected = []
+
+    def decode(generator: torch.Generator) -> list[int]:
+        trace = speculative(
+            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=length, generator=generator
+        )
+        rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
+        return trace.tokens
+
+    return p_value(decode, exact(target, sampling, length, prompt), samples), sum(rejected)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from around import Around
 from decode import speculative
 from torch import Tensor
 from toy import ToyModel
@@ -147,12 +148,10 @@ class Truncated:
         return TruncatedSession(DRAFT.start(prompt, Sampling(sampling.temperature, self.k)), sampling)
 
 
-class TruncatedSession:
+class TruncatedSession(Around):
     def __init__(self, inner, sampling: Sampling) -> None:  # type: ignore[no-untyped-def]
-        self.inner, self.sampling = inner, sampling
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        return getattr(self.inner, name)
+        super().__init__(inner)
+        self.sampling = sampling
 
     def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
         proposal = self.inner.propose(tokens, gamma, generator)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from calls import called
+from calls import called, refusal, small_run
 
 from specbench.cli import main
 from specbench.config import AcceptConfig
@@ -22,11 +22,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
 
     def call(*overrides: str, kind: str = "t5"):  # type: ignore[no-untyped-def]
-        argv = [
-            "run", f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
-            f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=10",
-            "resamples=100", "limit=2", "gamma=3", "engine=eager", "warmup=1", *overrides,
-        ]  # fmt: skip
+        argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *overrides, kind=kind)
         return called(argv, tmp_path, capfd)
 
     return call
@@ -132,10 +128,7 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_mistake_is_one_line(line: str, capfd: Capture) -> None:
-    assert main(["run", *line.split()]) == 2
-    out, err = capfd.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"specbench: {WRONG[line]}")
+    assert refusal(["run", *line.split()], capfd).startswith(f"specbench: {WRONG[line]}")
 
 
 @pytest.mark.parametrize(

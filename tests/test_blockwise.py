@@ -8,7 +8,7 @@ import pytest
 import torch
 from decode import autoregressive, speculative
 from networks import network
-from toy import EOS, VOCABULARY, exact
+from toy import EOS, VOCABULARY
 
 from specbench.drafts import BlockwiseDraft
 from specbench.errors import UserError
@@ -181,17 +181,9 @@ def test_counted_passes_are_those_of_decoding(kind: str) -> None:
 def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:
     target, draft = made(kind, size=VOCABULARY, seed=6, end=EOS)
     prompt, sampling = Prompt((5, 9, 1) if kind == "t5" else (), (0,)), Sampling(2.0)
-    rejected = []
-
-    def decode(generator: torch.Generator) -> list[int]:
-        trace = speculative(
-            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=4, generator=generator
-        )
-        rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
-        return trace.tokens
-
-    assert chi.p_value(decode, exact(target, sampling, 4, prompt), 800) > chi.ALARM
-    assert 100 < sum(rejected) < 790
+    p_value, rejected = chi.speculative_p_value(target, draft, prompt, gamma, sampling, 4, 800)
+    assert p_value > chi.ALARM
+    assert 100 < rejected < 790
 
 
 def test_heads_are_kept_with_their_target_and_refused_for_another(tmp_path: Path) -> None:

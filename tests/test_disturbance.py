@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calls import called
+from calls import called, small_run
 from made_records import make
 
 from specbench.cli import main
@@ -126,12 +126,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.Mo
     monkeypatch.setattr("specbench.run.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
 
     def call(*overrides: str, verb: str = "run"):  # type: ignore[no-untyped-def]
-        argv = [
-            verb, f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende", "dtype=float32",
-            f"task.path={folders['rows']}", f"results={tmp_path}", "device=cpu", "max_new_tokens=12", "resamples=100",
-            "gamma=3", "engine=eager", "warmup=1", *overrides,
-        ]  # fmt: skip
-        return called(argv, tmp_path, capfd)
+        return called(small_run(folders, tmp_path, *overrides, verb=verb), tmp_path, capfd)
 
     return call
 

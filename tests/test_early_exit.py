@@ -8,7 +8,7 @@ import torch
 from captured import graphs
 from decode import autoregressive, speculative
 from networks import network
-from toy import EOS, VOCABULARY, exact
+from toy import EOS, VOCABULARY
 
 from specbench.drafts import EarlyExitDraft
 from specbench.measure.agreement import agreements
@@ -158,17 +158,9 @@ def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> N
     prompt = Prompt((5, 9, 1), (0,)) if kind == "t5" else Prompt((), (5,))
     sampling = Sampling(1.5)
     draft = EarlyExitDraft(target, 1)
-    rejected = []
-
-    def decode(generator: torch.Generator) -> list[int]:
-        trace = speculative(
-            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=3, generator=generator
-        )
-        rejected.append(any(a_pass.accepted < a_pass.drafted for a_pass in trace.passes))
-        return trace.tokens
-
-    assert chi.p_value(decode, exact(target, sampling, 3, prompt), 1200) > chi.ALARM
-    assert sum(rejected) > 200
+    p_value, rejected = chi.speculative_p_value(target, draft, prompt, gamma, sampling, 3, 1200)
+    assert p_value > chi.ALARM
+    assert rejected > 200
 
 
 def test_a_session_that_went_back_is_not_left_behind() -> None:

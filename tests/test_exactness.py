@@ -10,6 +10,7 @@ from collections.abc import Callable
 import chi
 import pytest
 import torch
+from around import Around
 from chi import ALARM
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
@@ -98,12 +99,10 @@ class Peeking:
     operations = 1.0
 
 
-class PeekingSession:
+class PeekingSession(Around):
     def __init__(self, inner, target: ToyModel) -> None:  # type: ignore[no-untyped-def]
-        self.inner, self.target = inner, target
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        return getattr(self.inner, name)
+        super().__init__(inner)
+        self.target = target
 
     def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
         """Drafts again until the target thinks the first token likely."""
@@ -189,14 +188,8 @@ def test_a_wrong_rule_is_caught(rule) -> None:  # type: ignore[no-untyped-def]
     assert p_value(decoder(drafts()["far"], 3, sampling, accept=rule), sampling) < ALARM
 
 
-class ForgetfulSession:
+class ForgetfulSession(Around):
     """A draft session that never rolls back, so that rejected tokens stay in its cache."""
-
-    def __init__(self, session) -> None:  # type: ignore[no-untyped-def]
-        self.session = session
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        return getattr(self.session, name)
 
     def rollback(self, length: int) -> None:
         return

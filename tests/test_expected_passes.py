@@ -1,19 +1,44 @@
 """Passes counted along the target's own text: by hand, and beside those that decoding makes at T = 0 and at T = 1, by
 Algorithm 1 and by block verification."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import accept_block
+from specbench.acceptance import AcceptanceRule, accept_block, accept_exact
 from specbench.drafts import LookupDraft, ModelDraft
-from specbench.measure.agreement import agreements
+from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.expected_passes import passes
 from specbench.measure.predict import ratios_ahead
 from specbench.sampling import Sampling
-from specbench.stats import bootstrap, ratio
+from specbench.stats import Interval, bootstrap, ratio
+
+
+class Endless(ToyModel):
+    eos_ids: frozenset[int] = frozenset()
+
+
+def along_and_decoded(
+    model: type[ToyModel], gamma: int, most: int, count: int, accept: AcceptanceRule = accept_exact
+) -> tuple[list[Agreement], Interval]:
+    """The agreements along `count` of the target's own texts at T = 1, and tokens per pass of as many decoded texts."""
+    target, draft = model(random_table(11)), ModelDraft(model(random_table(12)), VOCABULARY)
+    sampling, generator = Sampling(1.0), torch.Generator().manual_seed(1)
+    keys: dict[str, Any] = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
+    written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(count)]
+    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
+    traces = [speculative(target, draft, PROMPT, gamma=gamma, accept=accept, **keys) for _ in range(count)]
+    return found, bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+
+
+def within_4_errors(one: Interval, other: Interval) -> bool:
+    """Whether two estimates with 95% intervals lie within 4 standard errors of each other."""
+    error = (other.high - other.low + one.high - one.low) / 4 / 2**0.5
+    return abs(one.value - other.value) < 4 * error
 
 
 def test_counting_passes_by_hand() -> None:
@@ -80,21 +105,13 @@ def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int
 def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
     """Tokens per pass from the target's text alone, and by decoding: within 4 standard errors of each other. The same
     count with beta in the place of ratio, as if accepted text were the target's, is off by more than that."""
-    sampling, most = Sampling(1.0), 12
-    target = ToyModel(random_table(11))
-    draft = ModelDraft(ToyModel(random_table(12)), VOCABULARY)
-    generator = torch.Generator().manual_seed(1)
-    shared = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
-    written = [autoregressive(target, PROMPT, **shared).tokens for _ in range(1500)]  # type: ignore[arg-type]
-    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
-    traces = [speculative(target, draft, PROMPT, gamma=gamma, **shared) for _ in range(1500)]  # type: ignore[arg-type]
-    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    most = 12
+    found, decoded = along_and_decoded(ToyModel, gamma, most, 1500)
     right, wrong = (
         bootstrap([(len(getattr(a, way)), passes(getattr(a, way), gamma, most).sum()) for a in found], ratio, 400, 0)
         for way in ("ratio", "beta")
     )
-    error = (decoded.high - decoded.low + right.high - right.low) / 4 / 2**0.5
-    assert abs(right.value - decoded.value) < 4 * error
+    assert within_4_errors(right, decoded)
     assert wrong.low > right.high
 
 
@@ -109,26 +126,11 @@ def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
 def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     """Tokens per pass from the target's text alone, and by decoding with accept=block, within 4 standard errors. As
     Algorithm 1 would have them they are fewer by more than that."""
-    sampling, most = Sampling(1.0), 30
-    target = Endless(random_table(11))
-    draft = ModelDraft(Endless(random_table(12)), VOCABULARY)
-    generator = torch.Generator().manual_seed(1)
-    keys = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
-    written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(600)]  # type: ignore[arg-type]
-    found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
-    traces = [
-        speculative(target, draft, PROMPT, gamma=gamma, accept=accept_block, **keys)  # type: ignore[arg-type]
-        for _ in range(600)
-    ]
-    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    most = 30
+    found, decoded = along_and_decoded(Endless, gamma, most, 600, accept_block)
     block, alone = (
         bootstrap([(most, passes(a.ratio, gamma, most, whole=whole).sum()) for a in found], ratio, 400, 0)
         for whole in (True, False)
     )
-    error = (decoded.high - decoded.low + block.high - block.low) / 4 / 2**0.5
-    assert abs(block.value - decoded.value) < 4 * error
+    assert within_4_errors(block, decoded)
     assert alone.high < block.low
-
-
-class Endless(ToyModel):
-    eos_ids: frozenset[int] = frozenset()

@@ -1,14 +1,17 @@
 """Greedy identity in fp32, on real architectures: ours with `transformers.generate`, and speculative with ours."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from decode import autoregressive, speculative
 from networks import network
 
+from specbench.decoding import Trace
 from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
-from specbench.gamma import Adaptive
+from specbench.gamma import Adaptive, Gamma
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.sampling import Sampling
@@ -45,6 +48,18 @@ def baseline(kind: str, prompt: Prompt, tokens: int = 24) -> list[int]:
     return trace.tokens
 
 
+def identical_traces(kind: str, gamma: int | Gamma) -> Iterator[tuple[str, Trace]]:
+    """Each draft's name with its trace of each prompt, whose text is asserted to be the baseline's."""
+    for name, draft in drafts(kind).items():
+        for prompt in prompts(kind):
+            trace = speculative(
+                TARGETS[kind], draft, prompt,
+                gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
+            )  # fmt: skip
+            assert trace.tokens == baseline(kind, prompt), name
+            yield name, trace
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
     seen = set()
@@ -68,30 +83,18 @@ def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
 @pytest.mark.parametrize("gamma", range(1, 9))
 @pytest.mark.parametrize("kind", KINDS)
 def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma: int) -> None:
-    for name, draft in drafts(kind).items():
-        for prompt in prompts(kind):
-            trace = speculative(
-                TARGETS[kind], draft, prompt,
-                gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
-            )  # fmt: skip
-            assert trace.tokens == baseline(kind, prompt), name
-            assert sum(p.emitted for p in trace.passes) == len(trace.tokens)
-            if name == "the target itself":
-                assert all(p.accepted == p.drafted for p in trace.passes)
+    for name, trace in identical_traces(kind, gamma):
+        assert sum(p.emitted for p in trace.passes) == len(trace.tokens)
+        if name == "the target itself":
+            assert all(p.accepted == p.drafted for p in trace.passes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adaptive_gamma_writes_the_same_text(kind: str) -> None:
     adaptive = Adaptive(alpha=0.6, prices={gamma: 1 + 0.2 * gamma for gamma in range(1, 9)}, weight=2.0)
     used = set()
-    for name, draft in drafts(kind).items():
-        for prompt in prompts(kind):
-            trace = speculative(
-                TARGETS[kind], draft, prompt,
-                gamma=adaptive, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator().manual_seed(3),
-            )  # fmt: skip
-            assert trace.tokens == baseline(kind, prompt), name
-            used |= {a_pass.drafted for a_pass in trace.passes}
+    for _, trace in identical_traces(kind, adaptive):
+        used |= {a_pass.drafted for a_pass in trace.passes}
     assert len(used) > 2  # it did adapt
 
 

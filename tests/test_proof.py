@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from around import Around
 from decode import autoregressive, speculative
 from faults import DRAFT, LENGTH, ONE, TARGET, WIDE, WORDS, proof_of, raw, written
 from scipy import stats
@@ -171,12 +172,10 @@ class Rounded(ToyModel):
         return RoundedSession(super().start(prompt), self.size)
 
 
-class RoundedSession:
+class RoundedSession(Around):
     def __init__(self, inner, size: float) -> None:  # type: ignore[no-untyped-def]
-        self.inner, self.size = inner, size
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        return getattr(self.inner, name)
+        super().__init__(inner)
+        self.size = size
 
     @property
     def length(self) -> int:

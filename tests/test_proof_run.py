@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
-from calls import called
+from calls import called, small_run
 
 from specbench.acceptance import Verdict, accept_exact
 from specbench.cli import main
@@ -21,12 +21,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
     """Run on small random networks; returns (exit code, stdout, stderr, the newest record or None)."""
 
     def call(*overrides: str):  # type: ignore[no-untyped-def]
-        argv = [
-            "run", f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende", "dtype=float32",
-            f"task.path={folders['rows']}", f"results={tmp_path}", "device=cpu", "max_new_tokens=12", "resamples=100",
-            "gamma=3", "engine=eager", "warmup=1", *overrides,
-        ]  # fmt: skip
-        return called(argv, tmp_path, capfd)
+        return called(small_run(folders, tmp_path, *overrides), tmp_path, capfd)
 
     return call
 

@@ -2,16 +2,10 @@
 
 import sys
 from dataclasses import asdict
-from functools import partial
 from typing import cast
 
-from omegaconf import DictConfig
-
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.hydra_app import launch_one, to_schema
-from specbench.cli.overrides import read
-from specbench.cli.prepared import prepared, say
-from specbench.cli.usage import usage
+from specbench.cli.prepared import launch_verb, prepared, say
 from specbench.config import BeamConfig, beam_run, check_beam
 from specbench.records.documents import BeamDocument, BeamRecord
 from specbench.records.schema import SCHEMA_VERSION
@@ -25,16 +19,10 @@ Writes results/beam/beam-NAME.json and .md.
 
 
 def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(usage("beam", ABOUT, BeamConfig))
-        return 0
-    command = read(argv, BeamConfig)
-    launch_one(partial(job, command.form), "beam", BeamConfig, command.argv, "beam")
-    return 0
+    return launch_verb(argv, "beam", ABOUT, BeamConfig, job)
 
 
-def job(form: str, composed: DictConfig) -> None:
-    config = to_schema(composed, BeamConfig)
+def job(form: str, config: BeamConfig) -> None:
     check_beam(config)
     folder, run, parts = prepared(beam_run(config), "beam")
     from specbench.beam import BeamSettings

@@ -2,16 +2,10 @@
 
 import sys
 from dataclasses import asdict
-from functools import partial
 from typing import cast
 
-from omegaconf import DictConfig
-
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.hydra_app import launch_one, to_schema
-from specbench.cli.overrides import read
-from specbench.cli.prepared import prepared, say
-from specbench.cli.usage import usage
+from specbench.cli.prepared import launch_verb, prepared, say
 from specbench.config import BenchConfig, check_bench
 from specbench.records.documents import BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
@@ -24,16 +18,10 @@ time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.js
 
 
 def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(usage("bench", ABOUT, BenchConfig))
-        return 0
-    command = read(argv, BenchConfig)
-    launch_one(partial(job, command.form), "bench", BenchConfig, command.argv, "bench")
-    return 0
+    return launch_verb(argv, "bench", ABOUT, BenchConfig, job)
 
 
-def job(form: str, composed: DictConfig) -> None:
-    config = to_schema(composed, BenchConfig)
+def job(form: str, config: BenchConfig) -> None:
     check_bench(config)
     folder, run, parts = prepared(config, "bench")
     import torch

@@ -1,22 +1,44 @@
-"""What `specbench bench` and `specbench beam` prepare alike: the folder of their record, and the parts of a run."""
+"""What `specbench bench` and `specbench beam` share: their launch, the folder of their record, the parts of a run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from omegaconf import DictConfig
+
+from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.overrides import read
+from specbench.cli.usage import usage
 from specbench.config import RunConfig
 from specbench.files import require_writable
 
 if TYPE_CHECKING:
     from specbench.run.build import Parts
 
+T = TypeVar("T")
+
 
 class Prepared(NamedTuple):
     folder: Path  # where the record goes
     run: RunConfig  # resolved for this machine
     parts: Parts
+
+
+def launch_verb(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
+    """Show the help of `verb`, or call `job` with the format of its output and its config; returns the exit code."""
+    if "--help" in argv or "-h" in argv:
+        print(usage(verb, about, schema))
+        return 0
+    command = read(argv, schema)
+
+    def task(composed: DictConfig) -> None:
+        job(command.form, to_schema(composed, schema))
+
+    launch_one(task, verb, schema, command.argv, verb)
+    return 0
 
 
 def prepared(config: RunConfig, verb: str) -> Prepared:
@@ -36,5 +58,5 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
 
 
 def say(text: str) -> None:
-    """A line of progress on stderr."""
+    """Print a line of progress on stderr."""
     print(text, file=sys.stderr)

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,50 +44,51 @@ def pairs(tmp_path: Path, rows: list[dict]) -> str:
 
 
 @pytest.fixture
-def t5_recipe(tmp_path: Path, pairs: str) -> Recipe:
-    return Recipe(
-        name="toy-t5",
-        model=ModelShape(d_model=32, d_ff=64, d_kv=16, heads=2, encoder_layers=2, decoder_layers=2),
+def made_recipe(tmp_path: Path) -> Callable[..., Recipe]:
+    """Make a recipe that writes to a folder of this test, from its name, its model and its other keys."""
+
+    def made(name: str, model: ModelShape, **keys: Any) -> Recipe:
+        return Recipe(name=name, model=model, output=str(tmp_path / name), progress=False, threads=1, **keys)
+
+    return made
+
+
+@pytest.fixture
+def t5_recipe(made_recipe: Callable[..., Recipe], pairs: str) -> Recipe:
+    return made_recipe(
+        "toy-t5",
+        ModelShape(d_model=32, d_ff=64, d_kv=16, heads=2, encoder_layers=2, decoder_layers=2),
         tokenizer=TokenizerPlan(size=330),
         data=DataPlan(path=[pairs], prefix="go: ", max_source=32, max_target=24),
         optim=OptimPlan(max_steps=6, warmup_steps=2, batch_size=8),
-        output=str(tmp_path / "toy-t5"),
         log_steps=1,
         save_steps=3,
         eval_steps=6,
-        progress=False,
-        threads=1,
     )
 
 
 @pytest.fixture
-def nano_recipe(tmp_path: Path, t5_recipe: Recipe) -> Recipe:
-    return Recipe(
-        name="toy-nano",
-        model=ModelShape(d_model=16, d_ff=32, d_kv=16, heads=1, encoder_layers=1, decoder_layers=1, dropout=0.0),
+def nano_recipe(made_recipe: Callable[..., Recipe], t5_recipe: Recipe) -> Recipe:
+    return made_recipe(
+        "toy-nano",
+        ModelShape(d_model=16, d_ff=32, d_kv=16, heads=1, encoder_layers=1, decoder_layers=1, dropout=0.0),
         data=t5_recipe.data,
         optim=OptimPlan(max_steps=4, warmup_steps=1, batch_size=8),
         distill=DistillPlan(target=t5_recipe.output, max_new_tokens=12),
-        output=str(tmp_path / "toy-nano"),
         log_steps=2,
         save_steps=4,
-        progress=False,
-        threads=1,
     )
 
 
 @pytest.fixture
-def gpt_recipe(tmp_path: Path, pairs: str) -> Recipe:
-    return Recipe(
-        name="toy-gpt",
+def gpt_recipe(made_recipe: Callable[..., Recipe], pairs: str) -> Recipe:
+    return made_recipe(
+        "toy-gpt",
+        ModelShape(family="gpt2", d_model=32, d_ff=64, heads=2, decoder_layers=2, positions=64, tied=False),
         task="lm",
-        model=ModelShape(family="gpt2", d_model=32, d_ff=64, heads=2, decoder_layers=2, positions=64, tied=False),
         tokenizer=TokenizerPlan(kind="wordpiece", size=100),
         data=DataPlan(path=[pairs], max_target=32),
         optim=OptimPlan(max_steps=4, warmup_steps=1, batch_size=4, lr=0.001, lr_scale="flat"),
-        output=str(tmp_path / "toy-gpt"),
         log_steps=1,
         save_steps=4,
-        progress=False,
-        threads=1,
     )

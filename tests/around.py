@@ -1,0 +1,13 @@
+"""A session or draft session with some of its methods replaced."""
+
+from typing import Any
+
+
+class Around:
+    """All that a subclass does not define is `inner`'s."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
