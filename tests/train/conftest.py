@@ -48,7 +48,8 @@ def made_recipe(tmp_path: Path) -> Callable[..., Recipe]:
     """Make a recipe that writes to a folder of this test, from its name, its model and its other keys."""
 
     def made(name: str, model: ModelShape, **keys: Any) -> Recipe:
-        return Recipe(name=name, model=model, output=str(tmp_path / name), progress=False, threads=1, **keys)
+        common: dict[str, Any] = {"log_steps": 1, "save_steps": 4, "progress": False, "threads": 1}
+        return Recipe(name=name, model=model, output=str(tmp_path / name), **common | keys)
 
     return made
 
@@ -61,7 +62,6 @@ def t5_recipe(made_recipe: Callable[..., Recipe], pairs: str) -> Recipe:
         tokenizer=TokenizerPlan(size=330),
         data=DataPlan(path=[pairs], prefix="go: ", max_source=32, max_target=24),
         optim=OptimPlan(max_steps=6, warmup_steps=2, batch_size=8),
-        log_steps=1,
         save_steps=3,
         eval_steps=6,
     )
@@ -76,7 +76,6 @@ def nano_recipe(made_recipe: Callable[..., Recipe], t5_recipe: Recipe) -> Recipe
         optim=OptimPlan(max_steps=4, warmup_steps=1, batch_size=8),
         distill=DistillPlan(target=t5_recipe.output, max_new_tokens=12),
         log_steps=2,
-        save_steps=4,
     )
 
 
@@ -89,6 +88,4 @@ def gpt_recipe(made_recipe: Callable[..., Recipe], pairs: str) -> Recipe:
         tokenizer=TokenizerPlan(kind="wordpiece", size=100),
         data=DataPlan(path=[pairs], max_target=32),
         optim=OptimPlan(max_steps=4, warmup_steps=1, batch_size=4, lr=0.001, lr_scale="flat"),
-        log_steps=1,
-        save_steps=4,
     )
