@@ -71,7 +71,8 @@ def finished_prompts(results: Path) -> dict[tuple[str, int], str]:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_times(item) for key, item in value.items() if not key.endswith("_s")}
+        # `load` holds times too, and is null where a prompt took less than the system counts.
+        return {key: _without_times(item) for key, item in value.items() if not key.endswith("_s") and key != "load"}
     return [_without_times(item) for item in value] if isinstance(value, list) else value
 
 

@@ -36,10 +36,10 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
         check(config)
     for key, values in params.items():
         for value in values.split(","):
-            if key in ("task", "draft", "accept"):
+            if key in ("task", "draft", "accept", "tree"):
                 assert (conf_dir() / key / f"{value}.yaml").is_file()
             elif not (key == "gamma" and value in GAMMAS):
-                assert key in ("gamma", "sampling.temperature", "accept.lenience", "draft.layers")
+                assert key in ("gamma", "sampling.temperature", "accept.lenience", "draft.layers", "tree.size")
                 assert 0 <= float(value) <= 64
 
 

@@ -1,6 +1,7 @@
 """Toy versions of every kind of recipe: the folder they write, resuming, and distillation."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_a_text_recipe_writes_a_decoder_only_model_with_its_wordpiece_vocabulary
     )
     card = (train(draft) / "README.md").read_text()
     assert "α, held-out rows, T=0" in card
-    assert "distilled from | toy-gpt" in card
+    assert re.search(r"\| distilled from +\| toy-gpt", card)
 
 
 def test_a_trained_model_can_be_fine_tuned(t5_recipe: Recipe) -> None:
