@@ -17,7 +17,7 @@ from specbench.acceptance import Children, Proposal
 from specbench.drafts.base import Draft, ReadsTrees
 from specbench.drafts.children import choose
 from specbench.models import Prompt
-from specbench.sampling import Sampling, standardise
+from specbench.sampling import NOT_FINITE, Sampling, standardise
 from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, best_first
 
 BEFORE_ARGMAX = Sampling(temperature=1.0)
@@ -103,6 +103,8 @@ class TreeDraftSession:
         level = [ROOT]
         for reached in range(1, depth + 1):
             top = standardise(logits_LV, sampling, self.draft.vocabulary_size).topk(plan.top)
+            if top.values.isnan().any():
+                raise FloatingPointError(NOT_FINITE)
             below = [
                 tree.add(token, node, 0, confidence)
                 for node, likeliest, confidences in zip(level, top.indices.tolist(), top.values.tolist(), strict=True)

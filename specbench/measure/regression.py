@@ -13,7 +13,7 @@ from typing import Any
 from specbench.records.schema import Row
 
 # What names a measurement. The run's id does not: it changes with every key and file.
-NAMES = ("target", "draft", "task", "temperature", "accept", "prompts", "gamma", "device", "dtype")
+NAMES = ("target", "draft", "task", "temperature", "top_k", "top_p", "accept", "prompts", "gamma", "device", "dtype")
 OLDER = {"accept": "exact"}  # what records say that have no such column yet
 KEPT = ("alpha", "alpha_low", "alpha_high", "speedup_measured", "hardware")
 
@@ -35,7 +35,7 @@ class Comparison:
 def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
     """The rows to write down: names and numbers of each measurement, the newest where there are several, and those of
     the baseline `before` that are of another kind of device."""
-    newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | _unjudged(row) for row in rows}
+    newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _unjudged(row) for row in rows}
     kinds = {_kind(row) for row in newest.values()}
     newest |= {_name(row): row for row in before if _kind(row) not in kinds}
     return [newest[name] for name in sorted(newest, key=str)]
@@ -79,7 +79,13 @@ def _unjudged(row: Row) -> Row:
 
 
 def _name(row: Row) -> tuple[Any, ...]:
-    return tuple(OLDER.get(key) if row.get(key) is None else row[key] for key in NAMES)
+    named = {**row, "gamma": _gamma(row)}
+    return tuple(OLDER.get(key) if named.get(key) is None else named[key] for key in NAMES)
+
+
+def _gamma(row: Row) -> Any:
+    """The number, or where a pass decides anew (a policy, a tree) what was asked for."""
+    return row.get("gamma_requested") if row.get("gamma") is None else row["gamma"]
 
 
 def _kind(row: Row) -> str:
