@@ -81,3 +81,13 @@ def test_one_baseline_for_several_kinds_of_device(
 def test_a_folder_without_records(baseline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--against", str(baseline), "--results", str(tmp_path / "none")]) == 2
     assert "there is no record in it" in capfd.readouterr().err
+
+
+def test_policies_and_trees_do_not_stand_for_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number, asked in enumerate(("adaptive", "sequoia 8")):
+        summary = SUMMARY | {"gamma": None, "gamma_requested": asked, "alpha": 0.57 + number / 100}
+        store.write(tmp_path, {"run_id": asked, "summary": summary})
+    file = tmp_path / "baseline.json"
+    assert main(["check", "--against", str(file), "--results", str(tmp_path), "--write"]) == 0
+    assert [row["gamma"] for row in json.loads(file.read_text())] == ["adaptive", "sequoia 8"]
+    assert main(["check", "--against", str(file), "--results", str(tmp_path)]) == 0

@@ -26,7 +26,9 @@ def check_bench(config: BenchConfig) -> None:
         raise UserError("draft=blockwise: its target hands over more than logits, which generate cannot read; use run")
     for name, value in vars(config.sampling).items():
         off = 0 if name == "temperature" else None
-        require(value == off, f"sampling.{name}", value, f"{off}: what is timed decodes greedily".replace("None", "null"))
+        require(
+            value == off, f"sampling.{name}", value, f"{off}: what is timed decodes greedily".replace("None", "null")
+        )
     require(config.tree.shape == "none", "tree", config.tree.shape, "none: generate knows no trees")
     require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
     require(

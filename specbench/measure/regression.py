@@ -35,7 +35,10 @@ class Comparison:
 def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
     """The rows to write down: names and numbers of each measurement, the newest where there are several, and those of
     the baseline `before` that are of another kind of device."""
-    newest = {_name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _unjudged(row) for row in rows}
+    newest = {
+        _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _unjudged(row)
+        for row in rows
+    }
     kinds = {_kind(row) for row in newest.values()}
     newest |= {_name(row): row for row in before if _kind(row) not in kinds}
     return [newest[name] for name in sorted(newest, key=str)]
