@@ -15,6 +15,7 @@ from specbench.bench.breakdown import take_apart
 from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.output import table, write
 from specbench.bench.timing import Timing, in_turn, times_faster
+from specbench.cli import main
 from specbench.drafts import ModelDraft, UniformDraft
 from specbench.models import Prompt
 from specbench.models.engines import with_engine
@@ -111,3 +112,9 @@ def test_report(tmp_path: Path) -> None:
     as_json, as_text = write(tmp_path, "bench-z", document, table(rows))
     assert json.loads(as_json.read_text())["rows"][0]["ratio"] == 2.0
     assert "- dtype: float32" in as_text.read_text() and "environment" not in as_text.read_text()
+
+
+@pytest.mark.parametrize("word", ["sampling.temperature=1", "sampling.top_k=5", "tree=sequoia"])
+def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", word]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
