@@ -33,7 +33,7 @@ def test_a_name_that_is_given_wins(case: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[ChooseConfig] = []
-    monkeypatch.setattr("specbench.cli.alpha.check_choose", configs.append)
+    monkeypatch.setattr("specbench.cli.grid.check_choose", configs.append)
     monkeypatch.setattr("specbench.choose.alpha.measure_alpha", lambda *_: 1 / 0)
     assert main(["alpha", "draft=[t5-small,bigram]", "draft.path=[b/one,b/two]", "sampling.temperature=0"]) == 1
     assert [config.draft.label() for config in configs] == ["t5-small", "bigram", "one", "two"]

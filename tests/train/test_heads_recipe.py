@@ -53,7 +53,7 @@ def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pair
 
 def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
     target = train(gpt_recipe)
-    folder = train(heads_recipe(gpt_recipe, target, 3, hold_out=4))
+    folder = train(heads_recipe(gpt_recipe, target, 3, hold_out=24))
     load_heads(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
     assert "α of head 2, held-out rows, T=0" in (folder / "README.md").read_text()
 

@@ -90,7 +90,7 @@ def test_a_text_recipe_writes_a_decoder_only_model_with_its_wordpiece_vocabulary
         gpt_recipe,
         output=gpt_recipe.output + "-nano",
         distill=DistillPlan(target=str(folder), max_new_tokens=6),
-        data=replace(gpt_recipe.data, test={"toy": gpt_recipe.data.path[0]}, test_rows=5, hold_out=4),
+        data=replace(gpt_recipe.data, test={"toy": gpt_recipe.data.path[0]}, test_rows=5, hold_out=24),
     )
     card = (train(draft) / "README.md").read_text()
     assert "α, held-out rows, T=0" in card
