@@ -28,6 +28,9 @@ class Sampling:
     top_p: float | None = None
 
 
+BEFORE_ARGMAX = Sampling(temperature=1.0)  # the plain softmax, in which a draft says how sure it is of a token
+
+
 def before_argmax(sampling: Sampling) -> Sampling:
     """How p is adjusted for a rule that compares it before argmax: at T = 0 as at T = 1, with the same top-k and top-p.
     Where T > 0 there is no argmax, and it is `sampling` itself."""

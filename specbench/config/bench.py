@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from specbench.config.checks import check
 from specbench.config.keys import fresh, key
 from specbench.config.ranges import MAX_GAMMA, require
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, SamplingConfig
 from specbench.errors import UserError
 
 
@@ -24,11 +24,9 @@ def check_bench(config: BenchConfig) -> None:
     check(config)
     if config.draft.kind == "blockwise":
         raise UserError("draft=blockwise: its target hands over more than logits, which generate cannot read; use run")
-    for name, value in vars(config.sampling).items():
-        off = 0 if name == "temperature" else None
-        require(
-            value == off, f"sampling.{name}", value, f"{off}: what is timed decodes greedily".replace("None", "null")
-        )
+    for name, default in vars(SamplingConfig()).items():
+        value = getattr(config.sampling, name)
+        require(value == default, f"sampling.{name}", value, "left out: bench times greedy decoding")
     require(config.tree.shape == "none", "tree", config.tree.shape, "none: generate knows no trees")
     require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
     require(

@@ -7,9 +7,7 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal
 from specbench.models import Model, Prompt, Session
-from specbench.sampling import Sampling, draw_next, standardise
-
-BEFORE_ARGMAX = Sampling(temperature=1.0)
+from specbench.sampling import BEFORE_ARGMAX, Sampling, draw_next, standardise
 
 
 class ModelDraft:

@@ -17,10 +17,8 @@ from specbench.acceptance import Children, Proposal
 from specbench.drafts.base import Draft, ReadsTrees
 from specbench.drafts.children import choose
 from specbench.models import Prompt
-from specbench.sampling import NOT_FINITE, Sampling, standardise
+from specbench.sampling import BEFORE_ARGMAX, NOT_FINITE, Sampling, standardise
 from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, best_first
-
-BEFORE_ARGMAX = Sampling(temperature=1.0)
 
 
 class TreeDraft:
