@@ -10,4 +10,6 @@ class Around:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
+        if name == "proposing" and hasattr(type(self), "propose"):
+            raise AttributeError(name)  # or the replacement would be passed by
         return getattr(self.inner, name)

@@ -75,8 +75,8 @@ class InnerQ(CascadeDraft):
 
 
 class InnerQSession(CascadeSession):
-    def propose(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
-        proposal = super().propose(tokens, gamma, generator)
+    def proposing(self, tokens, gamma, generator):  # type: ignore[no-untyped-def]
+        proposal = yield from super().proposing(tokens, gamma, generator)
         inner = self.draft.inner.start(PROMPT, self.sampling)
         return Proposal(proposal.tokens, inner.score([*tokens, *proposal.tokens], len(tokens)))
 

@@ -181,8 +181,8 @@ class RoundedSession(Around):
     def length(self) -> int:
         return int(self.inner.length)
 
-    def extend(self, tokens):  # type: ignore[no-untyped-def]
-        logits_LV = self.inner.extend(tokens)
+    def extend(self, tokens, parents=None):  # type: ignore[no-untyped-def]
+        logits_LV = self.inner.extend(tokens, parents)
         generator = torch.Generator().manual_seed(1000 * self.length + len(tokens))
         return logits_LV + self.size * torch.randn(logits_LV.shape, generator=generator)
 

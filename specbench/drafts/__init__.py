@@ -5,7 +5,17 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 """
 
 from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, ProposesTrees, ReadsTarget, ReadsTrees, ScoresAhead, start_beside
+from specbench.drafts.base import (
+    Draft,
+    DraftSession,
+    ProposesByReading,
+    ProposesTrees,
+    ReadsTarget,
+    ReadsTrees,
+    ScoresAhead,
+    proposing,
+    start_beside,
+)
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
@@ -26,6 +36,7 @@ __all__ = [
     "ModelDraft",
     "NgramDraft",
     "Proposal",
+    "ProposesByReading",
     "ProposesTrees",
     "ReadsTarget",
     "ReadsTrees",
@@ -33,5 +44,6 @@ __all__ = [
     "ScoresAhead",
     "TreeDraft",
     "UniformDraft",
+    "proposing",
     "start_beside",
 ]

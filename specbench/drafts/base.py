@@ -3,14 +3,14 @@
 Shapes: L positions, V tokens of the vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.models import Prompt, Session
+from specbench.models import Prompt, Reading, Session
 from specbench.sampling import Sampling
 
 
@@ -29,6 +29,27 @@ class DraftSession(Protocol):
         """q [L, V] for each of the L tokens after the prefix, by teacher forcing. For a fresh session, or
         one that has scored the prefix already: a long text is scored in parts."""
         ...
+
+
+@runtime_checkable
+class ProposesByReading(DraftSession, Protocol):
+    """A draft session that needs runs of a model to propose, and can leave them to whoever drives it."""
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+        """As `propose`, which answers each read at once."""
+        ...
+
+
+def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposal]]:
+    """How `drafting` proposes, as reads that somebody else answers; none where it needs no model."""
+    if isinstance(drafting, ProposesByReading):
+        return drafting.proposing
+
+    def at_once(tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+        return drafting.propose(tokens, gamma, generator)
+        yield
+
+    return at_once
 
 
 @runtime_checkable

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
-from specbench.drafts.base import Draft, start_beside
+from specbench.drafts.base import Draft, proposing, start_beside
 from specbench.drafts.model import ModelDraftSession
-from specbench.models import Model, Prompt, up_to_end
+from specbench.models import Model, Prompt, Read, Reading, up_to_end
 from specbench.sampling import Sampling
 
 
@@ -47,15 +47,17 @@ class CascadeSession(ModelDraftSession):
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
         self.drafting = start_beside(self.session, draft.inner, prompt, sampling)
+        self.inner_proposing = proposing(self.drafting)
 
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         sequence, end = list(tokens), len(tokens) + gamma
         middle_operations, inner_operations, operations = self.model.operations, self.draft.inner.operations, 0.0
         q_rows: list[Tensor] = []
         while len(sequence) < end:
-            inner = self.drafting.propose(sequence, min(self.draft.inner_gamma, end - len(sequence) - 1), generator)
+            most = min(self.draft.inner_gamma, end - len(sequence) - 1)
+            inner = yield from self.inner_proposing(sequence, most, generator)
             drafted = inner.tokens
-            logits_LV = self.session.extend(sequence[self.session.length :] + drafted)
+            logits_LV = yield Read(self.session, sequence[self.session.length :] + drafted)
             rows = target_rows(logits_LV, len(drafted), self.verification, self.vocabulary_size)
             path, token = verify(rows, inner, self.verification, generator)
             if isinstance(rows, Tensor):

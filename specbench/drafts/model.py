@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.models import Model, Prompt, Session
+from specbench.models import Model, Prompt, Read, Reading, Session, answered
 from specbench.sampling import BEFORE_ARGMAX, Sampling, draw_next, standardise
 
 
@@ -48,10 +48,13 @@ class ModelDraftSession:
         self.confidence = confidence
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return answered(self.proposing(tokens, gamma, generator))
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         sequence, session, ends, size = list(tokens), self.session, self.model.eos_ids, self.vocabulary_size
         rows: list[Tensor] = []
         for _ in range(gamma):
-            logits_LV = session.extend(sequence[session.length :])
+            logits_LV = yield Read(session, sequence[session.length :])
             token, row_1V = draw_next(logits_LV, self.sampling, size, generator)
             if row_1V is not None:
                 rows.append(row_1V)

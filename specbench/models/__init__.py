@@ -8,6 +8,7 @@ from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.prefix_batch import PrefixBatch, TokenSequence
+from specbench.models.reading import Read, Reading, answered
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
@@ -17,10 +18,13 @@ __all__ = [
     "Model",
     "PrefixBatch",
     "Prompt",
+    "Read",
+    "Reading",
     "Session",
     "StatefulSession",
     "TokenSequence",
     "Vocabulary",
+    "answered",
     "load_model",
     "load_tokenizer",
     "path_to",

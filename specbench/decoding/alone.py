@@ -1,0 +1,37 @@
+"""One prompt at a time: each read is answered at once, by the session that asks for it."""
+
+from collections.abc import Callable
+
+import torch
+
+from specbench.decoding.sequence import Decoding, autoregress, speculate
+from specbench.decoding.spec import DecodingSpec
+from specbench.decoding.trace import Trace
+from specbench.drafts import Draft
+from specbench.models import Model, Prompt, Read
+
+
+def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
+    """Standard decoding: one target run a token."""
+    return _alone(autoregress(target, prompt, spec, generator), target.now)
+
+
+def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
+    """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
+    rule of `spec`).
+
+    A pass never drafts past `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an
+    accepted block.
+    """
+    return _alone(speculate(target, draft, prompt, spec, generator), target.now)
+
+
+def _alone(decoding: Decoding, now: Callable[[], float]) -> Trace:
+    answer = None
+    while True:
+        try:
+            asked = decoding.send(answer)
+        except StopIteration as over:
+            trace: Trace = over.value
+            return trace
+        answer = asked[0].extend(asked[1], asked[2]) if type(asked) is Read else now()

@@ -1,0 +1,116 @@
+"""Standard decoding and Algorithm 1, each written once, for any number of sequences at a time.
+
+A sequence is a generator. It yields a `Read` wherever it needs a model, and is sent the logits; it yields a `Moment`
+wherever it looks at the clock, and is sent the time. So a driver may answer at once (`alone`), or keep the rows of a
+batch in step, answer their reads in one run, and tell all rows the same time.
+"""
+
+from collections.abc import Generator
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+from specbench.acceptance import Proposal, target_rows, verify
+from specbench.decoding.spec import DecodingSpec
+from specbench.decoding.trace import Pass, Trace
+from specbench.drafts import Draft, ProposesTrees, proposing, start_beside
+from specbench.models import Model, Prompt, Read, Session, up_to_end
+from specbench.sampling import draw_next
+from specbench.trees import ROOT
+
+
+class Moment(Enum):
+    """Why a sequence looks at the clock."""
+
+    READY = auto()  # the prompt has been read, and the first pass begins
+    WITHIN = auto()  # a part of a pass is over
+    OVER = auto()  # a pass is over
+
+
+Decoding = Generator[Read | Moment, Any, Trace]
+READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
+
+
+def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
+    """Standard decoding: one target run a token. Each is a pass."""
+    began = target.now()
+    session = target.start(prompt)
+    tokens = list(prompt.prefix)
+    steps_s = []
+    start_s = target.now() - began
+    started = before = yield READY
+    for _ in range(spec.max_new_tokens):
+        logits_LV = yield Read(session, tokens[session.length :])
+        token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
+        tokens.append(token)
+        now = yield OVER
+        steps_s.append(now - before)
+        before = now
+        if token in target.eos_ids:
+            break
+    return Trace(tokens[len(prompt.prefix) :], start_s, before - started, steps_s=steps_s)
+
+
+def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
+    """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
+    rule of `spec`)."""
+    began = target.now()
+    session = target.start(prompt)
+    target_started = target.now()
+    drafting = start_beside(session, draft, prompt, spec.sampling)
+    propose = proposing(drafting)
+    gamma, verification = spec.gamma.start(), spec.verification
+    tokens = list(prompt.prefix)
+    end = len(tokens) + spec.max_new_tokens
+    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the clock has stopped
+    ready = target.now()
+    started = before = yield READY
+    while len(tokens) < end:
+        proposal = yield from propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
+        drafted = proposal.tokens
+        drafted_at = yield WITHIN
+
+        unread = tokens[session.length :]
+        logits_LV = yield _read(session, unread, proposal)
+        rows = target_rows(logits_LV, len(drafted), verification, target.vocabulary_size)
+        verified_at = yield WITHIN
+
+        path, token = verify(rows, proposal, verification, generator)
+        gamma.learn(len(drafted), len(path))
+        emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
+        tokens += emitted
+        # The newest token has not been read yet; all after it was rejected, and all beside it.
+        if proposal.parents is not None:
+            kept = path[: len(emitted) - 1]
+            session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
+            assert isinstance(drafting, ProposesTrees)
+            drafting.select(kept)
+        session.rollback(len(tokens) - 1)
+        drafting.rollback(len(tokens) - 1)
+        now = yield OVER
+        times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
+        # What was drafted after an end of sequence was never part of the text.
+        accepted = min(len(path), len(emitted))
+        tree = () if proposal.parents is None else (list(proposal.parents), list(path))
+        passes.append((len(drafted), accepted, len(emitted), *times, drafted, proposal.operations, *tree))
+        before = now
+        if tokens[-1] in target.eos_ids:
+            break
+    return Trace(
+        tokens[len(prompt.prefix) :],
+        start_s=ready - began,
+        decode_s=before - started,
+        passes=[Pass(*values) for values in passes],
+        draft_start_s=ready - target_started,
+    )
+
+
+def _read(session: Session, unread: list[int], proposal: Proposal) -> Read:
+    """The target reads all that it has not read, in one run: the end of the text, then what is proposed. In front of a
+    tree the end of the text is read as a part of it, a stem that every path goes through."""
+    if proposal.parents is None:
+        return Read(session, unread + proposal.tokens)
+    stem = len(unread)
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
+    return Read(session, unread + proposal.tokens, parents)

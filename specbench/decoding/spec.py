@@ -1,0 +1,25 @@
+"""How texts are decoded."""
+
+from dataclasses import dataclass
+
+from specbench.acceptance import Verification, accept_exact
+from specbench.gamma import Constant, Gamma
+from specbench.sampling import Sampling
+
+NOTHING_DRAFTED = Constant(0)
+
+
+@dataclass(frozen=True)
+class DecodingSpec:
+    """How texts are decoded: all that a config says of it, resolved once and handed on. Before a gamma is chosen
+    nothing is drafted."""
+
+    sampling: Sampling
+    max_new_tokens: int
+    verification: Verification
+    gamma: Gamma = NOTHING_DRAFTED
+
+    @classmethod
+    def algorithm_1(cls, sampling: Sampling, max_new_tokens: int, gamma: int = 0) -> "DecodingSpec":
+        """The paper's Algorithm 1 at a constant gamma."""
+        return cls(sampling, max_new_tokens, Verification(accept_exact, sampling), Constant(gamma))

@@ -1,0 +1,35 @@
+"""What decoding one prompt gave. Times in seconds."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target pass of speculative decoding; times in seconds.
+
+    `emitted` is `accepted` + 1, less what an end of sequence inside the block cut off. `draft_operations`: see
+    `Proposal.operations`.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    draft_s: float
+    verify_s: float
+    accept_s: float
+    tokens: list[int] = field(default_factory=list)  # as drafted, the rejected ones too
+    draft_operations: float | None = None
+    parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
+    path: list[int] | None = None  # of a tree: the accepted tokens, by index
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What decoding one prompt gave, and how long it took. Times in seconds."""
+
+    tokens: list[int]
+    start_s: float  # encoder and prefill, of the draft too
+    decode_s: float  # everything after that
+    steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
+    passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
+    draft_start_s: float = 0.0  # the draft's part of `start_s`

@@ -1,0 +1,37 @@
+"""What a sequence asks of models, as data: whoever drives it answers one read at a time, or those of a batch at once.
+
+A generator yields a `Read` wherever its next token needs one, and is sent the logits. Nothing in it says how many other
+sequences there are.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from specbench.models.base import Session
+
+T = TypeVar("T")
+
+
+class Read(NamedTuple):
+    """`session` is to read `tokens`; the answer is what `Session.extend` returns."""
+
+    session: Session
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+
+
+Reading = Generator[Read, Tensor, T]
+
+
+def answered(reading: Generator[Any, Any, T]) -> T:
+    """What `reading` returns, each of its reads answered by the session itself."""
+    answer = None
+    while True:
+        try:
+            session, tokens, parents = reading.send(answer)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+        answer = session.extend(tokens, parents)
