@@ -83,6 +83,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),
         "engine": scored.candidates[0].parts.engine,
+        "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
         "reasons": [*reasons(table), *of_lossy(table, total_variations)],
         "verified": verified,

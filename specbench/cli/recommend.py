@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench.cli import other_engine
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
@@ -22,6 +23,7 @@ best and what would have to change for the next to win. Writes results/recommend
 """
 OPTIONS = LISTS | {
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
+    **other_engine.OPTIONS,
 }
 MOST_ROWS = 16
 
@@ -30,23 +32,34 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"]))
         return 0
-    command = read(argv, ChooseConfig, valued=("picture",))
+    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule"))
+    if other_engine.requested(command.options) and "from" in command.options:
+        if command.argv:
+            raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
+        other_engine.of_saved(command.form, command.options)
+        return 0
     picture = Path(command.options["picture"]) if "picture" in command.options else None
     if picture is not None:
         if picture.suffix not in (".svg", ".pdf", ".png"):
             raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
         require_writable(picture.parent, "--picture FILE")
-    launch_each(partial(job, command.form, picture), "choose", ChooseConfig, command.argv, "recommend")
+    launch_each(partial(job, command.form, command.options, picture), "choose", ChooseConfig, command.argv, "recommend")
     return 0
 
 
-def job(form: str, picture: Path | None, configs: list[ChooseConfig]) -> None:
+def job(form: str, options: dict[str, str], picture: Path | None, configs: list[ChooseConfig]) -> None:
     with progress(configs) as screen:
         from specbench.choose.recommend import recommend  # torch is imported only from here on
 
         found = recommend(configs, screen)
-    document = {name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")}
+    shown = other_engine.said(found.record, options)
+    document: dict[str, object] = {
+        name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
+    }
+    document |= {"for": shown} if shown else {}
     print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)
+    if form == "table":
+        other_engine.draw(shown)
     print(f"record: {found.file}", file=aside(form))
     if picture is not None:
         for written in _picture(found.record, picture):

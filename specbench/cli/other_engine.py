@@ -1,0 +1,75 @@
+"""`specbench recommend --for ENGINE`: what to set in another engine, from a document just made or a saved one."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.cli.formats import print_rows
+from specbench.errors import UserError
+from specbench.serving.said import EngineSettings, parse_schedule, settings_for
+from specbench.serving.settings import ENGINES
+
+OPTIONS = {
+    "--for ENGINE[,ENGINE]": f"the flags or the JSON that another engine takes for it: {', '.join(ENGINES)}",
+    "--from FILE": "with --for: of a saved recommendation (results/recommend/ID.json); loads no model",
+    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
+}
+
+
+def requested(options: Mapping[str, str]) -> list[str]:
+    """The engines that --for names. Raises UserError for one that is not known, or for what goes with --for alone."""
+    if "for" not in options:
+        alone = next((name for name in ("from", "schedule") if name in options), None)
+        if alone is not None:
+            raise UserError(f"--{alone}: goes with --for ENGINE")
+        return []
+    names = [name for name in options["for"].split(",") if name]
+    for name in names or [""]:
+        if name not in ENGINES:
+            raise UserError(f"--for {name}: no such engine; choose from {', '.join(ENGINES)}")
+    if "schedule" in options:
+        parse_schedule(options["schedule"])
+    return names
+
+
+def said(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
+    """What to set in each engine that `options` name."""
+    schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
+    return [settings_for(document, name, schedule) for name in requested(options)]
+
+
+def of_saved(form: str, options: Mapping[str, str]) -> None:
+    """Print what to set for a recommendation that was saved. Raises UserError where its file is none."""
+    from specbench.records.documents import read_document
+
+    file = Path(options["from"])
+    try:
+        document = read_document(file)
+    except OSError as error:
+        raise UserError(f"--from {file}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"--from {file}: is no JSON document ({error})") from error
+    if not isinstance(document, dict):
+        raise UserError(f"--from {file}: is no document of `specbench recommend`")
+    shown = said(document, options)
+    print_rows(form, shown, lambda: draw(shown))
+
+
+def draw(shown: Sequence[EngineSettings]) -> None:
+    """Print the settings of each engine, to be copied as they are."""
+    for one in shown:
+        print(text(one))
+
+
+def text(one: EngineSettings) -> str:
+    """The settings of one engine for people."""
+    engine = ENGINES[one["engine"]]
+    lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
+    lines += [f"· {reason}" for reason in one["refused"]]
+    if one["gamma"] is None:
+        return "\n".join([*lines, f"· nothing in this recommendation can be said to {engine.title}"])
+    lines.append(f"{one['candidate']} with γ={one['gamma']}, estimated at {one['estimated']:.2f}× here")
+    if one["file"] is not None:
+        lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
+    lines += [f"  {line}" for line in one["command"].splitlines()]
+    return "\n".join([*lines, *(f"· {note}" for note in one["notes"])])

@@ -1,0 +1,64 @@
+"""SGLang: flags of `sglang.launch_server`."""
+
+from typing import Any
+
+from specbench.serving.settings.base import (
+    ENCODER_DECODER,
+    LOOKUP_DIFFERS,
+    Recommended,
+    ServingEngine,
+    Settings,
+    flags,
+    no_schedule,
+    require_rule,
+    shell,
+    weights_of_draft,
+)
+
+
+def settings(wanted: Recommended) -> Settings:
+    """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
+    require_rule(wanted, "SGLang")
+    verified = wanted.gamma + 1  # the newest token is read with the drafted ones
+    values: dict[str, Any]
+    notes = no_schedule(wanted, "SGLang")
+    if wanted.kind == "lookup":
+        values = {
+            "--speculative-algorithm": "NGRAM",
+            "--speculative-num-draft-tokens": verified,
+            "--speculative-ngram-max-match-window-size": wanted.options.get("match", 3),
+            "--speculative-ngram-max-bfs-breadth": 1,
+        }
+        notes += [LOOKUP_DIFFERS, "NGRAM needs CUDA, and its cache holds earlier requests too"]
+    else:
+        draft = weights_of_draft(wanted, "SGLang")
+        values = {"--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": draft.place}
+        if draft.revision:
+            values["--speculative-draft-model-revision"] = draft.revision
+        values |= {
+            "--speculative-num-steps": wanted.gamma,
+            "--speculative-eagle-topk": 1,
+            "--speculative-num-draft-tokens": verified,
+        }
+        if wanted.temperature > 0:
+            notes.append(
+                "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
+                "drafts alone); lossless, but its acceptance is not this α"
+            )
+    if wanted.encoder_decoder:
+        notes.append(ENCODER_DECODER.format(engine="SGLang"))
+    target = {"--model-path": wanted.target.place}
+    if wanted.target.revision:
+        target["--revision"] = wanted.target.revision
+    return Settings(
+        shell(["python3", "-m", "sglang.launch_server"], *flags(target), *flags(values)), values, notes=notes
+    )
+
+
+ENGINE = ServingEngine(
+    "sglang",
+    "SGLang",
+    "main at 067ad4d33 (docs/advanced_features/speculative_decoding.md)",
+    "https://docs.sglang.io/advanced_features/speculative_decoding.html",
+    settings,
+)
