@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, Cache
+from transformers import AttentionInterface, Cache, PretrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -71,13 +71,20 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 @contextmanager
 def marked(network: Any) -> Iterator[None]:
-    """`network` with its attention marked, for as long as it is being captured."""
-    before = network.config._attn_implementation
-    network.set_attn_implementation(NAME)
+    """`network` with its attention marked, for as long as it is being captured.
+
+    T5's encoder and decoder have copies of its config, which `set_attn_implementation` leaves alone in earlier releases.
+    """
+    own = [module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)]
+    configs = {id(config): config for config in own}.values()
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = NAME
     try:
         yield
     finally:
-        network.set_attn_implementation(before)
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation
 
 
 class _Layer(CacheLayerMixin):
