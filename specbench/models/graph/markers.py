@@ -73,9 +73,11 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def marked(network: Any) -> Iterator[None]:
     """`network` with its attention marked, for as long as it is being captured.
 
-    T5's encoder and decoder have copies of its config, which `set_attn_implementation` leaves alone in earlier releases.
+    T5's encoder and decoder have copies of its config; in early releases `set_attn_implementation` leaves them alone.
     """
-    own = [module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)]
+    own = [
+        module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)
+    ]
     configs = {id(config): config for config in own}.values()
     before = [config._attn_implementation for config in configs]
     for config in configs:
