@@ -19,7 +19,6 @@ from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
 from specbench.measure.by_position import acceptance_by_position
-from specbench.measure.ranks import acceptance_vector
 from specbench.measure.tree_passes import of_trees, predicted_tokens
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -199,18 +198,3 @@ def test_a_position_past_a_leaf_is_not_reached() -> None:
         {"position": 1, "reached": 2, "accepted": 2},
         {"position": 2, "reached": 1, "accepted": 0},
     ]
-
-
-def test_acceptance_by_rank_of_a_draft_that_is_the_target() -> None:
-    model = ToyModel(random_table(1))
-    texts = [[1, 2, 0, 1], [2, 2]]
-    ways: list[Children] = ["replaced", "distinct"]
-    for children in ways:
-        found = acceptance_vector(
-            model, ModelDraft(model, VOCABULARY), [PROMPT, PROMPT], texts, SAMPLED, children, 3, torch.Generator()
-        )
-        assert found == pytest.approx([1, 0, 0], abs=1e-5)
-    likeliest = acceptance_vector(
-        model, ModelDraft(model, VOCABULARY), [PROMPT], texts[:1], GREEDY, "distinct", 4, torch.Generator()
-    )
-    assert likeliest == [1, 0, 0, 0]

@@ -23,18 +23,21 @@ from specbench.config.names import own_weights, task_label
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import Agreement, agreements
+from specbench.measure.ranks import RankReader, Ranks
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
-from specbench.records.schema import SCHEMA_VERSION
+from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.run import Progress
 from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
 from specbench.run.error_translation import translated_errors
 from specbench.run.identity import identify
-from specbench.stats import Interval, bootstrap, ratio
+from specbench.run.measure_prompt import generator_for
+from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
+BOUND_PLACES = 200  # tokens at which rules on several children are held to the bound on all rules, about
 SHORT = 8  # tokens; texts of a whole task are longer on average
 
 
@@ -72,10 +75,15 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
 
 
 def score(
-    candidates: Sequence[LoadedCandidate], leniences: Sequence[float], progress: Progress, ahead: int = 1
+    candidates: Sequence[LoadedCandidate],
+    leniences: Sequence[float],
+    progress: Progress,
+    ahead: int = 1,
+    bounded: bool = False,
 ) -> Scored:
     """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it: `ahead` tokens
-    of a proposal where they agree less the further ahead they are."""
+    of a proposal where they agree less the further ahead they are; of drafts that grow trees the ranks of their
+    children, held to the bound on all rules if `bounded`."""
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
@@ -86,10 +94,16 @@ def score(
     sample = target_sample(config, parts, budget(config), progress)
     progress.say(f"scoring {', '.join(drafts)}")
     began = parts.target.now()
+    grows = {one.draft: one.config.draft.grows_trees for one in candidates}
+    every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     for index, text in enumerate(sample.texts):
+        readers = [
+            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every) if one else None
+            for one in grows.values()
+        ]
         scores = agreements(
-            parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead
-        )  # fmt: skip
+            parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead, readers
+        )
         for draft, agreement in zip(drafts, scores, strict=True):
             found[draft].append(agreement)
         progress.advance(index + 1, len(sample.texts))
@@ -112,7 +126,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
         for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
             began = time.perf_counter()
-            scored = score(list(group), configs[0].leniences, progress)
+            scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
             settings.append(_setting_record(scored, time.perf_counter() - began))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
@@ -160,8 +174,28 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             ruled, varied = _under(config, texts, candidate.rule), [a.total_variation[candidate.rule] for a in texts]
             row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
+        ranks = [text.ranks for text in texts if text.ranks is not None]
+        if ranks:
+            row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])
+        if ranks and ranks[0].of_children:
+            row["acceptance_of_children"] = _each(
+                config, [one.of_children for one in ranks], [one.places for one in ranks]
+            )
         rows.append(row)
     return rows
+
+
+def _each(
+    config: ChooseConfig, texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
+) -> dict[str, list[IntervalRecord]]:
+    """The mean of each sum of `texts` over what was counted, with its interval."""
+    return {
+        name: [
+            _mean(config, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
+            for column in zip(*(text[name] for text in texts), strict=True)
+        ]
+        for name in texts[0]
+    }
 
 
 def _under(config: ChooseConfig, texts: Sequence[Agreement], rule: str) -> Interval:
@@ -181,8 +215,14 @@ def _setting_record(scored: Scored, wall_s: float) -> ScoredSetting:
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "wall_s": wall_s,
-        "drafts": {name: [asdict(a) for a in texts] for name, texts in scored.agreement.items()},
+        "drafts": {name: [_plain(a) for a in texts] for name, texts in scored.agreement.items()},
     }
+
+
+def _plain(along: Agreement) -> Row:
+    """An agreement as it is recorded: of the ranks the sums, and not each token's."""
+    ranks = along.ranks and Ranks(along.ranks.accepted, {}, along.ranks.of_children, along.ranks.places)
+    return asdict(replace(along, ranks=ranks))
 
 
 def _setting(config: ChooseConfig) -> float:

@@ -1,7 +1,10 @@
 """`specbench alpha`: the acceptance rate of many drafts in one go."""
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
@@ -9,6 +12,9 @@ from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import ChooseConfig
 from specbench.records.documents import AlphaDocument, AlphaRow
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ABOUT = """
 alpha of every draft from one sample: the target writes its own text once (cached in results/samples/ for later calls),
@@ -19,6 +25,14 @@ LISTS = {
     "'draft=[A,B]'": "any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up",
     "'accept=[exact,typical]'": "rules, each with each draft: the share of drafted tokens that it accepts, and the "
     "total variation of its output from the target, beside alpha; accept.lenience= goes to lenient and may be a list",
+}
+OF_CHILDREN = {  # as the table has them, in its order
+    "fixed": "fixed (the likeliest): one-hot",
+    "distinct": "distinct: multi-round",
+    "optimum, distinct": "distinct: optimum",
+    "replaced": "replaced: multi-round",
+    "k-seq": "replaced: K-SEQ",
+    "optimum, replaced": "replaced: optimum",
 }
 LINE = "target=NAME 'draft=[NAME,NAME,...]' [key=value ...]"
 OPTIONS = LISTS | {
@@ -78,6 +92,33 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    ranked = {(row["temperature"], row["draft"]): row for row in rows if "acceptance_of_children" in row}
+    if ranked:
+        console.print(_of_children(list(ranked.values())))
+        console.print(
+            "  child k alone is the accepted one with the difference of its column and the one before (P of a tree). "
+            "An optimum is of all lossless rules for children drawn so (optimal transport): the rest is left to gain"
+        )
+
+
+def _of_children(rows: list[AlphaRow]) -> Table:
+    """For each draft and temperature a line a rule: with which probability one of k children is accepted."""
+    from rich.table import Table
+
+    most = len(rows[0]["acceptance_of_children"]["fixed"])
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
+    table.title = "one of k children of a node is accepted (trees), by how they are chosen and tested"
+    for title in ("draft", "T", "children, rule", *(f"k={k}" for k in range(1, most + 1)), f"95% at k={most}"):
+        table.add_column(title, justify="left" if title in ("draft", "children, rule") else "right")
+    for row in sorted(rows, key=lambda row: row["temperature"]):
+        found = row["acceptance_of_children"]
+        for rule, title in OF_CHILDREN.items():
+            if rule in found:
+                first = rule == next(iter(OF_CHILDREN))
+                values, last = [f"{one['value']:.3f}" for one in found[rule]], found[rule][-1]
+                names = (row["draft"], f"{row['temperature']:g}") if first else ("", "")
+                table.add_row(*names, title, *values, _span(last["low"], last["high"]))
+    return table
 
 
 def remark(file: Path, record: AlphaDocument, form: str) -> None:

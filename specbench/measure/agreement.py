@@ -18,6 +18,7 @@ from torch import Tensor
 from specbench.acceptance import TokenRule
 from specbench.drafts import Draft, DraftSession, ScoresAhead, start_beside
 from specbench.measure.lossy import accepted, total_variation
+from specbench.measure.ranks import RankReader, Ranks
 from specbench.models import Model, Prompt, Session
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
@@ -41,6 +42,7 @@ class Agreement:
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
+    ranks: of several children of each place (`measure.ranks`); only where asked for.
 
     At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
     """
@@ -52,6 +54,7 @@ class Agreement:
     total_variation: dict[str, list[float]] = field(default_factory=dict)
     ahead: list["Agreement"] = field(default_factory=list)
     stops_at_end: bool = True
+    ranks: Ranks | None = None
 
     def at(self, rule: str) -> "Agreement":
         """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
@@ -68,16 +71,25 @@ def agreements(
     sampling: Sampling,
     rules: Mapping[str, TokenRule] | None = None,
     ahead: int = 1,
+    readers: Sequence[RankReader | None] = (),
 ) -> list[Agreement]:
     """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`. `rules` are
     lossy ones to judge by as well, by name. `ahead` is how many tokens of a proposal to score where they agree less the
-    further ahead they are. Raises FloatingPointError where a distribution is not finite."""
+    further ahead they are. `readers` read the ranks of each draft's children, unless they are None.
+
+    Raises FloatingPointError where a distribution is not finite."""
     rules = rules or {}
     tokens = [*prompt.prefix, *generated]
     first = len(prompt.prefix)
     session = target.start(prompt)
     drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
     found = [replace(_empty(rules), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
+    readers = readers or [None] * len(drafts)
+    ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
+        None if reader is None or sampling.temperature > 0
+        else start_beside(session, draft, prompt, before_argmax(sampling))
+        for draft, reader in zip(drafts, readers, strict=True)
+    ]  # fmt: skip
     for start, logits_LV in logits_along(session, tokens, first):
         stop = start + len(logits_LV)
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
@@ -85,7 +97,7 @@ def agreements(
         if rules and sampling.temperature == 0:
             warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
-        for one, agreement in zip(drafting, found, strict=True):
+        for one, agreement, reader, beside in zip(drafting, found, readers, ranking, strict=True):
             for place, q_LV in enumerate(_scores(one, tokens[:stop], start, ahead)):
                 if place > len(agreement.ahead):
                     agreement.ahead.append(_empty(rules))
@@ -99,7 +111,13 @@ def agreements(
                 for name, rule in rules.items():
                     along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
                     along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
-    return found
+                if reader is not None and place == 0:
+                    ranked_LV = q_LV if beside is None else beside.score(tokens[:stop], start)
+                    reader.read(p_LV, ranked_LV, written_L1)
+    return [
+        agreement if reader is None else replace(agreement, ranks=reader.found)
+        for agreement, reader in zip(found, readers, strict=True)
+    ]
 
 
 def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterator[tuple[int, Tensor]]:

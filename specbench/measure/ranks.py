@@ -1,55 +1,99 @@
-"""Acceptance by rank: how often a draft's first, second, ... child is the one that is accepted, by teacher forcing
-along the target's own texts. What Sequoia's dynamic programme is given.
+"""Acceptance by rank: how often a draft's first, second, ... child is the accepted one, by teacher forcing along the
+target's own text, in the same reading as alpha (`measure.agreement`). What a tree's expected tokens are made from
+(`trees.expected_tokens`, `measure.expected_tree_passes`), and how far it is from the best that any rule could do.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from specbench.acceptance import Children
-from specbench.acceptance.tree.rounds import Fixed, Node, WithoutReplacement, WithReplacement, acceptance_by_rank
-from specbench.drafts import Draft, start_beside
-from specbench.drafts.children import choose
-from specbench.measure.agreement import logits_along
-from specbench.models import Model, Prompt
-from specbench.sampling import Sampling, before_argmax, standardise
+from specbench.acceptance.tree import Ranked, distinct, fixed, of_k_sequential, optimal_acceptance, replaced
+from specbench.sampling import Sampling
 
-ROUNDS: dict[Children, type[Node]] = {
-    "fixed": Fixed,
-    "replaced": WithReplacement,
-    "distinct": WithoutReplacement,
-}
+MOST_RANKS = 8  # children of a node that are tried
+K_SEQ = "k-seq"
+OPTIMUM = {"replaced": "optimum, replaced", "distinct": "optimum, distinct"}  # by how the children are drawn
 
 
-def acceptance_vector(
-    target: Model,
-    draft: Draft,
-    prompts: Sequence[Prompt],
-    texts: Sequence[Sequence[int]],
-    sampling: Sampling,
-    children: Children,
-    most: int,
-    generator: torch.Generator,
-) -> list[float]:
-    """P[k], the share of positions at which child k of up to `most` is the accepted one: the expected acceptance of
-    children that are chosen at each position as in a run. `texts` were written by the target under this `sampling`.
-    Zeros where there is no text."""
-    # At T = 0 children are the likeliest tokens of q, which a one-hot row does not tell apart.
-    children = "fixed" if sampling.temperature == 0 else children
-    sums, places = [0.0] * most, 0
-    for prompt, text in zip(prompts, texts, strict=True):
-        tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
-        session = target.start(prompt)
-        drafting = start_beside(session, draft, prompt, before_argmax(sampling))
-        for start, logits_LV in logits_along(session, tokens, first):
-            p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
-            q_LV = drafting.score(tokens[: start + len(p_LV)], start)
-            for p_V, q_V in zip(p_LV, q_LV, strict=True):
-                chosen = choose(q_V, most, children, generator)
-                found = acceptance_by_rank(p_V, q_V.expand(len(chosen), -1), chosen, ROUNDS[children])
-                for rank, accepted in enumerate(found):
-                    sums[rank] += accepted
-                places += 1
-    return [total / max(1, places) for total in sums]
+@dataclass
+class Ranks:
+    """One draft along one text of the target. At T = 0 children are the likeliest tokens of q, however they are asked
+    for, and `fixed` is the only way to choose them.
+
+    accepted: by the way that children are chosen, the probability that the child of each rank is the accepted one,
+        summed over the tokens of the text.
+    given: the same at each token, given that token: with the same chances for neighbours, as `Agreement.ratio`.
+    of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
+        summed over the `places` at which the bound was computed.
+    """
+
+    accepted: dict[str, list[float]] = field(default_factory=dict)
+    given: dict[str, list[list[float]]] = field(default_factory=dict)
+    of_children: dict[str, list[float]] = field(default_factory=dict)
+    places: int = 0
+
+    def given_for(self, children: Children) -> list[list[float]]:
+        """`given` of children that are chosen so, [tokens, ranks]."""
+        return self.given.get(children, self.given["fixed"])
+
+
+@dataclass
+class RankReader:
+    """Reads the ranks of one draft along one text, `most` children at each token: `generator` draws them. At every
+    `bound_every`-th token rules are held to the bound; 0: nowhere."""
+
+    sampling: Sampling
+    generator: torch.Generator
+    bound_every: int = 0
+    most: int = MOST_RANKS
+    found: Ranks = field(default_factory=Ranks)
+    _read: int = 0
+
+    def read(self, p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
+        """Take in L more tokens of the text. `q_LV` is before argmax: at T = 0 as at T = 1."""
+        ways = {"fixed": fixed}
+        if self.sampling.temperature > 0:
+            ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator)}
+        ranked = {name: way(p_LV, q_LV, written_L1, self.most) for name, way in ways.items()}
+        for name, one in ranked.items():
+            _add(self.found.accepted, name, one.accepted_LK)
+            self.found.given.setdefault(name, []).extend(one.given_LK.tolist())
+        if self.bound_every:
+            # At T = 0 there is no bound to compute: what a draw from p hits is all that can be had.
+            every = self.bound_every if self.sampling.temperature > 0 else 1
+            places = range(-self._read % every, len(p_LV), every)
+            self._hold_to_bound(p_LV[list(places)], q_LV[list(places)], ranked, list(places))
+        self._read += len(p_LV)
+
+    def _hold_to_bound(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
+        for name, one in ranked.items():
+            _add(self.found.of_children, name, one.accepted_LK[places].cumsum(-1))
+        self.found.places += len(places)
+        if self.sampling.temperature == 0:
+            return
+        _add(self.found.of_children, K_SEQ, of_k_sequential(p_LV, q_LV, self.most))
+        for p_V, q_V in zip(p_LV.double().cpu().numpy(), q_LV.double().cpu().numpy(), strict=True):
+            for name, title in OPTIMUM.items():
+                bound_K = optimal_acceptance(p_V, q_V, self.most, name == "replaced")
+                _add(self.found.of_children, title, torch.from_numpy(bound_K)[None])
+
+
+def _add(sums: dict[str, list[float]], name: str, more_LK: Tensor) -> None:
+    before = sums.get(name, [0.0] * more_LK.shape[-1])
+    sums[name] = [old + new for old, new in zip(before, more_LK.double().sum(0).tolist(), strict=True)]
+
+
+def acceptance_vector(texts: Sequence[Ranks], children: Children) -> list[float]:
+    """P[k]: the share of the tokens of all texts at which the child of each rank is the accepted one; what Sequoia's
+    dynamic programme is given. Zeros where there is no text."""
+    tokens = sum(len(text.given_for(children)) for text in texts if text.given)
+    sums = [text.accepted.get(children, text.accepted["fixed"]) for text in texts if text.accepted]
+    if not tokens:
+        return [0.0] * MOST_RANKS
+    return [sum(column) / tokens for column in zip(*sums, strict=True)]

@@ -49,6 +49,18 @@ class AlphaRow(TypedDict):
     alpha_rule_low: NotRequired[Probability | None]
     alpha_rule_high: NotRequired[Probability | None]
     total_variation: NotRequired[Annotated[float, "of the next token from the target's own, mean over the tokens"]]
+    acceptance_by_rank: NotRequired[
+        Annotated[
+            dict[str, list[IntervalRecord]],
+            "of a draft that grows trees, by tree.children: the probability that child 1, 2, ... is the accepted one",
+        ]
+    ]
+    acceptance_of_children: NotRequired[
+        Annotated[
+            dict[str, list[IntervalRecord]],
+            "by rule, and by the bound on all rules: the probability that one of 1, 2, ... children is accepted",
+        ]
+    ]
 
 
 class ScoredSetting(TypedDict):

@@ -1,6 +1,7 @@
 """What `tree=` of a config comes to: a plan by which the draft grows trees, from the acceptance by rank that a probe
 measures where the shape needs it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -8,13 +9,13 @@ from specbench.acceptance import Children
 from specbench.config import RunConfig
 from specbench.drafts import TreeDraft
 from specbench.gamma import GammaChoice
-from specbench.measure.ranks import acceptance_vector
+from specbench.measure.agreement import agreements
+from specbench.measure.ranks import RankReader, Ranks, acceptance_vector
+from specbench.models import Prompt
 from specbench.run.build import Parts
 from specbench.run.measure_prompt import generator_for
 from specbench.run.probe_texts import own_texts
 from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
-
-MOST_RANKS = 8  # children of a node that are tried
 
 
 def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
@@ -23,12 +24,19 @@ def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
     acceptance = tree.acceptance
     if tree.is_probed:
         prompts, texts = own_texts(config, parts)
-        generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
         acceptance = acceptance_vector(
-            parts.target, parts.draft, prompts, texts, parts.spec.sampling, cast(Children, tree.children), MOST_RANKS,
-            generator,
+            [ranks_along(config, parts, len(parts.prompts) + index, *one)
+             for index, one in enumerate(zip(prompts, texts, strict=True))],
+            cast(Children, tree.children),
         )  # fmt: skip
     return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+
+
+def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
+    """The ranks of the draft's children along what the target wrote for the prompt of this number."""
+    reader = RankReader(parts.spec.sampling, generator_for(config.seed, index, "ranks", parts.device))
+    agreements(parts.target, [parts.draft], prompt, text, parts.spec.sampling, readers=[reader])
+    return reader.found
 
 
 def with_tree(config: RunConfig, parts: Parts, choice: GammaChoice) -> Parts:

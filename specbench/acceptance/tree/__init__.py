@@ -1,6 +1,7 @@
 """Rules for trees of drafted tokens, as functions on tables: lossless each, for children drawn in the way it names."""
 
 from specbench.acceptance.tree.base import Chance, Tree, TreeRule, Uniforms
+from specbench.acceptance.tree.expected import Ranked, distinct, fixed, of_k_sequential, replaced
 from specbench.acceptance.tree.rounds import (
     accept_fixed,
     accept_k_sequential,
@@ -12,6 +13,7 @@ from specbench.acceptance.tree.traversal import accept_traversal
 
 __all__ = [
     "Chance",
+    "Ranked",
     "Tree",
     "TreeRule",
     "Uniforms",
@@ -20,5 +22,9 @@ __all__ = [
     "accept_traversal",
     "accept_with_replacement",
     "accept_without_replacement",
+    "distinct",
+    "fixed",
+    "of_k_sequential",
     "optimal_acceptance",
+    "replaced",
 ]
