@@ -53,16 +53,28 @@ def bootstrap(
     """
     columns = np.asarray(columns, float)
     value = float(statistic(columns.sum(0)))
-    if len(columns) < 2:
+    totals_SK = resampled_totals(columns, resamples, seed, variances)
+    if not len(totals_SK):
         return Interval(value, None, None)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return percentiles(value, statistic(totals_SK))
+
+
+def resampled_totals(
+    columns: ArrayLike, resamples: int, seed: int, variances: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """The column totals of `columns` [N, K] under each resample of its rows: [S, K]; [0, K] with fewer than two rows.
+    `variances` as in `bootstrap`."""
+    columns = np.asarray(columns, float)
+    if len(columns) < 2:
+        return np.empty((0, columns.shape[-1]))
     generator = np.random.default_rng(seed)
     weights_SN = draw_weights(len(columns), resamples, generator)
-    totals_SK = weights_SN @ columns
+    totals_SK: NDArray[np.float64] = weights_SN @ columns
     if variances is not None:
         deviations_SK = np.sqrt(weights_SN @ np.asarray(variances, float))
         totals_SK = totals_SK + deviations_SK * generator.standard_normal(totals_SK.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return percentiles(value, statistic(totals_SK))
+    return totals_SK
 
 
 def draw_weights(rows: int, resamples: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specbench.cli.summary_text import brief, disturbed, headline, remarks, rows, simulated
+from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
 
 if TYPE_CHECKING:
     from specbench.run import Result
@@ -77,5 +77,7 @@ class Screen:
         console.print(table)
         for line in remarks(summary):
             console.print(line)
+        if (lever := biggest_lever(result.record)) is not None:
+            console.print(lever, markup=False)
         state = "already there; force=true runs it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")

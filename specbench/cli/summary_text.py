@@ -1,9 +1,20 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
 from specbench.measure.theorems import BY_POSITION, BY_RANK
-from specbench.records.schema import Summary
+from specbench.measure.waterfall import waterfall
+from specbench.records.catalog import digest
+from specbench.records.schema import RunRecord, Summary
+from specbench.report.explanation import biggest
 from specbench.stats import FEW_PROMPTS
 from specbench.theory import expected_tokens
+
+
+def biggest_lever(record: RunRecord) -> str | None:
+    """What costs a run most of its speed; None where the record does not explain it, or it loses none."""
+    if record.get("explanation") is None:
+        return None
+    said = biggest(waterfall(record, resamples=0))
+    return said and f"biggest lever: {said}; more: specbench explain {digest(record['run_id'])}"
 
 
 def brief(s: Summary) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
+from specbench.records.explanation import Explanation
 from specbench.stats import IntervalRecord
 
 SCHEMA_VERSION: Literal[2] = 2  # `records.migrate` says what earlier versions had
@@ -336,6 +337,7 @@ class RunRecord(TypedDict):
     processes: list[Process]
     pieces: Annotated[dict[str, str], "the text of every token that was written or drafted, by its id"]
     prompts: list[PromptRecord]
+    explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup"]]
     complete: NotRequired[Literal[True]]
 
 

@@ -21,7 +21,8 @@ from specbench.report.paper import experiment, paper, takes
 from specbench.report.table import NONE, Table
 from specbench.report.tables import build as build_tables
 
-BEYOND = ("gamma", "position", "beta", "cost", "beyond")  # tables and figures that the paper does not have
+# Tables and figures that the paper does not have.
+BEYOND = ("gamma", "position", "beta", "cost", "beyond", "waterfall")
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
 

@@ -11,6 +11,7 @@ from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
 from specbench.measure.summary import summarise
+from specbench.measure.waterfall import waterfall
 from specbench.quality import quality, quality_difference
 from specbench.records.schema import (
     SCHEMA_VERSION,
@@ -62,7 +63,7 @@ def make_record(
         "processes": len(processes),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return {
+    record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
         "summary": summary,
@@ -73,6 +74,14 @@ def make_record(
         "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
         "prompts": prompts,
     }
+    return explained(record)
+
+
+def explained(record: RunRecord) -> RunRecord:
+    """A record with why it is as fast as it is."""
+    config, has_speed = record["config"], record["summary"]["speedup_measured"] is not None
+    found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
+    return {**record, "explanation": found}
 
 
 def resummarised(record: RunRecord) -> RunRecord:
@@ -88,7 +97,7 @@ def resummarised(record: RunRecord) -> RunRecord:
         resamples=config["resamples"],
         seed=config["seed"],
     )
-    return {**record, "summary": {**summary, **measured}}
+    return explained({**record, "summary": {**summary, **measured}})
 
 
 def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:

@@ -12,6 +12,7 @@ from specbench.report.figures.gammas import gamma
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
+from specbench.report.figures.waterfall import figure as waterfall
 from specbench.report.names import selected
 from specbench.report.style import styled
 
@@ -26,6 +27,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "beta": beta,
     "cost": cost,
     "beyond": beyond,
+    "waterfall": waterfall,
 }
 
 

@@ -1,0 +1,103 @@
+"""`specbench explain`: why a run is as fast as it is, and what a given speedup would take."""
+
+from pathlib import Path
+
+from specbench.cli.formats import print_rows
+from specbench.cli.options import RUN, options
+from specbench.errors import UserError
+from specbench.measure.waterfall import Waterfall, waterfall
+from specbench.measure.waterfall.needs import Need, needs
+from specbench.records.schema import RunRecord
+from specbench.stats import Interval
+
+ABOUT = (
+    "Why a run is as fast as it is: the steps from the ideal γ+1 to the measured speedup, each a factor with its 95%% "
+    "interval and its milliseconds a token. Below, each loss in words, the biggest lever first."
+)
+
+
+def main(argv: list[str]) -> int:
+    parser = options("explain", ABOUT, rows=True)
+    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument(
+        "--for-speedup", type=float, metavar="X", help="also say which α, c or v alone would give this speedup"
+    )
+    parser.add_argument("--picture", metavar="FILE", help="draw the waterfall too: .svg, .pdf or .png")
+    arguments = parser.read(argv)
+    if arguments.for_speedup is not None and not arguments.for_speedup > 0:
+        raise UserError(f"--for-speedup {arguments.for_speedup:g}: must be above 0")
+    from specbench.records.catalog import Catalog
+
+    catalog = Catalog(arguments.results)
+    record = catalog.whole(catalog.find(arguments.run))
+    if record["summary"]["speedup_measured"] is None:
+        raise UserError(f"{record['run_id']}: its texts are not the target's own, so it has no speedup to explain")
+    found = waterfall(record)
+    wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
+    document = {"run_id": record["run_id"], **found.to_json()}
+    if wanted:
+        document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
+    rows = [{"run_id": record["run_id"], **step.to_json()} for step in found.steps]
+    print_rows(arguments.format, rows, lambda: _show(record, found, arguments.for_speedup, wanted), document=document)
+    if arguments.picture is not None:
+        _picture(record, found, Path(arguments.picture), arguments.format)
+    return 0
+
+
+def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specbench.cli.summary_text import headline, remarks
+    from specbench.report.explanation import name, needed, sentences
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)
+    console.print(headline(record["summary"], record["environment"]["threads"]))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"):
+        table.add_column(title, justify="left" if title == "step" else "right")
+    table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.2f}", "", "")
+    for step in found.steps:
+        if step.name == "start":
+            table.add_row("[bold]measured[/bold]", "", *_total(found.measured, found))
+        table.add_row(
+            name(step.name, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
+            f"{step.ms.value:+.2f}", _span(step.ms, "+.2f"), "" if step.alone is None else f"{step.alone:.2f}",
+        )  # fmt: skip
+    table.add_row("[bold]end to end[/bold]", "", *_total(found.end_to_end, found))
+    console.print(table)
+    for line in sentences(found):
+        console.print(f"· {line}", markup=False)
+    for line in needed(speedup, wanted) if speedup is not None else ():
+        console.print(line, markup=False)
+    for line in remarks(record["summary"]):
+        console.print(line)
+
+
+def _total(speedup: Interval, found: Waterfall) -> tuple[str, str, str]:
+    """The interval, the speedup and the time a token, where a speedup is reached."""
+    return (
+        _span(speedup, ".2f"),
+        f"[bold]{speedup.value:.2f}[/bold]",
+        f"{float(found.levels.step_ms) / speedup.value:.2f}",
+    )
+
+
+def _span(one: Interval, form: str) -> str:
+    return "–" if one.low is None or one.high is None else f"{one.low:{form}} to {one.high:{form}}"
+
+
+def _picture(record: RunRecord, found: Waterfall, file: Path, form: str) -> None:
+    from specbench.cli.formats import aside
+    from specbench.report.figure import FORMATS, save
+    from specbench.report.figures.waterfall import draw
+    from specbench.report.style import styled
+
+    ending = file.suffix.removeprefix(".")
+    if ending not in FORMATS:
+        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
+    with styled():
+        drawn = draw(record, found, name=file.stem)
+    for written in save(drawn, file.parent, [ending], "--picture FILE"):
+        print(written, file=aside(form))

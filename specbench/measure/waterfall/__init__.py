@@ -1,0 +1,22 @@
+"""Why a run is as fast as it is: from the ideal gamma + 1 to the measured speedup, a factor a step.
+
+The ideal: every drafted token is accepted, and a pass costs one step of the target. Then, one after the other:
+
+- rejections: Eq. 1 from alpha
+- rule: the alpha of a lossy rule in its place
+- shape: the acceptance at each position in the place of one alpha, where a draft agrees less the further ahead it
+  drafts; of a tree, the acceptance at each of its levels
+- ends: texts end inside passes (`measure.ends`)
+- positions: easy stretches and hard ones, by a walk along the texts with the beta of each token (of Algorithm 1 alone:
+  no record holds what another rule, or a tree, would do at each token)
+- drafting, verification, overhead: what a pass costs, in mean steps of the target alone
+- rest: what none of these explains; the product of all so far is the measured speedup, exactly
+- start: encoder and prefill of both models; with it the product is the speedup end to end
+
+A walltime is a sum, so costs are means over passes. A run's c and v are medians, of full passes, and differ a little.
+Pure arithmetic over what a record holds; no torch.
+"""
+
+from specbench.measure.waterfall.steps import Step, Waterfall, waterfall
+
+__all__ = ["Step", "Waterfall", "waterfall"]

@@ -1,0 +1,153 @@
+"""What the waterfall of a run is made from: sums of each prompt, so that prompts can be drawn again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.measure.by_position import reached_and_accepted
+from specbench.measure.expected_passes import passes as passes_along
+from specbench.measure.tree_passes import levels, parents_of
+from specbench.records.schema import PromptRecord, RunRecord
+
+Floats = NDArray[np.float64]
+PARTS = ("steps_s", "drafting_s", "verifying_s", "accepting_s")  # sums of times that vary within a prompt
+
+
+@dataclass(frozen=True)
+class Sample:
+    """
+    Attributes:
+        columns: names to values [N], a value a prompt.
+        variances: names to the variances [N] of a value if the steps and passes of its prompt were drawn again.
+        gamma: drafted tokens of a full pass; of a tree its levels; None where it changed from pass to pass.
+        depth: positions of the longest proposal.
+        lengths: the lengths of text that occur; column `texts of L` counts them.
+        falls: the draft agrees less the further ahead it drafts.
+        missing: what the record does not hold, a sentence each.
+    """
+
+    columns: dict[str, Floats]
+    variances: dict[str, Floats]
+    gamma: int | None
+    depth: int
+    lengths: list[int]
+    tree: bool
+    falls: bool
+    lossy: bool
+    missing: list[str]
+
+    @property
+    def totals(self) -> dict[str, Floats]:
+        """The sums over all prompts."""
+        return {name: np.asarray(values.sum()) for name, values in self.columns.items()}
+
+
+def sample(record: RunRecord) -> Sample:
+    """The sums of a record's prompts."""
+    prompts, summary = record["prompts"], record["summary"]
+    every = [one for prompt in prompts for one in prompt["speculative"]["passes"]]
+    tree = any(parents_of(one) is not None for one in every)
+    deepest = max(map(levels, every), default=0)
+    gamma = deepest if tree else summary["gamma"]
+    depth = max(gamma or 0, deepest)
+    simulated, lossy = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
+    falls = DRAFT_KINDS[record["config"]["draft"]["kind"]].falls and not simulated
+    plain = not (tree or lossy or falls or simulated) and summary.get("accept", "exact") == "exact"
+    most = record["config"]["max_new_tokens"]
+    lengths = sorted({len(prompt["speculative"]["tokens"]) for prompt in prompts})
+    rows = [
+        _times(prompt)
+        | _passes(prompt, depth, most)
+        | _agreement(prompt, gamma if plain else None, most)
+        | {f"texts of {length}": float(len(prompt["speculative"]["tokens"]) == length) for length in lengths}
+        for prompt in prompts
+    ]
+    varied = [_variances(prompt) for prompt in prompts]
+    return Sample(
+        {name: np.array([row[name] for row in rows], float) for name in rows[0]},
+        {name: np.array([row[name] for row in varied], float) for name in PARTS},
+        gamma, depth, lengths, tree, falls, lossy, _missing(record, gamma, tree, falls, lossy),
+    )  # fmt: skip
+
+
+def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, lossy: bool) -> list[str]:
+    """What the record does not hold, and so is a part of what is left over."""
+    summary, without = record["summary"], "the record does not hold"
+    rest = "that positions are not independent is part of what is left over"
+    if summary.get("simulated"):
+        return ["simulated: acceptance was drawn by chance, and what that chance did is what is left over"]
+    if gamma is None:
+        return [f"{without} the γ that other texts would have had: ends and positions are part of what is left over"]
+    if tree:
+        return [f"{without} what a tree would have offered at each token: {rest}"]
+    if lossy:
+        return [f"{without} what the rule does at each token, its sums alone: {rest}"]
+    if falls:
+        return [f"{without} what the draft proposes further ahead at each token: {rest}"]
+    if summary.get("accept", "exact") != "exact":
+        return [f"{without} q / p at each token: what accept={summary['accept']} gains is part of what is left over"]
+    if summary["temperature"] > 0:
+        return [
+            f"{without} q / p at each token: β stands in for it in the positions and is a few percent too kind; that, "
+            "and the chance of the draws, are what is left over"
+        ]
+    return []
+
+
+def _parts(prompt: PromptRecord) -> dict[str, Sequence[float]]:
+    passes = prompt["speculative"]["passes"]
+    return {
+        "steps_s": prompt["baseline"]["steps_s"],
+        "drafting_s": [one["draft_s"] for one in passes],
+        "verifying_s": [one["verify_s"] for one in passes],
+        "accepting_s": [one["accept_s"] for one in passes],
+    }
+
+
+def _times(prompt: PromptRecord) -> dict[str, float]:
+    """Seconds of both ways, part by part, and the tokens that they gave. `other`: what no part was timed to take."""
+    baseline, ours = prompt["baseline"], prompt["speculative"]
+    sums = {name: float(sum(values)) for name, values in _parts(prompt).items()}
+    return sums | {
+        "baseline_other_s": baseline["decode_s"] - sums["steps_s"],
+        "ours_other_s": ours["decode_s"] - sum(sums[name] for name in PARTS[1:]),
+        "baseline_start_s": baseline["start_s"],
+        "ours_start_s": ours["start_s"],
+        "baseline_tokens": len(baseline["tokens"]),
+        "ours_tokens": len(ours["tokens"]),
+    }
+
+
+def _variances(prompt: PromptRecord) -> Mapping[str, float]:
+    return {name: len(values) * float(np.var(values)) for name, values in _parts(prompt).items()}
+
+
+def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
+    """How many passes there were, how deep they drafted, and how many reached each position and accepted there. What
+    was not proposed counts as rejected; what comes after the end of the text, or has no room, as not reached."""
+    counts, sizes, done = np.zeros((depth, 2)), np.zeros(depth + 1), 0
+    for one in prompt["speculative"]["passes"]:
+        ended = one["emitted"] <= one["accepted"]
+        counts += reached_and_accepted(one, depth, one["emitted"] if ended else min(depth, most - done - 1))
+        sizes[levels(one)] += 1
+        done += one["emitted"]
+    return (
+        {"passes": float(sizes.sum()), "drafted": sum(one["drafted"] for one in prompt["speculative"]["passes"])}
+        | {f"reached {place}": float(reached) for place, (reached, _) in enumerate(counts, 1)}
+        | {f"accepted {place}": float(accepted) for place, (_, accepted) in enumerate(counts, 1)}
+        | {f"passes of {drafted}": float(count) for drafted, count in enumerate(sizes)}
+    )
+
+
+def _agreement(prompt: PromptRecord, gamma: int | None, most: int) -> dict[str, float]:
+    """The sums behind alpha; and with `gamma` the passes that a walk along the text with its beta needs. At T = 0 that
+    is the count of decoding; at T > 0 beta stands in for q / p of the token, which a record does not hold."""
+    row = {"beta": float(sum(prompt["beta"])), "judged": float(len(prompt["beta"]))}
+    if "rule" in prompt:
+        row["rule"] = prompt["rule"]["accept_probability"]
+    if gamma is not None:
+        row["walked"] = float(passes_along(prompt["beta"], gamma, most).sum())
+    return row

@@ -1,0 +1,119 @@
+"""A run's waterfall in words: the biggest lever first, with numbers; and what a given speedup would take."""
+
+import numpy as np
+
+from specbench.measure.waterfall import Step, Waterfall
+from specbench.measure.waterfall.needs import Need
+from specbench.measure.waterfall.steps import passes_of_texts
+from specbench.records.explanation import StepName
+
+TINY = 0.005  # a factor this near to 1 is not worth a sentence
+LONGER = 4  # times the texts' length, named beside what ends cost
+NAMES: dict[StepName, str] = {
+    "rejections": "rejections (α, Eq. 1)",
+    "rule": "the rule's α",
+    "shape": "by position",
+    "ends": "ends of texts",
+    "positions": "positions not independent",
+    "drafting": "drafting (c)",
+    "verification": "verification (v)",
+    "overhead": "accepting",
+    "rest": "left over",
+    "start": "encoder and prefill",
+}
+QUANTITIES = {"tokens_per_pass": "tokens a pass", "alpha": "α", "c": "c", "verify_cost": "v"}
+DIGITS = {"tokens_per_pass": 2, "alpha": 3, "c": 3, "verify_cost": 2}
+
+
+def name(step: StepName, found: Waterfall) -> str:
+    """A step's name in tables."""
+    return "levels of the tree" if step == "shape" and found.sample.tree else NAMES[step]
+
+
+def sentences(found: Waterfall) -> list[str]:
+    """A sentence for each step that costs speed, the biggest lever first; then encoder and prefill, then what the
+    record does not hold."""
+    before = _before(found)
+    said = [_said(step, before[step.name], found) for step in found.levers if step.factor.value < 1 - TINY]
+    start = found.steps[-1]
+    if abs(start.factor.value - 1) >= TINY:
+        said.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
+    return said + found.sample.missing
+
+
+def biggest(found: Waterfall) -> str | None:
+    """The biggest lever in a sentence; None where nothing costs speed."""
+    return _said(found.levers[0], _before(found)[found.levers[0].name], found) if found.levers else None
+
+
+def needed(speedup: float, rows: list[Need]) -> list[str]:
+    """What a speedup would take, one quantity at a time."""
+    return [f"a speedup of {speedup:g} {_needed(row)}" for row in rows]
+
+
+def _needed(row: Need) -> str:
+    called, digits = QUANTITIES[row.quantity], DIGITS[row.quantity]
+    now = f"{called} is {row.now:.{digits}f}"
+    if row.why:
+        return f"by {called} alone: not known, for {row.why}"
+    if row.needed is None or (row.quantity == "tokens_per_pass" and row.needed > row.limit):
+        return f"by {called} alone: not even {row.limit:g} would do ({row.most:.2f}; {now})"
+    return f"by {called} alone: {row.needed:.{digits}f} ({now})"
+
+
+def _before(found: Waterfall) -> dict[StepName, float]:
+    """The speedup before each step."""
+    values = [found.ideal, *(step.speedup for step in found.steps)]
+    return {step.name: before for step, before in zip(found.steps, values, strict=False)}
+
+
+def _said(step: Step, before: float, found: Waterfall) -> str:
+    totals, levels, made = found.sample.totals, found.levels, found.sample
+    passes, drafted = float(totals["passes"]), float(totals["drafted"])
+    change, alone = f"{before:.2f} → {step.speedup:.2f}", f"{step.alone:.2f}×"
+    if step.name == "rejections":
+        alpha = float(totals["beta"] / totals["judged"])
+        left = f"{step.speedup:.2f} of {before:.2f} tokens a pass"
+        return f"rejections: α = {alpha:.3f} leaves {left}; α = 1 would give {alone}"
+    if step.name == "ends":
+        length = float(totals["ours_tokens"]) / len(made.columns["passes"])
+        return (
+            f"texts of {length:.0f} tokens end inside passes: {change} tokens a pass; with texts of "
+            f"{LONGER * length:.0f} tokens {_longer(found):.2f}; without ends {alone}"
+        )
+    if step.name == "shape":
+        shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
+        return f"acceptance falls with the position ({shares}): {change} tokens a pass; without that {alone}"
+    if step.name == "positions":
+        return f"agreement comes in stretches, not independently: {change} tokens a pass; without that {alone}"
+    if step.name == "drafting":
+        cost = float(levels.costs["drafting"])
+        return (
+            f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} steps a pass (c = {cost * passes / drafted:.3f}, "
+            f"{cost * _step_ms(found):.2f} ms): {change}; a draft that costs nothing would give {alone}"
+        )
+    if step.name == "verification":
+        cost = float(levels.costs["verification"])
+        return (
+            f"verifying {drafted / passes + 1:.1f} tokens takes {cost:.2f} steps a pass, not 1 "
+            f"({(cost - 1) * _step_ms(found):.2f} ms more): {change}; v = 1 would give {alone}"
+        )
+    if step.name == "overhead":
+        cost = float(levels.costs["overhead"])
+        spent = f"{cost:.2f} steps a pass ({cost * _step_ms(found):.2f} ms)"
+        return f"accepting takes {spent}: {change}; none would give {alone}"
+    return f"left over, unexplained: {change}; without it {alone}"
+
+
+def _step_ms(found: Waterfall) -> float:
+    return float(found.levels.step_ms)
+
+
+def _longer(found: Waterfall) -> float:
+    """Tokens a pass, as far as the ends know them, in texts that are `LONGER` times as long."""
+    made, totals = found.sample, found.sample.totals
+    lengths = [length * LONGER for length in made.lengths]
+    counts = {
+        f"texts of {longer}": totals[f"texts of {length}"] for length, longer in zip(made.lengths, lengths, strict=True)
+    }
+    return float(LONGER * totals["ours_tokens"] / passes_of_texts(lengths, counts, found.levels.chances))

@@ -1,0 +1,90 @@
+"""Where a run's speed goes: from the ideal gamma + 1 to the measured speedup, a bar a step."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from specbench.measure.waterfall import Waterfall, waterfall
+from specbench.records.choice import SIZE_THEN_SPEED, choose
+from specbench.records.frame import PAIR, Records, measured
+from specbench.records.schema import Row, RunRecord
+from specbench.report.explanation import name as step_name
+from specbench.report.explanation import sentences
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import HALO, captions, nothing_yet
+from specbench.report.measured import neural
+from specbench.report.style import BLUE, FAINT, GREEN, INK, VERMILLION, WIDE, panels
+
+TITLE = "Where the speed goes"
+LINE = 0.3  # inches a bar
+NAMED = 4  # sentences under the figure
+
+
+def figure(records: Records) -> Drawn:
+    """The waterfall of one record: of a draft that is a model, over the most prompts, at its fastest gamma."""
+    timed = neural(measured(records.frame)).dropna(subset=["speedup_measured"])
+    if timed.empty:
+        return nothing_yet("waterfall", TITLE)
+    best = choose(timed, PAIR, SIZE_THEN_SPEED)
+    row = best.sort_values(["prompts", "speedup_measured"], ascending=False, kind="stable").iloc[0]
+    record = records.whole(row["run_id"])
+    drawn = draw(record, waterfall(record), "waterfall")
+    return Drawn("waterfall", drawn.title, drawn.figure, drawn.points, [*drawn.notes, *captions(best[:1], "waterfall")])
+
+
+def draw(record: RunRecord, found: Waterfall, name: str) -> Drawn:
+    """The waterfall of `record`."""
+    summary = record["summary"]
+    rows = _rows(found)
+    made, axes = panels(width=WIDE, height=LINE * (len(rows) + 2.2))
+    _bars(axes[0], rows)
+    points = pd.DataFrame(rows).assign(run_id=record["run_id"])
+    gamma = summary["gamma"] or summary["gamma_requested"]
+    said = " (simulated)" if summary.get("simulated") else ""
+    title = (
+        f"{TITLE}: {summary['target']} with {summary['draft']} on {summary['task']}, T={summary['temperature']:g}, "
+        f"γ={gamma}{said}"
+    )
+    return Drawn(name, title, made, points, sentences(found)[:NAMED])
+
+
+def _rows(found: Waterfall) -> list[Row]:
+    """A row a bar: what the speedup was before it and is after it."""
+    rows: list[Row] = [{"step": "ideal", "before": 0.0, "after": found.ideal, "total": True}]
+    before = found.ideal
+    for step in found.steps:
+        if step.name == "start":
+            rows.append(_reached("measured", found.measured.value, found.measured.low, found.measured.high))
+        factor = step.factor
+        rows.append({
+            "step": step_name(step.name, found), "before": before, "after": step.speedup, "total": False,
+            "factor": factor.value, "factor_low": factor.low, "factor_high": factor.high, "ms": step.ms.value,
+        })  # fmt: skip
+        before = step.speedup
+    return [*rows, _reached("end to end", found.end_to_end.value, found.end_to_end.low, found.end_to_end.high)]
+
+
+def _reached(name: str, value: float, low: float | None, high: float | None) -> Row:
+    return {"step": name, "before": 0.0, "after": value, "total": True, "low": low, "high": high}
+
+
+def _bars(axes: Axes, rows: list[Row]) -> None:
+    for place, row in enumerate(rows):
+        left, right = sorted((row["before"], row["after"]))
+        loses = row["after"] < row["before"]
+        colour = BLUE if row["total"] else VERMILLION if loses else GREEN
+        axes.barh(place, right - left, left=left, height=0.62, color=colour, linewidth=0)
+        said = f"{row['after']:.2f}"
+        if not row["total"]:
+            said = f"×{row['factor']:.3f}  ({round(row['ms'], 2) + 0:+.2f} ms a token)"  # no minus before a 0
+            axes.plot([row["after"]] * 2, [place - 0.31, place + 1.31], color=FAINT, linewidth=0.7, zorder=3)
+        elif row.get("low") is not None:
+            said += f"  [{row['low']:.2f}, {row['high']:.2f}]"
+        axes.annotate(
+            said, (right, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9, path_effects=HALO
+        )
+    axes.axvline(1, color=INK, linewidth=0.7, zorder=1)
+    axes.set_yticks(range(len(rows)), [row["step"] for row in rows])
+    axes.set(ylim=(len(rows) - 0.4, -0.6), xlim=(0, rows[0]["after"] * 1.12), xlabel="speedup so far")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.tick_params(axis="y", length=0)

@@ -1,0 +1,199 @@
+"""Factors multiply to the measured speedup, on every kept record and on made ones; a planted cause comes first."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_records import make
+from records.test_schema import faults_of
+
+from specbench import theory
+from specbench.cli import main
+from specbench.cli.console import Screen
+from specbench.measure.ends import expected_by_position, passes_to_come
+from specbench.measure.expected_passes import passes
+from specbench.measure.waterfall import Waterfall, waterfall
+from specbench.measure.waterfall.needs import needs
+from specbench.records import store
+from specbench.records.catalog import digest
+from specbench.report.explanation import biggest, needed, sentences
+from specbench.run import Result
+from specbench.run.record import explained
+
+KEPT = sorted((Path(__file__).parents[1] / "results" / "kept").glob("*.json.gz"))
+STEP_S = 0.002
+
+
+def planted(
+    *, lengths: Sequence[int] = (200,) * 6, gamma: int = 4, beta: Sequence[float] = (1.0,),
+    c: float = 0.0, v: float = 1.0, accept: float = 0.0, other: float = 0.0, start: float = 0.0,
+) -> Any:  # fmt: skip
+    """A record at T = 0 whose agreement repeats `beta` from text to text; what its passes cost is in steps."""
+    prompts, place = [], 0
+    for index, length in enumerate(lengths):
+        along = [float(beta[(place + at) % len(beta)]) for at in range(length)]
+        place += length
+        rows, done = [], 0
+        while done < length:
+            drafted = gamma
+            agreed = int(np.cumprod([*along[done : done + drafted], *[0] * (done + drafted - length)]).sum())
+            emitted = min(agreed + 1, length - done)
+            rows.append({
+                "drafted": drafted, "accepted": min(agreed, emitted), "emitted": emitted, "tokens": [0] * drafted,
+                "draft_s": drafted * c * STEP_S, "verify_s": v * STEP_S, "accept_s": accept * STEP_S,
+            })  # fmt: skip
+            done += emitted
+        spent = sum(one["draft_s"] + one["verify_s"] + one["accept_s"] for one in rows)
+        baseline = {
+            "tokens": [0] * length,
+            "decode_s": length * STEP_S,
+            "steps_s": [STEP_S] * length,
+            "start_s": STEP_S,
+        }
+        ours = {
+            "tokens": [0] * length,
+            "decode_s": spent * (1 + other),
+            "passes": rows,
+            "start_s": STEP_S * (1 + start),
+        }
+        prompts.append({"index": index, "baseline": baseline, "speculative": ours, "beta": along})
+    summary = {"gamma": gamma, "temperature": 0.0, "simulated": False, "accept": "exact"}
+    return {"summary": summary, "config": {"draft": {"kind": "model"}, "max_new_tokens": 10_000}, "prompts": prompts}
+
+
+def product(found: Waterfall) -> float:
+    return found.ideal * float(np.prod([step.factor.value for step in found.steps if step.name != "start"]))
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name[8:-8])
+def test_factors_of_kept_records_multiply_to_the_measured_speedup(file: Path) -> None:
+    record = store.read(file)
+    found, summary = waterfall(record, resamples=20), record["summary"]
+    assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
+    assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-9)
+    assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-9)
+    assert found.measured.value * found.steps[-1].factor.value == pytest.approx(found.end_to_end.value, rel=1e-12)
+    total_ms = float(found.levels.step_ms) * (1 / found.end_to_end.value - 1 / found.ideal)
+    assert sum(step.ms.value for step in found.steps) == pytest.approx(total_ms, rel=1e-9)
+    assert all(step.factor.low is not None and step.factor.low <= step.factor.high for step in found.steps)
+    assert sentences(found) and json.dumps(found.to_json())
+
+
+def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
+    """At T = 0 the walk along a text needs the passes of decoding, but where rounding parted the texts."""
+    plain = [file for file in KEPT if "t5-nano-ende-mini-T0-g" in file.name and "lenient" not in file.name]
+    rests = []
+    for file in plain:
+        found = waterfall(store.read(file), resamples=0)
+        rests += [step.factor.value for step in found.steps if step.name == "rest" and found.sample.gamma]
+    assert len(rests) >= 5 and rests == pytest.approx([1.0] * len(rests), abs=0.005)
+
+
+CAUSES: dict[str, dict[str, Any]] = {
+    "rejections": {"beta": (1.0, 1.0, 0.0)},
+    "ends": {"lengths": [6] * 40},
+    "positions": {"beta": [1.0] * 100 + [0.0] * 50},
+    "drafting": {"c": 0.3},
+    "verification": {"v": 1.6},
+    "overhead": {"accept": 0.4},
+    "rest": {"other": 0.3},
+}
+
+
+@pytest.mark.parametrize("cause", [name for name in CAUSES if name != "positions"])
+def test_a_planted_cause_is_the_first_lever(cause: str) -> None:
+    found = waterfall(planted(**CAUSES[cause]), resamples=50)
+    assert found.levers[0].name == cause
+    assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
+    others = [step.factor.value for step in found.steps if step.name not in (cause, "start")]
+    if cause != "rejections":  # agreement that comes in a pattern is dependence too, and every text has an end
+        assert others == pytest.approx([1.0] * len(others), abs=0.02)
+    assert found.levers[0].alone == pytest.approx(5.0, rel=0.03) or cause == "ends"
+
+
+def test_stretches_of_agreement_are_positions_that_are_not_independent() -> None:
+    found = waterfall(planted(**CAUSES["positions"]), resamples=0)
+    steps = {step.name: step for step in found.steps}
+    assert steps["positions"].factor.value == pytest.approx(150 / 70 / theory.expected_tokens(2 / 3, 4), rel=0.05)
+    assert steps["rest"].factor.value == pytest.approx(1.0)
+
+
+def test_encoder_and_prefill_come_after_the_measured_speedup() -> None:
+    found = waterfall(planted(lengths=[20] * 10, start=30.0), resamples=0)
+    assert found.steps[-1].name == "start" and found.steps[-1].factor.value < 0.5
+    assert "start" not in [step.name for step in found.levers]
+    assert "encoder and prefill" in sentences(found)[-1]
+
+
+def test_a_table_of_ends_counts_the_passes_of_a_walk() -> None:
+    for chances in ([0.7] * 5, [0.8, 0.5, 0.2]):
+        table = passes_to_come(np.array(chances), 20)
+        for length in (1, 3, 9, 20):
+            ahead = [[chance] * length for chance in chances[1:]]
+            walked = passes([chances[0]] * length, len(chances), ahead=ahead).sum()
+            assert table[length] == pytest.approx(walked)
+    assert expected_by_position(np.array([0.8] * 7)) == pytest.approx(theory.expected_tokens(0.8, 7))
+
+
+def test_needs_give_the_speedup_when_they_are_met() -> None:
+    """What is said to be needed is planted, and the speedup comes out."""
+    before = {"lengths": [60] * 20, "beta": (1.0, 1.0, 1.0, 0.0), "c": 0.2, "v": 1.3, "accept": 0.1}
+    found = waterfall(planted(**before), resamples=0)
+    wanted = 1.1 * found.measured.value
+    by = {one.quantity: one for one in needs(found, wanted)}
+    assert by["c"].now == pytest.approx(0.2) and by["verify_cost"].now == pytest.approx(1.3)
+    for key, quantity in (("c", "c"), ("v", "verify_cost")):
+        changed = waterfall(planted(**before | {key: by[quantity].needed}), resamples=0)
+        assert changed.measured.value == pytest.approx(wanted, rel=1e-6)
+    assert by["alpha"].now == pytest.approx(0.75) and 0.75 < (by["alpha"].needed or 0) < 1
+    impossible = {one.quantity: one for one in needs(found, 4.9)}
+    assert impossible["c"].needed is None and impossible["alpha"].needed is None
+    assert all("not even" in line for line in needed(4.9, list(impossible.values())) if "tokens a pass" not in line)
+
+
+def test_ends_are_told_with_longer_texts() -> None:
+    found = waterfall(planted(lengths=[9] * 30, gamma=7), resamples=0)
+    said = biggest(found)
+    assert said is not None and said.startswith("texts of 9 tokens end inside passes: 8.00 → 4.50")
+    assert "with texts of 36 tokens 7.20" in said
+
+
+def test_explain_shows_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = make(tmp_path)
+    assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "rejections (α, Eq. 1)" in shown and "left over" in shown and "a speedup of 2 by c alone" in shown
+    assert main(["explain", run_id, f"results={tmp_path}", "--format", "json", "--for-speedup", "2"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    factors = [step["factor"]["value"] for step in document["steps"][:-1]]
+    assert document["ideal"] * np.prod(factors) == pytest.approx(document["measured"]["value"])
+    assert {need["quantity"] for need in document["needs"]} == {"tokens_per_pass", "alpha", "c", "verify_cost"}
+    assert main(["explain", run_id, f"results={tmp_path}", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("run_id,step,factor.value,factor.low")
+    picture = tmp_path / "w.svg"
+    assert main(["explain", run_id, f"results={tmp_path}", "--picture", str(picture)]) == 0
+    assert picture.is_file()
+
+
+def test_a_run_shows_and_keeps_its_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = make(tmp_path)
+    record = explained(store.read(store.record_file(tmp_path, run_id)))
+    assert faults_of(record) == []
+    with Screen(sys.stderr) as screen:
+        screen.show(Result(store.record_file(tmp_path, run_id), record, reused=False))
+    shown = capsys.readouterr().out
+    explanation = record["explanation"]
+    assert explanation is not None and "biggest lever: " in shown and f"specbench explain {digest(run_id)}" in shown
+    assert explanation["levers"][0] == waterfall(record).levers[0].name
+
+
+def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = make(tmp_path, summary_speedup_measured=None)
+    assert main(["explain", run_id, f"results={tmp_path}"]) == 2
+    assert "no speedup to explain" in capsys.readouterr().err
+    assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "0"]) == 2
+    assert "--for-speedup 0: must be above 0" in capsys.readouterr().err
