@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import commands
+import engine_samples
 import pytest
 
 from specbench.cli import main
@@ -67,6 +68,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copy(file, folder / "results" / "kept")
     for name in ("ROWS.jsonl.gz", "PROMPTS.jsonl.gz", "FILE"):
         shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
+    for name, form in (("METRICS.txt", "vllm-metrics"), ("SERVER.log", "vllm-log"), ("RESPONSES.json", "sglang")):
+        (folder / name).write_text(engine_samples.FILES[form])
     (folder / "prompts.jsonl").write_text('{"prompt": "translate English to German: The dog sleeps."}\n')
     (folder / "mine" / "target").mkdir(parents=True)
     (folder / "mine" / "target" / "chat-7b.yaml").write_text("{name: chat-7b, hub: OWNER/NAME, revision: COMMIT}\n")

@@ -21,6 +21,7 @@ VERBS = {
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
+    "read": ("specbench.cli.read", "what engines print about speculative decoding: what each number is, and α from it"),
     "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
     "check": ("specbench.cli.check", "fail where alpha or a speedup moved from a recorded baseline"),

@@ -1,0 +1,225 @@
+"""`specbench read`: what engines print about speculative decoding, on one definition."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from specbench.cli.formats import FORMATS, print_rows
+from specbench.cli.options import Options
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.readings import Best, Difference, Estimate, Format, Reading
+
+ABOUT = (
+    "Read what an engine prints about speculative decoding, say what each number is, and estimate α from the counts. "
+    "Several files are set side by side on the same definitions. docs/acceptance.md explains them."
+)
+MOST_GAMMA = 1000
+
+
+class Source(NamedTuple):
+    """A file, what it is, what it says, and what that comes to."""
+
+    file: str
+    form: "Format"
+    reading: "Reading"
+    estimate: "Estimate | None"
+    best: "Best | None"
+
+
+def main(argv: list[str]) -> int:
+    from specbench import readings
+
+    names = [form.name for form in readings.FORMATS]
+    parser = Options(prog="specbench read", description=ABOUT, allow_abbrev=False)
+    known = "; ".join(f"{form.name}: {form.engine}, {form.about}" for form in readings.FORMATS)
+    parser.add_argument("files", nargs="+", metavar="FILE", help=known)
+    parser.add_argument("--as", dest="form", choices=names, metavar="NAME", help="the format, instead of finding it")
+    parser.add_argument("--gamma", type=int, metavar="N", help="tokens drafted in a pass, where the file does not say")
+    parser.add_argument("--c", type=float, metavar="X", help="draft step over target step: gives the best γ by theory")
+    parser.add_argument(
+        "--v", type=float, metavar="X", help="cost of verifying a pass of the file's γ over that of a step (default 1)"
+    )
+    parser.add_argument("--format", default="table", choices=FORMATS, help="default table")
+    arguments = parser.read(argv)
+    _check(arguments.gamma, arguments.c, arguments.v)
+    sources = []
+    for file in arguments.files:
+        form, reading = readings.read(Path(file), readings.Known(arguments.gamma), arguments.form)
+        found = readings.estimate(reading, readings.Known(arguments.gamma))
+        best = None
+        if arguments.c is not None and found is not None and found.alpha is not None:
+            best = readings.best_gamma(found.alpha, arguments.c, arguments.v or 1.0, found.gamma or 1.0)
+        sources.append(Source(file, form, reading, found, best))
+    differences = _differences(sources)
+    document = {"files": [_document(source) for source in sources], "differences": differences}
+    print_rows(arguments.format, list(_rows(sources)), lambda: _draw(sources, differences), document=document)
+    return 0
+
+
+def _check(gamma: int | None, c: float | None, v: float | None) -> None:
+    if gamma is not None and not 1 <= gamma <= MOST_GAMMA:
+        raise UserError(f"--gamma {gamma}: must be from 1 to {MOST_GAMMA}")
+    if c is not None and not 0 <= c < float("inf"):
+        raise UserError(f"--c {c:g}: must be at least 0, a draft step's time over a target step's")
+    if v is not None and not 0 < v < float("inf"):
+        raise UserError(f"--v {v:g}: must be above 0, the time to verify a pass over that of a step")
+    if v is not None and c is None:
+        raise UserError(f"--v {v:g}: is for the best γ, which needs --c too")
+
+
+def _differences(sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """α of each file less that of each later one."""
+    from specbench.readings import difference
+
+    rows = []
+    for first, second in combinations(sources, 2):
+        if first.estimate is None or second.estimate is None:
+            continue
+        found: Difference | None = difference(first.estimate, second.estimate)
+        if found is not None:
+            rows.append({"a": first.file, "b": second.file, **asdict(found), "shown": found.shown})
+    return rows
+
+
+def _document(source: Source) -> dict[str, Any]:
+    return {
+        "file": source.file,
+        "format": source.form.name,
+        "engine": source.form.engine,
+        "page": source.form.page,
+        "printed": [asdict(one) for one in source.reading.printed],
+        "ends": source.reading.ends,
+        "estimate": None if source.estimate is None else asdict(source.estimate),
+        "best": None if source.best is None else asdict(source.best),
+        "notes": list(source.reading.notes),
+    }
+
+
+def _rows(sources: Sequence[Source]) -> Sequence[dict[str, Any]]:
+    """A row for each number that is printed, and for each that is estimated."""
+    rows = []
+    for source in sources:
+        about = {"file": source.file, "engine": source.form.engine, "format": source.form.name}
+        rows += [
+            {**about, "source": "printed", **asdict(one), "low": None, "high": None} for one in source.reading.printed
+        ]
+        if source.estimate is not None:
+            rows += [{**about, "source": "estimated", **one} for one in _estimated(source)]
+    return rows
+
+
+def _estimated(source: Source) -> list[dict[str, Any]]:
+    found, ends = source.estimate, source.reading.ends
+    assert found is not None
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, value: float | None, meaning: str, bonus: str = "", low: Any = None, high: Any = None) -> None:
+        if value is not None:
+            rows.append({
+                "name": name, "value": value, "meaning": meaning, "pooling": "pooled", "ends": ends, "bonus": bonus,
+                "low": low, "high": high,
+            })  # fmt: skip
+
+    add("alpha", found.alpha, f"α by {found.method}", low=found.low, high=found.high)
+    add("alpha_ends", found.alpha_ends, "α if no end of a text is a rejection")
+    add("rate", found.rate, "accepted / drafted", "without")
+    add("length", found.length, "tokens per pass", "with")
+    add("predicted", found.predicted, "tokens per pass by Eq. 1", "with")
+    for place, value in enumerate(found.conditional, 1):
+        add(f"conditional_{place}", value, f"conditional acceptance at position {place}")
+    if source.best is not None:
+        add("best_gamma", source.best.gamma, "the best γ by Theorem 3.8")
+        add("best_speedup", source.best.speedup, "speedup at it by Theorem 3.8")
+    return rows
+
+
+def _draw(sources: Sequence[Source], differences: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 160)
+    for source in sources:
+        form = source.form
+        console.print(f"[bold]{source.file}[/bold]: {form.engine}, {form.about} ({form.page})", markup=True)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("printed as", "value", "is", "over", "ends of texts", "bonus token"):
+            table.add_column(title, justify="right" if title == "value" else "left")
+        for one in source.reading.printed:
+            table.add_row(
+                one.name.replace("[", r"\["), _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–"
+            )
+        console.print(table)
+        for note in source.reading.notes:
+            console.print(note, markup=False)
+        console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left")
+    for row in _side_by_side(sources):
+        table.add_row(*row)
+    console.print(table)
+    for pair in differences:
+        said = "they differ" if pair["shown"] else "no difference shown"
+        span = f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
+        console.print(
+            f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})",
+            markup=False,
+        )
+    for text in dict.fromkeys(one.estimate.interval for one in sources if one.estimate and one.estimate.interval):
+        console.print(f"95% intervals: {text}", markup=False)
+
+
+def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:
+    """The same quantities of every file, a row each; those that no file has are left out."""
+    found = [source.estimate for source in sources]
+    longest = max((len(one.conditional) for one in found if one is not None), default=0)
+
+    def line(title: str, *values: str | None) -> list[str]:
+        return [title, *(value or "–" for value in values)]
+
+    def of(name: str, digits: int = 3) -> list[str | None]:
+        values = [None if one is None else getattr(one, name) for one in found]
+        return [None if value is None else _number(value, digits) for value in values]
+
+    rows = [
+        line("α [95%]", *(None if one is None else _alpha(one) for one in found)),
+        line("  by", *(None if one is None else one.method for one in found)),
+        line("α if no end is a rejection", *of("alpha_ends")),
+        line("tokens per pass, with bonus", *of("length", 2)),
+        line("  by Eq. 1 from α", *of("predicted", 2)),
+        line("accepted / drafted, pooled", *of("rate")),
+        line("accepted / drafted, mean of requests", *of("mean_rate")),
+        line("drafted per pass", *of("gamma", 2)),
+        line("passes", *of("passes")),
+        line("requests", *of("requests")),
+    ]
+    for place in range(longest):
+        rates = [one.conditional[place] if one and place < len(one.conditional) else None for one in found]
+        rows.append(
+            line(
+                f"accepted at position {place + 1}, if reached",
+                *(None if rate is None else f"{rate:.3f}" for rate in rates),
+            )
+        )
+    rows.append(line("ends of texts", *(source.reading.ends for source in sources)))
+    best = [source.best for source in sources]
+    shown = [None if one is None else f"{one.gamma} ({one.speedup:.2f}×)" for one in best]
+    rows.append(line("best γ by Theorem 3.8", *shown))
+    return [row for row in rows if any(value != "–" for value in row[1:])]
+
+
+def _alpha(found: "Estimate") -> str | None:
+    if found.alpha is None:
+        return None
+    bounds = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+    return f"{found.alpha:.3f}{bounds}"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.0f}" if value == int(value) and (digits == 3 or abs(value) > 100) else f"{value:.{digits}f}"

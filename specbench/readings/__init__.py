@@ -1,0 +1,113 @@
+"""What engines print about speculative decoding, translated: `read` finds the format of a file and reads it.
+
+A format is a file of this room and a line in `FORMATS`. Plain Python; torch is not needed.
+"""
+
+from pathlib import Path
+
+from specbench.errors import UserError
+from specbench.readings import llamacpp, own, prometheus, responses, sglang, tensorrt, transformers, vllm_log
+from specbench.readings.base import Format, Known, Printed, Reading
+from specbench.readings.document import Document
+from specbench.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
+
+__all__ = [
+    "FORMATS",
+    "Best",
+    "Difference",
+    "Estimate",
+    "Format",
+    "Known",
+    "Printed",
+    "Reading",
+    "best_gamma",
+    "difference",
+    "estimate",
+    "read",
+]
+
+_VLLM = "https://docs.vllm.ai/en/stable"
+_LLAMACPP = "https://github.com/ggml-org/llama.cpp/blob/master"
+_SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt"
+# The first that fits is taken, so that the narrower come first.
+FORMATS = (
+    Format("specbench", "specbench", "a record of specbench run", "docs/sweeps.md", "0.1", own.fits, own.read),
+    Format(
+        "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",
+        f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32", responses.fits_vllm, responses.read_vllm,
+    ),
+    Format(
+        "aiperf", "AIPerf", "profile_export.jsonl of --export-level records",
+        "https://docs.nvidia.com/aiperf/reference/per-request-speculative-decoding-acceptance", "0.13",
+        responses.fits_aiperf, responses.read_aiperf,
+    ),
+    Format(
+        "sglang", "SGLang", "responses with meta_info, JSON or a line each", f"{_SGLANG}/managers/tokenizer_manager.py",
+        "0.5", sglang.fits, sglang.read,
+    ),
+    Format(
+        "llamacpp-timings", "llama.cpp", "responses of llama-server with timings",
+        f"{_LLAMACPP}/tools/server/README.md", "2026-06", llamacpp.fits_timings, llamacpp.read_timings,
+    ),
+    Format(
+        "tensorrt-llm", "TensorRT-LLM", "iteration statistics with specDecodingStats, JSON or a line each",
+        "https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/include/tensorrt_llm/executor/types.h", "1.0",
+        tensorrt.fits, tensorrt.read,
+    ),
+    Format(
+        "transformers", "transformers", "a line each pass, written as docs/acceptance.md shows",
+        "https://huggingface.co/docs/transformers/assisted_decoding", "5.23", transformers.fits, transformers.read,
+    ),
+    Format(
+        "vllm-metrics", "vLLM", "/metrics (Prometheus text)", f"{_VLLM}/usage/metrics/", "0.11 to 0.32",
+        lambda document: prometheus.fits_prefix(document, "vllm:"), prometheus.read_vllm,
+    ),
+    Format(
+        "llamacpp-metrics", "llama.cpp", "/metrics (Prometheus text)", f"{_LLAMACPP}/tools/server/README.md", "2026-06",
+        lambda document: prometheus.fits_prefix(document, "llamacpp:"), prometheus.read_llamacpp,
+    ),
+    Format(
+        "sglang-metrics", "SGLang", "/metrics (Prometheus text)",
+        "https://docs.sglang.io/references/production_metrics.html", "0.5",
+        lambda document: prometheus.fits_prefix(document, "sglang:"), prometheus.read_sglang,
+    ),
+    Format(
+        "vllm-log", "vLLM", "the server's log ('SpecDecoding metrics')",
+        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11", vllm_log.fits,
+        vllm_log.read,
+    ),
+    Format(
+        "llamacpp-log", "llama.cpp", "the log of llama-server or llama-speculative ('draft acceptance')",
+        "https://github.com/ggml-org/llama.cpp/pull/24536", "2026-06", llamacpp.fits_log, llamacpp.read_log,
+    ),
+    Format(
+        "sglang-log", "SGLang", "the server's log ('Decode batch ... accept len')",
+        f"{_SGLANG}/managers/scheduler_metrics_mixin.py", "0.5", sglang.fits_log, sglang.read_log,
+    ),
+)  # fmt: skip
+
+
+def read(path: Path, known: Known | None = None, name: str | None = None) -> tuple[Format, Reading]:
+    """The format of a file, and what it says. `name` is the format that the user takes it for.
+
+    Raises UserError where no format fits, another does than `name`, or the file is cut off.
+    """
+    document = Document.read(path)
+    fitting = [form for form in FORMATS if form.fits(document)]
+    if name is not None:
+        form = next(form for form in FORMATS if form.name == name)
+        if form not in fitting:
+            seems = (
+                f"it looks like {fitting[0].name}, {fitting[0].about}"
+                if fitting
+                else "it looks like none that is known"
+            )
+            raise UserError(f"{path}: is not {name}, {form.about}; {seems}")
+        return form, form.read(document, known or Known())
+    if not fitting:
+        if document.is_json:
+            _ = document.values  # a file that is cut off says so
+        raise UserError(
+            f"{path}: none of the files that specbench read knows: {', '.join(form.name for form in FORMATS)}"
+        )
+    return fitting[0], fitting[0].read(document, known or Known())

@@ -1,0 +1,341 @@
+"""`specbench read`: each engine's file is recognised, each number is named for what it is, and α is right."""
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engine_samples as made
+import pytest
+from calls import refusal
+
+from specbench.cli import main
+from specbench.readings import FORMATS, Known, Reading, best_gamma, difference, estimate, read
+from specbench.readings.estimate import Estimate, expected_accepted, likelihood_interval
+from specbench.readings.tally import Tally
+from specbench.theory import accepted_per_drafted, expected_tokens, optimal_gamma
+
+Capture = pytest.CaptureFixture[str]
+RAW = [n for row in made.counted(made.REQUESTS, made.as_it_went_on) for n in row]
+CUT = [n for row in made.counted(made.REQUESTS, made.cut) for n in row]
+
+
+def by_hand(accepted: list[int]) -> float:
+    """α by maximum likelihood: accepted tokens over tests, of which a pass that accepts all has no rejection."""
+    return sum(accepted) / (sum(accepted) + sum(n < made.GAMMA for n in accepted))
+
+
+def found(tmp_path: Path, text: str, known: Known | None = None, name: str = "file") -> tuple[str, Reading, Estimate]:
+    file = tmp_path / name
+    file.write_text(text)
+    form, reading = read(file, known)
+    result = estimate(reading, known or Known())
+    assert result is not None
+    return form.name, reading, result
+
+
+@pytest.mark.parametrize("name", [form.name for form in FORMATS])
+def test_a_file_of_each_format_is_recognised(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text(made.FILES[name])
+    form, reading = read(file)
+    assert form.name == name and form.page and form.version
+    assert reading.printed and all(math.isfinite(one.value) for one in reading.printed)
+    assert [other.name for other in FORMATS if other.fits(_document(file))] == [name]
+
+
+def _document(file: Path):  # type: ignore[no-untyped-def]
+    from specbench.readings.document import Document
+
+    return Document.read(file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vllm-response", "aiperf", "tensorrt-llm", "vllm-metrics", "llamacpp-metrics", "vllm-log", "llamacpp-log"],
+)
+def test_engines_that_count_on_after_the_end_come_to_one_alpha(name: str, tmp_path: Path) -> None:
+    form, _, result = found(tmp_path, made.FILES[name])
+    assert form == name
+    assert result.alpha == pytest.approx(by_hand(RAW)) and result.method == "maximum likelihood"
+    assert result.low is not None and result.high is not None and result.low < result.alpha < result.high
+    assert result.passes == len(RAW) and result.gamma == made.GAMMA
+    assert result.length == pytest.approx(1 + sum(RAW) / len(RAW))
+    assert result.rate == pytest.approx(sum(RAW) / made.GAMMA / len(RAW))
+
+
+@pytest.mark.parametrize("name", ["sglang", "transformers"])
+def test_engines_that_cut_at_the_end_come_to_another(name: str, tmp_path: Path) -> None:
+    _, reading, result = found(tmp_path, made.FILES[name])
+    assert reading.ends == "out"
+    assert result.alpha == pytest.approx(by_hand(CUT)) and by_hand(CUT) < by_hand(RAW)
+    assert result.alpha_ends is not None and result.alpha < by_hand(RAW) < result.alpha_ends
+
+
+def test_our_own_record_takes_an_end_for_no_rejection(tmp_path: Path) -> None:
+    _, reading, result = found(tmp_path, made.record())
+    tests = [
+        (a.accepted - a.after_end, 0 if a.after_end else int(a.accepted < made.GAMMA)) for r in made.REQUESTS for a in r
+    ]
+    accepted, rejections = map(sum, zip(*tests, strict=True))
+    assert reading.ends == "censored" and result.alpha == pytest.approx(accepted / (accepted + rejections))
+    assert result.requests == 3
+
+
+def test_pooled_and_mean_of_requests_are_told_apart(tmp_path: Path) -> None:
+    _, reading, result = found(tmp_path, made.FILES["vllm-response"])
+    rows = made.counted(made.REQUESTS, made.as_it_went_on)
+    mean = sum(1 + sum(row) / len(row) for row in rows) / len(rows)
+    printed = {one.name: one for one in reading.printed}
+    assert printed["mean_acceptance_length"].pooling == "mean of requests"
+    assert printed["mean_acceptance_length"].bonus == "with" and printed["draft_acceptance_rate"].bonus == "without"
+    assert printed["mean_acceptance_length"].value == pytest.approx(mean) == result.mean_length
+    assert abs(mean - (result.length or 0)) > 0.3
+
+
+def test_positions_are_marginal_as_printed_and_conditional_as_estimated(tmp_path: Path) -> None:
+    _, reading, result = found(tmp_path, made.FILES["vllm-metrics"])
+    kept = [sum(n > place for n in RAW) for place in range(made.GAMMA)]
+    assert result.marginal == pytest.approx([count / len(RAW) for count in kept])
+    assert result.conditional == pytest.approx([a / b for a, b in zip(kept, [len(RAW), *kept], strict=False)])
+    meanings = [one.meaning for one in reading.printed]
+    assert "marginal acceptance at position 4" in meanings and not any("conditional" in one for one in meanings)
+
+
+def test_sums_alone_give_alpha_by_moments(tmp_path: Path) -> None:
+    _, _, result = found(tmp_path, made.tensorrt(together=True))
+    assert result.method == "moments" and result.gamma == made.GAMMA and result.alpha is not None
+    assert expected_tokens(result.alpha, made.GAMMA) == pytest.approx(result.length)
+    _, _, without = found(tmp_path, made.sglang(histogram=False))
+    assert without.method == "moments"
+
+
+def test_passes_that_the_file_does_not_say_come_from_gamma(tmp_path: Path) -> None:
+    _, reading, without = found(tmp_path, made.FILES["llamacpp-timings"])
+    assert without.alpha is None and without.rate is not None and "--gamma" in reading.notes[0]
+    _, _, result = found(tmp_path, made.FILES["llamacpp-timings"], Known(gamma=made.GAMMA))
+    assert result.passes == len(RAW) and result.alpha is not None
+    assert accepted_per_drafted(result.alpha, made.GAMMA) == pytest.approx(result.rate)
+
+
+def test_passes_of_different_lengths(tmp_path: Path) -> None:
+    """Each pass has its own gamma: the likelihood takes them as they are."""
+    steps = {"per_step_drafted": [5, 3, 1, 5], "per_step_accepted": [5, 1, 1, 0]}
+    stats = {
+        **steps,
+        "num_spec_steps": 4,
+        "num_draft_tokens": 14,
+        "num_accepted_draft_tokens": 7,
+        "acceptance_histogram": [],
+    }
+    _, _, result = found(tmp_path, json.dumps({"metrics": {"speculative_decoding": stats}}))
+    assert result.alpha == pytest.approx(7 / 9)
+    assert result.conditional == pytest.approx([3 / 4, 1 / 2, 1, 1, 1])
+
+
+def test_llamacpp_statistics_and_the_program(tmp_path: Path) -> None:
+    line = (
+        "statistics draft-mtp: #calls(b,g,a) = 1 20 20, #gen drafts = 20, #acc drafts = 15, #gen tokens = 40, "
+        "#acc tokens = 25, #mean acc len = 2.25, #acc rate/pos = (0.750, 0.500), dur(b,g,a) = 0.1, 0.2, 0.3 ms\n"
+    )
+    _, _, result = found(tmp_path, line)
+    assert result.alpha == pytest.approx(25 / 35) and result.conditional == pytest.approx([0.75, 2 / 3])
+    _, _, program = found(
+        tmp_path, "n_draft   = 4\nn_predict = 60\nn_drafted = 80\nn_accept  = 40\naccept    = 50.000%\n", Known(4)
+    )
+    assert (
+        program.passes == 20 and program.alpha is not None and expected_accepted(program.alpha, 4) == pytest.approx(2)
+    )
+
+
+@pytest.mark.statistical
+def test_the_interval_covers_alpha() -> None:
+    """On 400 drawn samples of 60 passes at γ=5. The 95% interval missed at most 7.5% of them: false alarm below 1%."""
+    generator, missed, alpha = random.Random(0), 0, 0.7
+    for _ in range(400):
+        accepted = [next((n for n in range(5) if generator.random() >= alpha), 5) for _ in range(60)]
+        low, high = likelihood_interval(sum(accepted), sum(n < 5 for n in accepted))
+        missed += not low <= alpha <= high
+    assert missed <= 30
+
+
+@pytest.mark.statistical
+def test_moments_and_likelihood_agree_on_many_passes() -> None:
+    generator, alpha, gamma = random.Random(2), 0.8, 4
+    accepted = [next((n for n in range(gamma) if generator.random() >= alpha), gamma) for _ in range(20_000)]
+    sums = Tally.of_sums(sum(accepted), gamma * len(accepted), len(accepted), "file")
+    whole = Tally.of_passes([(gamma, n) for n in accepted], "file")
+    results = [estimate(Reading([], [tally]), Known()) for tally in (sums, whole)]
+    for result in results:
+        assert result is not None and result.low is not None and result.high is not None
+        assert result.low < alpha < result.high and result.high - result.low < 0.02
+
+
+def test_all_or_nothing_accepted_has_an_interval() -> None:
+    assert likelihood_interval(0, 50) == (0.0, pytest.approx(0.0377, abs=1e-3))
+    low, high = likelihood_interval(50, 0)
+    assert high == 1.0 and low == pytest.approx(1 - 0.0377, abs=1e-3)
+    nothing = estimate(Reading([], [Tally.of_passes([(4, 0)] * 5, "file")]), Known())
+    everything = estimate(Reading([], [Tally.of_passes([(4, 4)] * 5, "file")]), Known())
+    assert nothing is not None and nothing.alpha == 0 and everything is not None and everything.alpha == 1
+
+
+def test_the_best_gamma_is_that_of_the_theory() -> None:
+    assert best_gamma(0.8, 0.05).gamma == optimal_gamma(0.8, 0.05)
+    assert best_gamma(0.8, 0.05, verify_cost=2.0, at=4).gamma < optimal_gamma(0.8, 0.05)
+
+
+def test_a_difference_is_shown_where_there_is_one() -> None:
+    def of(accepted: int, rejections: int) -> Estimate:
+        passes = [(1, 1)] * accepted + [(1, 0)] * rejections
+        result = estimate(Reading([], [Tally.of_passes(passes, "file")]), Known())
+        assert result is not None
+        return result
+
+    same, other = difference(of(80, 20), of(78, 22)), difference(of(800, 200), of(600, 400))
+    assert same is not None and not same.shown
+    assert other is not None and other.shown and other.value == pytest.approx(0.2)
+
+
+CUT_FILES: dict[str, Callable[[], str]] = {
+    "JSON that is cut off": lambda: made.sglang()[:-40],
+    "line 3: JSON that is cut off": lambda: made.vllm_responses()[:-40],
+    "line 11: a metric without a value": lambda: made.vllm_metrics()[:-5],
+    "the line is cut off": lambda: made.vllm_log()[:-60],
+    "a line on drafts that breaks off": lambda: made.llamacpp_log()[: made.llamacpp_log().rindex("accepted /")],
+    "the file is cut off": lambda: "\n".join(made.vllm_metrics().splitlines()[:6]),
+    "without speculative decoding": lambda: 'vllm:num_requests_running{engine="0"} 0.0\n',
+    "none of the files that specbench read knows": lambda: "mlx: 31 tokens a second\n",
+    "is empty": lambda: "\n",
+    "no meta_info with spec_verify_ct": lambda: '{"text": "a", "meta_info": {"completion_tokens": 3}}',
+    "no request with spec_decode_acceptance": lambda: '{"metadata": {"benchmark_phase": "profiling"}, "metrics": {}}',
+    "5 of 4 drafted tokens accepted": lambda: '{"request": 0, "drafted": 4, "accepted": 5}',
+    "timings of llama.cpp without draft_n": lambda: '{"content": "a", "timings": {"predicted_n": 3}}',
+    "the row is damaged": lambda: made.vllm_responses().replace('_draft_tokens": 59', '_draft_tokens": 9'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", CUT_FILES)
+def test_a_file_that_cannot_be_read_gets_one_line(said: str, tmp_path: Path, capfd: Capture) -> None:
+    file = tmp_path / "file.txt"
+    file.write_text(CUT_FILES[said]())
+    line = refusal(["read", str(file)], capfd)
+    assert said in line and str(file) in line
+
+
+def test_what_else_is_refused(tmp_path: Path, capfd: Capture) -> None:
+    assert "nowhere.log: cannot be read" in refusal(["read", "nowhere.log"], capfd)
+    file = tmp_path / "metrics"
+    file.write_text(made.FILES["vllm-metrics"])
+    assert "is not sglang" in (line := refusal(["read", str(file), "--as", "sglang"], capfd)) and "vllm-metrics" in line
+    assert "--gamma 0: must be" in refusal(["read", str(file), "--gamma", "0"], capfd)
+    assert "needs --c too" in refusal(["read", str(file), "v=1.2"], capfd)
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8 text" in refusal(["read", str(file)], capfd)
+
+
+def test_two_engines_side_by_side(tmp_path: Path, capfd: Capture) -> None:
+    files = []
+    for name in ("vllm-metrics", "sglang"):
+        files.append(str(tmp_path / name))
+        Path(files[-1]).write_text(made.FILES[name])
+    assert main(["read", *files, "--c", "0.05"]) == 0
+    shown = capfd.readouterr().out
+    assert (
+        "marginal acceptance at position 1" in shown and "mean of requests" in shown and "no difference shown" in shown
+    )
+    assert "best γ by Theorem 3.8" in shown
+    assert main(["read", *files, "format=json", "c=0.05"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert [one["format"] for one in document["files"]] == ["vllm-metrics", "sglang"]
+    assert document["files"][0]["estimate"]["alpha"] == pytest.approx(by_hand(RAW))
+    assert len(document["differences"]) == 1 and document["files"][0]["best"]["gamma"] > 1
+    assert main(["read", *files, "--format", "csv"]) == 0
+    rows = capfd.readouterr().out.splitlines()
+    assert rows[0].startswith("file,engine,format,source,name,value,meaning,pooling,ends,bonus") and len(rows) > 20
+
+
+def test_a_real_record_reads_as_it_says(capfd: Capture) -> None:
+    kept = sorted((Path(__file__).parent.parent / "results" / "kept").glob("t5-mini-t5-nano-ende-mini-T0-g*"))
+    if not kept:
+        pytest.skip("needs the kept records")
+    assert main(["read", str(kept[0]), "--format", "json"]) == 0
+    (one,) = json.loads(capfd.readouterr().out)["files"]
+    printed = {number["name"]: number["value"] for number in one["printed"]}
+    assert one["estimate"]["alpha"] == pytest.approx(printed["alpha"], abs=0.05)
+
+
+def test_the_worked_example_of_the_docs(tmp_path: Path) -> None:
+    """Every value of the table in docs/acceptance.md comes from the passes above it."""
+    page = (Path(__file__).parent.parent / "docs" / "acceptance.md").read_text()
+    passes = re.findall(r"^\| (?:long|short) \| ([\d ()]+) \|$", page, re.M)
+    written = [[_pass(word) for word in line.split()] for line in passes]
+    assert written == made.REQUESTS
+    _, _, pooled = found(tmp_path, made.FILES["vllm-metrics"])
+    _, _, by_request = found(tmp_path, made.FILES["vllm-response"])
+    _, _, cut = found(tmp_path, made.FILES["sglang"])
+    _, sglang, _ = found(tmp_path, made.FILES["sglang"])
+    _, _, own = found(tmp_path, made.record())
+    assert pooled.length is not None and pooled.alpha is not None
+    printed = {one.name: one.value for one in sglang.printed}
+    expected = [
+        pooled.rate, by_request.mean_rate, cut.rate, printed["spec_accept_rate"], pooled.marginal[3],
+        pooled.conditional[3], pooled.length, pooled.length - 1, by_request.mean_length, printed["spec_accept_length"],
+        pooled.alpha, cut.alpha, own.alpha, 1 - pooled.alpha,
+    ]  # fmt: skip
+    table = page.partition("called acceptance somewhere")[2].partition("\n\n## ")[0]
+    values = re.findall(r"^\| (\d\.\d+) \|", table, re.M)
+    assert len(values) == len(expected)
+    for text, value in zip(values, expected, strict=True):
+        digits = len(text.partition(".")[2])
+        assert value is not None and abs(float(text) - value) <= 0.5001 * 10**-digits, (text, value)
+
+
+def _pass(word: str) -> made.Pass:
+    accepted, _, after = word.partition("(")
+    return made.Pass(int(accepted), int(after.rstrip(")") or 0))
+
+
+def test_accepted_over_drafted_falls_with_gamma() -> None:
+    assert accepted_per_drafted(0.8, 2) == pytest.approx(0.72) and accepted_per_drafted(0.8, 8) == pytest.approx(
+        0.416, abs=1e-3
+    )
+
+
+def test_the_lines_for_transformers_write_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code in docs/acceptance.md, run with a tiny target and draft; the counts add up to the text's length."""
+    import torch
+    from networks import network
+    from transformers.generation.candidate_generator import AssistedCandidateGenerator as Generator
+
+    page = (Path(__file__).parent.parent / "docs" / "acceptance.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.S)[0]
+    for name in ("get_candidates", "update_candidate_strategy"):  # put back afterwards
+        monkeypatch.setattr(Generator, name, getattr(Generator, name))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    target, draft = network("gpt2", seed=1), network("gpt2", seed=1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(5)))
+    draft.generation_config.update(
+        num_assistant_tokens=3, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+    lengths = []
+    for request in range(2):
+        names["request"] = request
+        prompt = torch.tensor([[5 + request, 7, 9]])
+        text = target.generate(
+            prompt, attention_mask=torch.ones_like(prompt), assistant_model=draft, do_sample=False, max_new_tokens=20,
+            pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+        lengths.append(text.shape[1] - prompt.shape[1])
+    names["log"].close()
+    form, reading = read(tmp_path / "PASSES.jsonl")
+    assert form.name == "transformers" and len(reading.requests) == 2
+    for tally, length in zip(reading.requests, lengths, strict=True):
+        assert tally.passes is not None and 0 <= length - (tally.accepted + tally.passes) <= 2
