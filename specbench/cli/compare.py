@@ -17,7 +17,7 @@ SEED = 0
 Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
 LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
     ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
-    ("faster", "tokens a second A / B", 1.0, "×", "as decoded; another hour or machine counts too"),
+    ("faster", "tokens a second A / B", 1.0, "×", "as decoded, on that machine and day"),
     ("alpha", "α of A − α of B", 0.0, "", "along the baseline texts"),
     ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
 )
@@ -72,6 +72,13 @@ def verdict(low: float | None, high: float | None, none: float) -> str:
     return "B" if high < none else "no difference shown"
 
 
+def _least(detectable: float | None, none: float) -> str:
+    """The smallest difference that would have shown: of ratios as a share."""
+    if detectable is None:
+        return "–"
+    return f"±{detectable:.3f}" if none == 0 else f"±{100 * detectable:.1f}%"
+
+
 def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -85,16 +92,18 @@ def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Di
         if seen:
             console.print(f"{name} was disturbed, so that its times mean little: {seen}")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "value", "95%", "higher", ""):
-        table.add_column(title, justify="right" if title in ("value", "95%") else "left")
+    for title in ("", "value", "95%", "higher", "could show", ""):
+        table.add_column(title, justify="right" if title in ("value", "95%", "could show") else "left")
     for key, title, none, unit, remark in LINES:
         one = paired[key]
         between = "–" if one["low"] is None else f"{one['low']:.3f}–{one['high']:.3f}"
         if none == 0 and one["low"] is not None:
             between = f"{one['low']:+.3f} to {one['high']:+.3f}"
         value = f"{one['value']:+.3f}" if none == 0 else f"{one['value']:.3f}{unit}"
-        table.add_row(title, value, between, verdict(one["low"], one["high"], none), remark)
+        higher, least = verdict(one["low"], one["high"], none), _least(one["detectable"], none)
+        table.add_row(title, value, between, higher, least, remark)
     console.print(table)
+    console.print("could show: the smallest difference that these prompts would have shown nine times in ten")
     for name, (left, right) in others.items():
         console.print(f"they differ in {name} too: {left} and {right}")
     if paired["prompts"] < FEW_PROMPTS:

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench.measure.sample_size import detectable
 from specbench.records.schema import PromptRecord, Way
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio_of_ratios
 
@@ -30,21 +31,31 @@ class Paired:
     def to_json(self) -> "PairedRecord":
         return {
             "prompts": self.prompts,
-            "faster": self.faster.to_json(),
-            "speedup": self.speedup.to_json(),
-            "alpha": self.alpha.to_json(),
-            "tokens_per_pass": self.tokens_per_pass.to_json(),
+            "faster": _shown(self.faster),
+            "speedup": _shown(self.speedup),
+            "alpha": _shown(self.alpha),
+            "tokens_per_pass": _shown(self.tokens_per_pass),
         }
+
+
+class ComparedRecord(IntervalRecord):
+    """A difference or ratio, and the smallest `detectable` difference from none, nine times in ten."""
+
+    detectable: float | None
 
 
 class PairedRecord(TypedDict):
     """`Paired` as JSON has it."""
 
     prompts: int
-    faster: IntervalRecord
-    speedup: IntervalRecord
-    alpha: IntervalRecord
-    tokens_per_pass: IntervalRecord
+    faster: ComparedRecord
+    speedup: ComparedRecord
+    alpha: ComparedRecord
+    tokens_per_pass: ComparedRecord
+
+
+def _shown(one: Interval) -> ComparedRecord:
+    return {**one.to_json(), "detectable": detectable(one)}
 
 
 def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:

@@ -148,9 +148,9 @@ def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> S
     The intervals draw prompts again, and within each prompt its steps and its passes. A machine that was slower for
     minutes is in them only as far as it was slower on some prompts and not on others.
     """
-    variances = [_variances(prompt) for prompt in prompts]
+    variances = [variances_of(prompt) for prompt in prompts]
     decode, whole = (
-        bootstrap([_times(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances) for parts in PARTS
+        bootstrap([times_of(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances) for parts in PARTS
     )
     return {
         "speedup_measured": decode.value,
@@ -166,8 +166,8 @@ def _differs(prompt: PromptRecord) -> bool:
     return bool(prompt.get("difference")) or prompt["baseline"]["tokens"] != prompt["speculative"]["tokens"]
 
 
-def _times(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, float, int]:
-    """Seconds and tokens of the baseline, then of speculative decoding."""
+def times_of(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, float, int]:
+    """Seconds and tokens of the baseline, then of speculative decoding, over these parts of a decoding."""
     baseline, speculative = prompt["baseline"], prompt["speculative"]
     return (
         sum(baseline[part] for part in parts),
@@ -177,8 +177,8 @@ def _times(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, flo
     )
 
 
-def _variances(prompt: PromptRecord) -> tuple[float, float, float, float]:
-    """The variance of each of `_times` if the steps and the passes of this prompt were drawn again."""
+def variances_of(prompt: PromptRecord) -> tuple[float, float, float, float]:
+    """The variance of each of `times_of` if the steps and the passes of this prompt were drawn again."""
     passes_s = [p["draft_s"] + p["verify_s"] + p["accept_s"] for p in prompt["speculative"]["passes"]]
     steps_s = prompt["baseline"]["steps_s"]
     return len(steps_s) * float(np.var(steps_s)), 0.0, len(passes_s) * float(np.var(passes_s)), 0.0

@@ -35,6 +35,7 @@ def table3(records: Records) -> Table:
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
+        *notes.of_precision(used),
         *notes.of_filling("table3", bool((values["state"] == "no record").any())),
         *notes.silent("table3"),
     ]

@@ -50,6 +50,7 @@ def beyond(records: Records) -> Table:
         "are the target's own, at T=0.",
         *notes.of_choice(values, records),
         *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
+        *notes.of_precision(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *(_filling() if missing else []),
         *notes.silent("beyond"),
     ]

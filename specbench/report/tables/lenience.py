@@ -42,6 +42,7 @@ def table5(records: Records) -> Table:
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
+        *notes.of_precision(used),
         *notes.of_filling("table5", bool(values[["run_id", "run_measured"]].isna().any(axis=None))),
         *notes.silent("table5"),
     ]

@@ -8,6 +8,12 @@ from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 
+WITHIN = 0.02  # of a value: the interval that the foot of a table counts prompts for
+INTERVALS = {
+    "α": ("alpha", "alpha_low", "alpha_high"),
+    "a speedup": ("speedup_measured", "speedup_low", "speedup_high"),
+}
+
 
 def of_records(frame: pd.DataFrame) -> list[str]:
     """One line for each machine and day: which records come from it."""
@@ -29,6 +35,31 @@ def of_records(frame: pd.DataFrame) -> list[str]:
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {names}")
     return lines
+
+
+def of_precision(frame: pd.DataFrame) -> list[str]:
+    """How far the intervals reach with so many prompts, and how many would bring a speedup to `WITHIN`."""
+    ours = frame[~frame["simulated"].astype(bool)] if "simulated" in frame else frame
+    reach = {name: _reach(ours, *columns) for name, columns in INTERVALS.items() if set(columns) <= set(ours)}
+    known = {name: values for name, values in reach.items() if len(values)}
+    if not known:
+        return []
+    said = " and ".join(f"±{100 * values.median():.1f}% of {name}" for name, values in known.items())
+    name, values = list(known.items())[-1]
+    prompts = ours["prompts"].median()
+    needed = max(10, round(prompts * (values.median() / WITHIN) ** 2, -1))
+    return [
+        f"with these prompts ({prompts:.0f} a record) the 95% intervals reach {said}, in the median; "
+        f"±{100 * WITHIN:.0f}% of {name} takes about {needed:.0f} prompts "
+        f"(`specbench plan RUN --within {100 * WITHIN:.0f}%`)"
+    ]
+
+
+def _reach(frame: pd.DataFrame, value: str, low: str, high: str) -> "pd.Series[float]":
+    """Half the width of each interval, as a share of its value."""
+    columns = frame[[value, low, high]].astype(float)
+    half = (columns[high] - columns[low]) / 2 / columns[value]
+    return half[columns[value] > 0].dropna()
 
 
 def of_filling(name: str, missing: bool) -> list[str]:

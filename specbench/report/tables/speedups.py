@@ -71,6 +71,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(behind),
+        *notes.of_precision(behind),
         *notes.of_filling(name, missing),
         *notes.silent(name),
     ]

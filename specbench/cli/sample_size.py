@@ -1,0 +1,124 @@
+"""`specbench plan`: how many prompts an interval of a given width takes."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.cli.formats import print_rows
+from specbench.cli.options import options
+from specbench.measure.sample_size import Spread, alpha_spread, speedup_spread
+from specbench.measure.summary import PARTS
+from specbench.records.schema import WAYS, Row, RunRecord
+
+ABOUT = (
+    "How many prompts α and the speedup need for a 95%% interval of a given width, from how much the prompts of a run "
+    "differ; a small run will do (specbench run limit=20). From a document of specbench alpha: for α of each draft. "
+    "The jobs of a sweep are listed by specbench sweep --dry-run."
+)
+WITHIN = "how far the interval may reach to either side, as a share of the value: 2%% (the default) or 0.02"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One quantity, and what it takes: prompts, and seconds where a run tells."""
+
+    draft: str
+    quantity: str
+    spread: Spread
+    seconds_a_prompt: float | None
+
+    def row(self, within: float) -> Row:
+        needed = self.spread.needed(within)
+        seconds = None if self.seconds_a_prompt is None else self.seconds_a_prompt * needed.value
+        return {
+            "draft": self.draft, "quantity": self.quantity, "value": self.spread.value, "prompts": self.spread.prompts,
+            "within_now": self.spread.within(self.spread.prompts) if self.spread.prompts > 1 else None,
+            "within": within, "needed": int(needed.value), "needed_low": needed.low, "needed_high": needed.high,
+            "seconds": seconds,
+        }  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    parser = options("plan", ABOUT, rows=True)
+    about = "a run or a document of specbench alpha: its id, a unique part of it, its path, or 'last' (the default)"
+    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=about)
+    parser.add_argument("--within", type=share, default=0.02, metavar="SHARE", help=WITHIN)
+    arguments = parser.read(argv)
+    from specbench.records.catalog import Catalog
+    from specbench.records.scored import betas, find_scored
+
+    scored = find_scored(arguments.results, arguments.run)
+    if scored is not None:
+        name, planned = scored["alpha_id"], [_of_scored(*found) for found in betas(scored)]
+    else:
+        catalog = Catalog(arguments.results)
+        name = catalog.find(arguments.run)
+        planned = of_run(catalog.whole(name))
+    rows = [one.row(arguments.within) for one in planned]
+    print_rows(
+        arguments.format, rows, lambda: _draw(name, rows, arguments.within), document={"from": name, "rows": rows}
+    )
+    return 0
+
+
+def share(text: str) -> float:
+    """'2%' and '0.02' alike."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a share between 0 and 1, such as 2% or 0.02")
+    return value
+
+
+def of_run(record: RunRecord) -> list[Planned]:
+    """alpha, and the speedups where the run has some."""
+    prompts, summary = record["prompts"], record["summary"]
+    ways = [prompt[way] for prompt in prompts for way in WAYS]
+    seconds = sum(way["decode_s"] + way["start_s"] for way in ways) / len(prompts)
+    spreads = {}
+    if not summary.get("simulated"):
+        spreads["α"] = alpha_spread([(sum(prompt["beta"]), len(prompt["beta"])) for prompt in prompts])
+    if summary["speedup_measured"] is not None:
+        spreads |= {
+            called: speedup_spread(prompts, parts)
+            for called, parts in zip(("speedup", "speedup end to end"), PARTS, strict=True)
+        }
+    return [Planned(summary["draft"], called, spread, seconds) for called, spread in spreads.items()]
+
+
+def _of_scored(row: Row, texts: Sequence[Row]) -> Planned:
+    spread = alpha_spread([(sum(text["beta"]), len(text["beta"])) for text in texts])
+    return Planned(f"{row['draft']}, T={row['temperature']:g}", "α", spread, None)
+
+
+def _draw(name: str, rows: list[Row], within: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specbench.stats import FEW_PROMPTS
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 120)
+    console.print(f"from {name}: prompts for a 95% interval of ±{100 * within:g}%", markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("draft", "", "value", "prompts", "gave", "needed", "95%", "decoding"):
+        table.add_column(title, justify="left" if title in ("draft", "") else "right")
+    for row in rows:
+        now = "–" if row["within_now"] is None else f"±{100 * row['within_now']:.1f}%"
+        span = "–" if row["needed_low"] is None else f"{row['needed_low']:.0f}–{row['needed_high']:.0f}"
+        time = "" if row["seconds"] is None else f"{row['seconds']:.0f} s"
+        table.add_row(
+            row["draft"],
+            row["quantity"],
+            f"{row['value']:.3f}",
+            str(row["prompts"]),
+            now,
+            str(row["needed"]),
+            span,
+            time,
+        )
+    console.print(table)
+    if rows and rows[0]["prompts"] < FEW_PROMPTS:
+        console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")
