@@ -34,7 +34,7 @@ class OrderedLauncher(BasicLauncher):
 
     def _announce(self, jobs: Sequence[Sequence[str]]) -> None:
         """Say how many jobs there are, and the memory and time that they need."""
-        from specbench.cli.plan import outline, plan
+        from specbench.cli.dry_run import outline, plan
 
         assert self.config is not None
         experiment = self.config.hydra.runtime.choices.get("experiment")

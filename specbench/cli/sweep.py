@@ -22,7 +22,7 @@ def sweep(command: CommandLine) -> int:
     if "--cfg" in command.switches or "--info" in command.switches:
         return _show_first(command)
     if "dry-run" in command.options:
-        from specbench.cli.plan import show_plan
+        from specbench.cli.dry_run import show_plan
 
         return show_plan(command)
     results = value_of(command.overrides, "results", "results")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from specbench.cli import main
-from specbench.cli.plan import ALIKE, _most_similar, size, span
+from specbench.cli.dry_run import ALIKE, _most_similar, size, span
 from specbench.config import ModelConfig, RunConfig, TaskConfig, conf_dir
 from specbench.models.size import parameters
 
