@@ -110,8 +110,8 @@ class AsIfFresh:
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         raise NotImplementedError
 
-    def start_on(self, session: Session, sampling: Sampling) -> DraftSession:
-        self.session = start_beside(session, self.draft, self.prompt, sampling)
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        self.session = start_beside(session, self.draft, prompt, sampling)
         self.rollback, self.score = self.session.rollback, self.session.score
         return self
 

@@ -136,7 +136,7 @@ def test_scores_are_the_distributions_it_drafts_from(kind: str) -> None:
     draft, text = EarlyExitDraft(target, 2), [7, 9, 30, 4, 22, 8, 5]
     tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
     session = target.start(prompt)
-    scoring = draft.start_on(session, sampling)
+    scoring = draft.start_on(session, prompt, sampling)
     parts = []
     for start, stop in ((first, first + 4), (first + 4, len(tokens))):
         session.extend(tokens[session.length : stop - 1])

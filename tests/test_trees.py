@@ -13,8 +13,7 @@ from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.acceptance import Children, Verdict, accept_block, accept_exact
 from specbench.acceptance.tree import Chance, Tree
-from specbench.acceptance.tree.rounds import WithoutReplacement
-from specbench.acceptance.verify import ROUNDS
+from specbench.acceptance.tree.rounds import Node, WithoutReplacement
 from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
@@ -59,7 +58,7 @@ def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str)
         for name, draft in drafts.items():
             for shape, plan in PLANS.items():
                 trace = speculative(
-                    target, TreeDraft(draft, plan, "distinct", SIZE, END), prompt,
+                    target, TreeDraft(draft, plan, "distinct", END), prompt,
                     gamma=plan.depth, sampling=GREEDY, max_new_tokens=20, generator=torch.Generator(),
                 )  # fmt: skip
                 assert trace.tokens == own, (name, shape)
@@ -75,7 +74,7 @@ def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str)
 def test_sampled_texts_of_a_tree_have_the_targets_law(children: Children, rule: Any) -> None:
     """A false alarm for one seed in 10,000 each."""
     target, draft = ToyModel(random_table(1)), ModelDraft(ToyModel(random_table(2)), VOCABULARY)
-    tree = TreeDraft(draft, FixedShape(Shape.of_widths([2, 2])), children, VOCABULARY, frozenset({EOS}))
+    tree = TreeDraft(draft, FixedShape(Shape.of_widths([2, 2])), children, frozenset({EOS}))
 
     def decode(generator: torch.Generator) -> list[int]:
         return speculative(
@@ -94,7 +93,7 @@ def test_a_chain_as_a_tree_is_algorithm_1_token_for_token(temperature: float, ru
     ways: list[Children] = ["replaced", "distinct"]
     accepted = 0
     for seed, children in itertools.product(range(30), ways):
-        tree = TreeDraft(draft, FixedShape(Shape.chain(4)), children, VOCABULARY, frozenset({EOS}))
+        tree = TreeDraft(draft, FixedShape(Shape.chain(4)), children, frozenset({EOS}))
         chain, ours = (
             speculative(
                 target, one, PROMPT, gamma=4, sampling=Sampling(temperature), max_new_tokens=24,
@@ -123,7 +122,7 @@ def planted(tree: TreeDraft) -> float:
 def toy_tree(children: Children, *widths: int) -> TreeDraft:
     """A tree of a draft that is often wrong at first, so that second children are accepted."""
     draft = ModelDraft(ToyModel(random_table(1).roll(1, -1)), VOCABULARY)
-    return TreeDraft(draft, FixedShape(Shape.of_widths(widths)), children, VOCABULARY, frozenset({EOS}))
+    return TreeDraft(draft, FixedShape(Shape.of_widths(widths)), children, frozenset({EOS}))
 
 
 @pytest.mark.statistical
@@ -137,7 +136,7 @@ def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.
 
 @pytest.mark.statistical
 def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def walk(p_NV: torch.Tensor, q_NV: torch.Tensor, tree: Tree, chance: Chance) -> Verdict:
+    def walk(p_NV: Any, q_NV: Any, tree: Tree, chance: Chance, start: type[Node]) -> Verdict:
         path, node, above = list[int](), ROOT, p_NV[0]
         while True:
             tests = WithoutReplacement(p_NV[node + 1] if tree.children[node + 1] else above, 3)
@@ -151,7 +150,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
             path.append(child)
             node = child
 
-    monkeypatch.setitem(ROUNDS, "distinct", walk)
+    monkeypatch.setattr("specbench.acceptance.verify.walk", walk)
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 
@@ -160,7 +159,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
 )
 def test_an_end_of_text_has_no_children(plan: Plan) -> None:
     draft = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
-    session = TreeDraft(draft, plan, "distinct", VOCABULARY, frozenset({EOS})).start(PROMPT, SAMPLED)
+    session = TreeDraft(draft, plan, "distinct", frozenset({EOS})).start(PROMPT, SAMPLED)
     ends = 0
     for seed in range(20):
         proposal = session.propose([0], 3, torch.Generator().manual_seed(seed))

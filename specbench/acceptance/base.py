@@ -29,8 +29,8 @@ class Proposal(NamedTuple):
     where they depend on what was drawn (`drafts.cascade`); None: the draft's `operations` a token.
 
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
-    for the text's last token; siblings come in the order drawn. Row i of `q_GV` is then what the parent of token i
-    draws its first child from, and `children` says how its children were chosen.
+    for the text's last token; siblings come in the order drawn. `q_NV` has a row [V] for each: what its parent would
+    have drawn it from as its first child; `children` says how children were chosen.
     """
 
     tokens: list[int]
@@ -38,6 +38,7 @@ class Proposal(NamedTuple):
     operations: float | None = None
     parents: Sequence[int] | None = None
     children: Children = "fixed"
+    q_NV: Sequence[Tensor] | None = None
 
     def q(self, like_GV: Tensor) -> Tensor:
         """q [G, V], of the width and on the device of `like_GV`."""

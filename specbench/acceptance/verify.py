@@ -14,38 +14,29 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from specbench.acceptance.base import AcceptanceRule, Children, Proposal, TokenRule, Verdict
+from specbench.acceptance.base import AcceptanceRule, Proposal, TokenRule, Verdict
 from specbench.acceptance.block import accept_block
 from specbench.acceptance.exact import accept_exact
-from specbench.acceptance.tree import (
-    Tree,
-    TreeRule,
-    Uniforms,
-    accept_fixed,
-    accept_traversal,
-    accept_with_replacement,
-    accept_without_replacement,
-)
+from specbench.acceptance.tree import ROUNDS, KSequential, Tree, Uniforms, accept_plausible, accept_traversal, walk
+from specbench.acceptance.typical import Typical
 from specbench.sampling import Sampling, most_likely, standardise
 from specbench.trees import ROOT
 
 LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
-# Algorithm 1 on trees, by how the children of a node were chosen: multi-round speculative sampling.
-ROUNDS: dict[Children, TreeRule] = {
-    "fixed": accept_fixed,
-    "replaced": accept_with_replacement,
-    "distinct": accept_without_replacement,
-}
 Rows = Tensor | list[int]  # p [G + 1, V], or the tokens [G + 1] that have all of it
 
 
 @dataclass(frozen=True)
 class Verification:
     """An acceptance rule, and how p is standardised for it: as tokens are sampled, or where the rule compares p before
-    argmax as `sampling.before_argmax` has it."""
+    argmax as `sampling.before_argmax` has it.
+
+    On trees Algorithm 1 is multi-round speculative sampling or K-SEQ, block verification is traversal verification, and
+    typical acceptance takes the longest path that passes. Other rules have no trees."""
 
     rule: AcceptanceRule
     sampling: Sampling
+    k_sequential: bool = False  # on trees, where `rule` is Algorithm 1: K-SEQ
 
     @property
     def lossy(self) -> TokenRule | None:
@@ -86,13 +77,20 @@ def _verify_tree(
     if not isinstance(rows, Tensor):
         return _tree_by_argmax(rows, tree)
     chance = Uniforms(len(tree.tokens), generator, rows.device)
-    if verification.rule is accept_block:
-        # A token that was not drawn is a draw from a row of its own, with all mass on it.
-        replaced = proposal.children != "distinct"
-        return accept_traversal(rows, proposal.q(rows), tree, chance, replaced)
-    if verification.rule is not accept_exact:
-        raise ValueError("no rule for trees")
-    return ROUNDS[proposal.children](rows, rows[1:] if proposal.q_GV is None else proposal.q_GV, tree, chance)
+    rule = verification.rule
+    if rule is accept_exact:
+        q_NV = rows[1:] if proposal.q_NV is None else proposal.q_NV  # without q nothing was drawn, and none is asked
+        if not verification.k_sequential:
+            return walk(rows, q_NV, tree, chance, ROUNDS[proposal.children])
+        assert proposal.children == "replaced", "K-SEQ is for independent draws from one q"
+        return walk(rows, q_NV, tree, chance, KSequential)
+    # A token that was not drawn is a draw from a row of its own, with all mass on it.
+    q_NV = proposal.q(rows) if proposal.q_NV is None else proposal.q_NV
+    if rule is accept_block:
+        return accept_traversal(rows, q_NV, tree, chance, proposal.children != "distinct")
+    if isinstance(rule, Typical):
+        return accept_plausible(rule, rows, q_NV, tree, chance)
+    raise ValueError("no rule for trees")
 
 
 def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:

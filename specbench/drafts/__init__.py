@@ -20,6 +20,7 @@ from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.lookup import LookupDraft
+from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.retrieval import RetrievalDraft
@@ -33,6 +34,7 @@ __all__ = [
     "DraftSession",
     "EarlyExitDraft",
     "LookupDraft",
+    "MergedDraft",
     "ModelDraft",
     "NgramDraft",
     "Proposal",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.continuations import Continuations
 from specbench.models import Prompt, Reading, Session
 from specbench.sampling import Sampling
 
@@ -71,13 +72,13 @@ class ScoresAhead(Protocol):
 class ReadsTrees(DraftSession, Protocol):
     """A draft session that knows what may follow each node of a tree, so that a tree of its tokens can be grown."""
 
-    def after_text(self, tokens: Sequence[int]) -> Tensor:
-        """Logits [1, V] of what follows `tokens`, before any sampling setting."""
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        """What follows `tokens`: one node, the root of a new tree of at most `levels` levels below it."""
         ...
 
-    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Logits [L, V] of what follows each of L more nodes of a tree that follows the text. Nodes are numbered as
-        they are read, from 0; `parents` are such numbers, or -1 for the end of the text."""
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        """What follows each of L more nodes of the tree. Nodes are numbered as they are read, from 0; `parents` are
+        such numbers, or -1 for the end of the text."""
         ...
 
     def select(self, path: Sequence[int]) -> None:
@@ -111,7 +112,7 @@ class Draft(Protocol):
 class ReadsTarget(Protocol):
     """A draft that works on what the target has read and computed. Started alone, it reads the text itself."""
 
-    def start_on(self, session: Session, sampling: Sampling) -> DraftSession:
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A draft session that follows `session`, the target's own: whoever verifies extends and rolls back that one
         first."""
         ...
@@ -119,4 +120,6 @@ class ReadsTarget(Protocol):
 
 def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
     """`draft` at work on `prompt`, beside `session`, in which the target reads the same prompt."""
-    return draft.start_on(session, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
+    return (
+        draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
+    )

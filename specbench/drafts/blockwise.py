@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.continuations import Continuations, Found, Predicted
 from specbench.models import Heads, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.sampling import Sampling, draw, standardise
 
@@ -35,9 +36,9 @@ class BlockwiseDraft:
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         """On a session of its own, in which it must read the text itself."""
-        return self.start_on(self.target.start(prompt), sampling)
+        return self.start_on(self.target.start(prompt), prompt, sampling)
 
-    def start_on(self, session: Session, sampling: Sampling) -> "BlockwiseSession":
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         return BlockwiseSession(self, cast(StatefulSession, session), sampling)
 
 
@@ -50,6 +51,8 @@ class BlockwiseSession:
         self.draft = draft
         self.session = session
         self.sampling = sampling
+        self._heads_KV: Tensor | None = None  # logits of heads 2, 3, ..., while a tree is grown
+        self._depths: list[int] = []  # of its nodes
         # The states of the tokens before those that are read next, the latest last: what `score` goes on from.
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
@@ -63,6 +66,32 @@ class BlockwiseSession:
         q_GV = self._q(state_1D, slice(count))
         drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], self.draft.target.eos_ids)
         return Proposal(drafted, q_GV[: len(drafted)])
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        read = len(tokens) - 1
+        self._read(tokens[:read])
+        state_1D = self.session.states(read - 1, read) if read else None
+        self._depths = []
+        heads = 0 if state_1D is None else min(levels, self.draft.heads.heads - 1)
+        self._heads_KV = None if state_1D is None else self._logits(state_1D, slice(heads))
+        return self._after([0], heads * self.draft.operations)
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        """A head says the same after every node of a depth."""
+        first = len(self._depths)
+        for parent in parents:
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+        return self._after(self._depths[first:], 0.0)
+
+    def _after(self, depths: Sequence[int], operations: float) -> Continuations:
+        """Nothing past the last head, or where there is no state."""
+        size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
+        if heads_KV is None or max(depths) >= len(heads_KV):
+            return Found([()] * len(depths), size, self.draft.heads.into_KDH.device)
+        return Predicted(heads_KV[depths], size, self.sampling, operations)
+
+    def select(self, path: Sequence[int]) -> None:
+        """The target's session selects."""
 
     def rollback(self, length: int) -> None:
         """What was read is the target's to take back."""
@@ -97,6 +126,8 @@ class BlockwiseSession:
 
     def _q(self, states_ND: Tensor, which: slice) -> Tensor:
         """Rows [heads x N, V], head by head."""
+        return standardise(self._logits(states_ND, which), self.sampling, self.draft.target.vocabulary_size)
+
+    def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
         with torch.no_grad():
-            logits_NV = self.draft.project(self.draft.heads(states_ND, which).flatten(0, 1))
-            return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)
+            return self.draft.project(self.draft.heads(states_ND, which).flatten(0, 1))

@@ -8,6 +8,10 @@ own distribution plays no part outside.
 
 A pass inside never drafts past what was asked for outside, so nothing has to be cut off.
 
+A tree is the middle model's own, node for node and on the same random numbers: its children are chosen from the middle
+model's rows. The inner draft guesses which nodes those will be. Its likeliest tokens are read together with the end of
+the text, and a level of the tree whose nodes were all guessed needs no run of the middle model.
+
 Shapes: G drafted tokens, L positions, V logits of the head.
 """
 
@@ -18,15 +22,23 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
 from specbench.drafts.base import Draft, proposing, start_beside
+from specbench.drafts.continuations import Continuations
 from specbench.drafts.model import ModelDraftSession
 from specbench.models import Model, Prompt, Read, Reading, up_to_end
 from specbench.sampling import Sampling
+from specbench.trees import ROOT
+
+GREEDY = Sampling(temperature=0.0)
 
 
 class CascadeDraft:
     """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
 
-    def __init__(self, middle: Model, inner: Draft, inner_gamma: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, middle: Model, inner: Draft, inner_gamma: int, vocabulary_size: int, trees: torch.device | None = None
+    ) -> None:
+        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
+        self.trees = trees
         self.model = middle
         self.vocabulary_size = vocabulary_size
         self.inner = inner
@@ -46,12 +58,18 @@ class CascadeSession(ModelDraftSession):
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
-        self.drafting = start_beside(self.session, draft.inner, prompt, sampling)
+        self.drafting = start_beside(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
         self.inner_proposing = proposing(self.drafting)
+        # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
+        # all that it has read, by parent and token; and the rows that followed.
+        self._numbers: list[int] = []
+        self._end = ROOT
+        self._read: dict[tuple[int, int], int] = {}
+        self._rows: list[Tensor] = []
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         sequence, end = list(tokens), len(tokens) + gamma
-        middle_operations, inner_operations, operations = self.model.operations, self.draft.inner.operations, 0.0
+        middle_operations, operations = self.model.operations, 0.0
         q_rows: list[Tensor] = []
         while len(sequence) < end:
             most = min(self.draft.inner_gamma, end - len(sequence) - 1)
@@ -64,13 +82,48 @@ class CascadeSession(ModelDraftSession):
                 q_rows += rows[: len(path) + 1].split(1)
             sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
             # Every position that the middle model checked counts (Theorem 3.11).
-            drafting = len(drafted) * inner_operations if inner.operations is None else inner.operations
-            operations += (len(drafted) + 1) * middle_operations + drafting
+            operations += (len(drafted) + 1) * middle_operations + self._of_inner(inner)
             self.rollback(len(sequence) - 1)
             if sequence[-1] in self.model.eos_ids:
                 break
         tokens_G = sequence[len(tokens) :]
         return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
+
+    def _of_inner(self, proposal: Proposal) -> float:
+        """Operations of a proposal of the inner draft."""
+        if proposal.operations is not None:
+            return proposal.operations
+        return len(proposal.tokens) * self.draft.inner.operations
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        assert self.draft.trees is not None
+        guess = self.drafting.propose(
+            tokens, min(self.draft.inner_gamma, levels - 1), torch.Generator(self.draft.trees)
+        )  # fmt: skip
+        read = [*tokens[self.session.length :], *guess.tokens]
+        self._end = len(read) - len(guess.tokens) - 1
+        self._rows = list(self.session.extend(read, range(ROOT, len(read) - 1)))
+        self._numbers = []
+        self._read = {(node - 1, read[node]): node for node in range(self._end + 1, len(read))}
+        operations = (len(guess.tokens) + 1) * self.model.operations + self._of_inner(guess)
+        return self._predicted(self._rows[self._end].unsqueeze(0), operations)
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        first, missing = len(self._numbers), list[tuple[int, int]]()
+        for token, parent in zip(tokens, parents, strict=True):
+            key = (self._end if parent == ROOT else self._numbers[parent], token)
+            if key not in self._read:
+                self._read[key] = len(self._rows) + len(missing)
+                missing.append(key)
+            self._numbers.append(self._read[key])
+        if missing:
+            self._rows += self.session.extend([token for _, token in missing], [parent for parent, _ in missing])
+        rows_LV = torch.stack([self._rows[number] for number in self._numbers[first:]])
+        return self._predicted(rows_LV, len(missing) * self.model.operations)
+
+    def select(self, path: Sequence[int]) -> None:
+        """And the end of the text, which was read in front of the tree as a part of it."""
+        self.session.select([*range(self._end + 1), *(self._numbers[node] for node in path)])
 
     def rollback(self, length: int) -> None:
         super().rollback(length)

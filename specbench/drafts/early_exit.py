@@ -5,6 +5,7 @@ Nothing is loaded and nothing is kept twice: weights, encoded source and cache a
 have read of a proposal is dropped before the target checks it, and computed again in that run.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from specbench.drafts.model import ModelDraftSession
@@ -22,8 +23,15 @@ class EarlyExitDraft:
 
     def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
         """On a session of its own, where there is none of the target to share."""
-        return self.start_on(self.target.start(prompt), sampling)
+        return self.start_on(self.target.start(prompt), prompt, sampling)
 
-    def start_on(self, session: Session, sampling: Sampling) -> ModelDraftSession:
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
         shared = cast(LayeredSession, session).shallow(self.layers)
-        return ModelDraftSession(self.target, shared, sampling, self.target.vocabulary_size)
+        return EarlyExitSession(self.target, shared, sampling, self.target.vocabulary_size)
+
+
+class EarlyExitSession(ModelDraftSession):
+    """The first layers at work in the target's own session, which selects the accepted path for them, too."""
+
+    def select(self, path: Sequence[int]) -> None:
+        """The target has read the tree again, and selected."""

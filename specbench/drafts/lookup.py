@@ -7,6 +7,8 @@ next to nothing. Where nothing matches nothing is proposed, and the pass is a pl
 A token costs `match` entries of a table and a proposal at most as many look-ups, however long the text; the prompt is
 entered before the first pass.
 
+A tree holds what followed several places, those of the longest match first (`drafts.trie`).
+
 q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; there only the decoder's own tokens are
 searched, which for encoder-decoder models would leave the source out.
 """
@@ -18,10 +20,13 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal
 from specbench.drafts.certain import certain_ahead
+from specbench.drafts.continuations import Continuations
+from specbench.drafts.trie import GrowsFromPlaces, Places
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
 MOST_COPIED = 64  # no gamma is longer
+MOST_PLACES = 64  # of one run, the latest
 
 
 class LookupDraft:
@@ -38,14 +43,14 @@ class LookupDraft:
         return LookupSession(self, prompt)
 
 
-class LookupSession:
+class LookupSession(GrowsFromPlaces):
     """An index of every run of up to `match` tokens: the places where it ends, in order. Each token is indexed once,
     and taken out again where the text is rolled back: inside a cascade it reads tokens that the target may reject."""
 
     stops_at_end = False
 
     def __init__(self, draft: LookupDraft, prompt: Prompt) -> None:
-        self.draft = draft
+        self.draft, self.size, self.device = draft, draft.vocabulary_size, draft.device
         self._text: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}
         self._read_of_sequence = len(prompt.prefix) - 1
@@ -54,10 +59,22 @@ class LookupSession:
             self._append(token)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        self._read(tokens)
+        return Proposal(self._continuation()[:gamma])
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        self._read(tokens)
+        places: Places = []
+        seen: set[int] = set()  # a place of a longer run is one of each shorter run as well, and counts once
+        for run in reversed(list(self._runs())):
+            places.append([end for end in self._ends.get(run, [])[-MOST_PLACES:] if end not in seen])
+            seen.update(places[-1])
+        return self._grow(self._text, places, self.size)
+
+    def _read(self, tokens: Sequence[int]) -> None:
         for token in tokens[self._read_of_sequence :]:
             self._append(token)
         self._read_of_sequence = len(tokens)
-        return Proposal(self._continuation()[:gamma])
 
     def rollback(self, length: int) -> None:
         while self._read_of_sequence > length:

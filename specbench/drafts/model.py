@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.continuations import Continuations, Predicted
 from specbench.models import Model, Prompt, Read, Reading, Session, answered
 from specbench.sampling import BEFORE_ARGMAX, Sampling, draw_next, standardise
 
@@ -72,11 +73,14 @@ class ModelDraftSession:
             row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)
         return float(row_1V[0, token]) < (self.confidence or 0.0)
 
-    def after_text(self, tokens: Sequence[int]) -> Tensor:
-        return self.session.extend(tokens[self.session.length :])[-1:]
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        return self._predicted(self.session.extend(tokens[self.session.length :])[-1:])
 
-    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
-        return self.session.extend(tokens, parents)
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        return self._predicted(self.session.extend(tokens, parents))
+
+    def _predicted(self, logits_LV: Tensor, operations: float | None = None) -> Predicted:
+        return Predicted(logits_LV, self.vocabulary_size, self.sampling, operations)
 
     def select(self, path: Sequence[int]) -> None:
         self.session.select(path)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.continuations import Continuations, Predicted
 from specbench.drafts.counts import Counts
 from specbench.models import Prompt
 from specbench.sampling import Sampling, draw, one_hot, standardise
@@ -139,15 +140,19 @@ class NgramSession:
             before.append(token)
         return Proposal(before[first:], torch.cat(rows) if rows else None)
 
-    def after_text(self, tokens: Sequence[int]) -> Tensor:
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         self._text, self._paths = list(tokens[-self.draft.order :]), []
-        return self.draft.row(self._text, BEFORE_SAMPLING).log()
+        return self._after([self._text])
 
-    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         first = len(self._paths)
         for token, parent in zip(tokens, parents, strict=True):
             self._paths.append([*(self._text if parent < 0 else self._paths[parent]), token])
-        return torch.cat([self.draft.row(path, BEFORE_SAMPLING).log() for path in self._paths[first:]])
+        return self._after(self._paths[first:])
+
+    def _after(self, contexts: Sequence[Sequence[int]]) -> Continuations:
+        logits_LV = torch.cat([self.draft.row(context, BEFORE_SAMPLING).log() for context in contexts])
+        return Predicted(logits_LV, logits_LV.shape[-1], self.sampling)
 
     def select(self, path: Sequence[int]) -> None:
         """It remembers nothing."""

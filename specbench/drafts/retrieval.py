@@ -3,8 +3,8 @@ Retrieval-Based Speculative Decoding").
 
 The longest run of the last tokens, up to `match` of them, that occurs in the corpus is found by its suffix array, and
 the token that followed most often is proposed; then the next, after a run that is longer by that token. Where not
-even the last token occurs nothing is proposed. REST drafts a tree of several continuations; this is its likeliest
-branch, one token after the other.
+even the last token occurs nothing is proposed. A tree holds the commonest continuations, as REST's does
+(`drafts.trie`).
 
 q is one-hot: the proposal is certain.
 """
@@ -16,16 +16,19 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal
 from specbench.drafts.certain import certain_ahead
+from specbench.drafts.continuations import Continuations
 from specbench.drafts.suffixes import SuffixIndex
+from specbench.drafts.trie import GrowsFromPlaces
 from specbench.models import Prompt
 from specbench.sampling import Sampling
 
+MOST_PLACES = 256  # of one run, that a tree is grown from
+
 
 class RetrievalDraft:
-    """Proposes from a corpus alone. It remembers nothing between calls, so it is its own session."""
+    """Proposes from a corpus alone."""
 
     operations = 0.0
-    stops_at_end = True  # as the texts of the corpus do
 
     def __init__(self, index: SuffixIndex, vocabulary_size: int, device: torch.device, match: int) -> None:
         self.index = index
@@ -33,11 +36,25 @@ class RetrievalDraft:
         self.device = device
         self.match = match
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "RetrievalDraft":
-        return self
+    def start(self, prompt: Prompt, sampling: Sampling) -> "RetrievalSession":
+        return RetrievalSession(self)
+
+
+class RetrievalSession(GrowsFromPlaces):
+    """It remembers nothing but the tree that is grown."""
+
+    stops_at_end = True  # as the texts of the corpus do
+
+    def __init__(self, draft: RetrievalDraft) -> None:
+        self.index, self.match = draft.index, draft.match
+        self.size, self.device = draft.vocabulary_size, draft.device
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         return Proposal(self._continuation(tokens, gamma))
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        places = self.index.places(tokens[-self.match :], self.match, MOST_PLACES)
+        return self._grow(self.index.tokens, places, self.index.end)
 
     def _continuation(self, tokens: Sequence[int], gamma: int) -> list[int]:
         context = list(tokens[-self.match :])
@@ -65,4 +82,4 @@ class RetrievalDraft:
         proposals = [
             self._continuation(tokens[max(0, end - self.match) : end], most) for end in range(first, len(tokens))
         ]
-        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.vocabulary_size, self.device)
+        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.size, self.device)

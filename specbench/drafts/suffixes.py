@@ -67,10 +67,32 @@ class SuffixIndex:
                 longest = middle - 1
         if shortest == 0:
             return self.end, 0
-        step = -(-len(places) // MOST_LOOKED_AT)
-        followers = self._tokens_N[self._suffixes_N[places.start : places.stop : step] + shortest]
-        tokens, times = np.unique(followers, return_counts=True)
+        tokens, times = np.unique(self._tokens_N[self._followers(places, shortest, MOST_LOOKED_AT)], return_counts=True)
         return int(tokens[times.argmax()]), shortest
+
+    def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
+        """Where the followers of the last `longest` tokens of `context` stand in `tokens`, then those of the last
+        `longest` - 1, and so down to one; of each run up to `most`, evenly over all, without those of a longer run."""
+        found: list[list[int]] = []
+        seen: set[int] = set()
+        for length in range(min(longest, len(context)), 0, -1):
+            run = self._places(context[len(context) - length :])
+            if run:
+                followers = self._followers(run, length, most).tolist()
+                found.append(sorted(place for place in followers if place not in seen))
+                seen.update(found[-1])
+        return found
+
+    @property
+    def tokens(self) -> NDArray[np.unsignedinteger]:
+        """The corpus; `end` follows each of its texts."""
+        return self._tokens_N
+
+    def _followers(self, places: range, length: int, most: int) -> NDArray[np.int32]:
+        """Where the followers of a run of `length` tokens stand, of up to `most` of its `places`."""
+        step = -(-len(places) // most)
+        found: NDArray[np.int32] = self._suffixes_N[places.start : places.stop : step] + length
+        return found
 
     def _places(self, run: Sequence[int]) -> range:
         """Which suffixes begin with `run`."""

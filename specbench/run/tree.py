@@ -10,7 +10,8 @@ from specbench.config import RunConfig
 from specbench.drafts import TreeDraft
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import agreements
-from specbench.measure.ranks import RankReader, Ranks, acceptance_vector
+from specbench.measure.grown_ranks import acceptance_when_grown
+from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.models import Prompt
 from specbench.run.build import Parts
 from specbench.run.measure_prompt import generator_for
@@ -24,11 +25,18 @@ def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
     acceptance = tree.acceptance
     if tree.is_probed:
         prompts, texts = own_texts(config, parts)
-        acceptance = acceptance_vector(
-            [ranks_along(config, parts, len(parts.prompts) + index, *one)
-             for index, one in enumerate(zip(prompts, texts, strict=True))],
-            cast(Children, tree.children),
-        )  # fmt: skip
+        if config.draft.scores_children:
+            acceptance = acceptance_vector(
+                [ranks_along(config, parts, len(parts.prompts) + index, *one)
+                 for index, one in enumerate(zip(prompts, texts, strict=True))],
+                cast(Children, tree.children),
+            )  # fmt: skip
+        else:
+            one_level = _grower(config, parts, FixedShape(Shape.of_widths([MOST_RANKS])))
+            generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
+            acceptance = acceptance_when_grown(
+                parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
+            )  # fmt: skip
     return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
 
 
@@ -41,9 +49,11 @@ def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, tex
 
 def with_tree(config: RunConfig, parts: Parts, choice: GammaChoice) -> Parts:
     """`parts` whose draft proposes trees."""
-    children = cast(Children, config.tree.children)
-    size, ends = parts.target.vocabulary_size, parts.target.eos_ids
-    return replace(parts, draft=TreeDraft(parts.draft, plan_of(config, choice.acceptance), children, size, ends))
+    return replace(parts, draft=_grower(config, parts, plan_of(config, choice.acceptance)))
+
+
+def _grower(config: RunConfig, parts: Parts, plan: Plan) -> TreeDraft:
+    return TreeDraft(parts.draft, plan, cast(Children, config.tree.children), parts.target.eos_ids)
 
 
 def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:

@@ -1,24 +1,33 @@
-"""Rules for trees of drafted tokens, as functions on tables: lossless each, for children drawn in the way it names."""
+"""Rules for trees of drafted tokens, as functions on tables: each is lossless for children drawn in the way that it
+names, but for `accept_plausible`, which is lossy."""
 
-from specbench.acceptance.tree.base import Chance, Tree, TreeRule, Uniforms
+from specbench.acceptance.tree.base import Chance, Rows, Tree, TreeRule, Uniforms
 from specbench.acceptance.tree.expected import Ranked, distinct, fixed, of_k_sequential, replaced
+from specbench.acceptance.tree.plausible import accept_plausible
 from specbench.acceptance.tree.rounds import (
+    ROUNDS,
+    KSequential,
     accept_fixed,
     accept_k_sequential,
     accept_with_replacement,
     accept_without_replacement,
+    walk,
 )
 from specbench.acceptance.tree.transport import optimal_acceptance
 from specbench.acceptance.tree.traversal import accept_traversal
 
 __all__ = [
+    "ROUNDS",
     "Chance",
     "Ranked",
+    "KSequential",
+    "Rows",
     "Tree",
     "TreeRule",
     "Uniforms",
     "accept_fixed",
     "accept_k_sequential",
+    "accept_plausible",
     "accept_traversal",
     "accept_with_replacement",
     "accept_without_replacement",
@@ -27,4 +36,5 @@ __all__ = [
     "of_k_sequential",
     "optimal_acceptance",
     "replaced",
+    "walk",
 ]

@@ -67,4 +67,5 @@ class Uniforms:
         return draw(row_V, self.generator)
 
 
-TreeRule = Callable[[Tensor, Tensor, Tree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)
+Rows = Tensor | Sequence[Tensor]  # a row [V] a node
+TreeRule = Callable[[Rows, Rows, Tree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)

@@ -19,13 +19,13 @@ Shapes: K children of one node, N nodes, V tokens of the vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict, residual
-from specbench.acceptance.tree.base import Chance, Tree
+from specbench.acceptance.base import RESIDUAL_EPSILON, Children, Verdict, residual
+from specbench.acceptance.tree.base import Chance, Rows, Tree
 from specbench.trees import ROOT
 
 BISECTIONS = 60
@@ -129,7 +129,15 @@ def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
     return high
 
 
-def walk(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, start: Callable[[Tensor, int], Node]) -> Verdict:
+# Algorithm 1 on trees: the tests of a node's children, by how these were chosen.
+ROUNDS: dict[Children, type[Node]] = {
+    "fixed": Fixed,
+    "replaced": WithReplacement,
+    "distinct": WithoutReplacement,
+}
+
+
+def walk(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, start: type[Node]) -> Verdict:
     """From the root down to the first node with no accepted child, and a token from what is left there."""
     path: list[int] = []
     node = ROOT
@@ -147,26 +155,24 @@ def walk(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, start: Callable
             return Verdict(path, chance.draw(tests.residual_V))
 
 
-def accept_with_replacement(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+def accept_with_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
     return walk(p_NV, q_NV, tree, chance, WithReplacement)
 
 
-def accept_without_replacement(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+def accept_without_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
     return walk(p_NV, q_NV, tree, chance, WithoutReplacement)
 
 
-def accept_fixed(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+def accept_fixed(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
     """`q_NV` says nothing here."""
     return walk(p_NV, q_NV, tree, chance, Fixed)
 
 
-def accept_k_sequential(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance) -> Verdict:
+def accept_k_sequential(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
     return walk(p_NV, q_NV, tree, chance, KSequential)
 
 
-def acceptance_by_rank(
-    p_V: Tensor, q_KV: Tensor, tokens: Sequence[int], start: Callable[[Tensor, int], Node]
-) -> list[float]:
+def acceptance_by_rank(p_V: Tensor, q_KV: Rows, tokens: Sequence[int], start: type[Node]) -> list[float]:
     """For each of the children `tokens` of one node the probability that it is the accepted one. Its mean over drawn
     children is the acceptance vector of Sequoia (Proposition 3.4), its sum's mean the acceptance of the rule."""
     tests, reached, found = start(p_V, len(tokens)), 1.0, []

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance.base import RESIDUAL_EPSILON, Verdict
-from specbench.acceptance.tree.base import Chance, Tree
+from specbench.acceptance.tree.base import Chance, Rows, Tree
 from specbench.acceptance.tree.rounds import without
 from specbench.trees import ROOT
 
@@ -30,14 +30,15 @@ class Visited:
     deleted: list[int] = field(default_factory=list)
 
 
-def accept_traversal(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, replaced: bool = False) -> Verdict:
+def accept_traversal(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, replaced: bool = False) -> Verdict:
     """The first leaf, depth first, is accepted with its whole path with probability w = min(1, w_parent p(x) / q(x)).
     Else it is deleted, and its parent's p becomes norm(S) and w becomes |S| / (|S| + 1 - w), S = max(0, w p - q); what
     has lost all its children is a leaf. The root is always accepted. The token is drawn from p as it is then.
 
-    Siblings are distinct draws from one q, or independent ones if `replaced`.
+    Siblings are distinct draws, each from its own row of q without the tokens of those before it; or independent
+    draws if `replaced`.
     """
-    path = [_visit(ROOT, p_NV.new_ones(()), p_NV, tree)]
+    path = [_visit(ROOT, p_NV[0].new_ones(()), p_NV, tree)]
     while True:
         here = path[-1]
         child = next(here.children, None)
@@ -59,7 +60,7 @@ def accept_traversal(p_NV: Tensor, q_NV: Tensor, tree: Tree, chance: Chance, rep
         parent.deleted.append(token)
 
 
-def _visit(node: int, weight: Tensor, p_NV: Tensor, tree: Tree) -> Visited:
+def _visit(node: int, weight: Tensor, p_NV: Rows, tree: Tree) -> Visited:
     return Visited(node, weight, p_NV[node + 1], iter(tree.children[node + 1]))
 
 

@@ -1,0 +1,190 @@
+"""What a draft says may follow the nodes of one level of a tree, and how their children are chosen from it.
+
+Shapes: L nodes of a level, V tokens of the vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance import Children
+from specbench.acceptance.tree.rounds import without
+from specbench.drafts.children import choose, likeliest
+from specbench.sampling import BEFORE_ARGMAX, NOT_FINITE, Sampling, draw, one_hot, standardise
+
+Ranked = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
+# The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
+Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
+
+
+class Siblings(NamedTuple):
+    """The children of one node in the order in which they are tested, and the row of q [V] of each. Without rows they
+    were not drawn."""
+
+    tokens: Sequence[int]
+    rows: Sequence[Tensor] = ()
+
+
+class Continuations(ABC):
+    """What may follow each of L nodes. `operations` are the arithmetic operations that it took; None: those of the
+    draft's step for each node."""
+
+    operations: float | None = None
+
+    @abstractmethod
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        """Up to `counts[i]` children of node i. Raises FloatingPointError where a distribution is not finite."""
+
+    @abstractmethod
+    def ranked(self, count: int) -> list[Ranked]:
+        """The `count` likeliest tokens after each node, or fewer. Raises as `children` does."""
+
+    @abstractmethod
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        """For each node its children one after the other, beside those of other drafts."""
+
+
+class Predicted(Continuations):
+    """A distribution for each node."""
+
+    def __init__(
+        self, logits_LV: Tensor, vocabulary_size: int, sampling: Sampling, operations: float | None = None
+    ) -> None:
+        self.logits_LV, self.size, self.sampling = logits_LV[:, :vocabulary_size], vocabulary_size, sampling
+        self.operations = operations
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        if how == "fixed":  # the likeliest tokens of q have the highest logits
+            found = likeliest(self.logits_LV, max(counts))
+            return [Siblings(tokens[:count]) for tokens, count in zip(found, counts, strict=True)]
+        siblings: list[Siblings] = []
+        for row_V, count in zip(self._q(), counts, strict=True):
+            tokens = choose(row_V, count, how, generator)
+            siblings.append(Siblings(tokens, [row_V] * len(tokens)))
+        return siblings
+
+    def ranked(self, count: int) -> list[Ranked]:
+        sampling = BEFORE_ARGMAX if self.sampling.temperature == 0 else self.sampling
+        top = standardise(self.logits_LV, sampling, self.size).topk(min(count, self.size))
+        if bool(top.values.isnan().any()):
+            raise FloatingPointError(NOT_FINITE)
+        return [
+            [(token, confidence) for token, confidence in zip(tokens, confidences, strict=True) if confidence > 0]
+            for tokens, confidences in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        def following(row_V: Tensor) -> Next:
+            def draw_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
+                if how == "replaced" or not before:
+                    return draw(row_V, generator), row_V
+                if float(row_V.index_fill(0, torch.tensor(before, device=row_V.device), 0.0).sum()) == 0:
+                    return None
+                return draw(without(row_V, before), generator), row_V
+
+            return draw_one
+
+        return [following(row_V) for row_V in self._q()]
+
+    def _q(self) -> Tensor:
+        return standardise(self.logits_LV, self.sampling, self.size)
+
+
+class Found(Continuations):
+    """Tokens for each node that were found, not drawn, in their order."""
+
+    def __init__(self, ranked: Sequence[Ranked], vocabulary_size: int, device: torch.device) -> None:
+        self._ranked, self.size, self.device = ranked, vocabulary_size, device
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        return [
+            Siblings([token for token, _ in ranked[:count]])
+            for ranked, count in zip(self._ranked, counts, strict=True)
+        ]  # fmt: skip
+
+    def ranked(self, count: int) -> list[Ranked]:
+        return [ranked[:count] for ranked in self._ranked]
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        """Each token is drawn from a row with all mass on it, unless another draft has drawn it: whether a child is
+        there depends on what was drawn before it, and not on a draw of its own."""
+
+        def following(tokens: Iterator[int]) -> Next:
+            def find_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
+                for token in tokens:
+                    if token not in before:
+                        return token, one_hot([token], self.size, self.device)[0]
+                return None
+
+            return find_one
+
+        return [following(token for token, _ in ranked) for ranked in self._ranked]
+
+
+class Merged(Continuations):
+    """Those of several drafts in turn. Each child has the q of the draft that chose it; distinct children are drawn
+    without all their earlier siblings, whichever draft chose these."""
+
+    def __init__(self, parts: Sequence[Continuations], operations: float) -> None:
+        self.parts, self.operations = parts, operations
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        if how == "fixed":
+            lists = zip(*(part.children(counts, how, generator) for part in self.parts), strict=True)
+            return [
+                Siblings(_each_once([siblings.tokens for siblings in of_node])[:count])
+                for of_node, count in zip(lists, counts, strict=True)
+            ]
+        return [
+            _chosen(following, count)
+            for following, count in zip(self.one_by_one(how, generator), counts, strict=True)
+        ]  # fmt: skip
+
+    def ranked(self, count: int) -> list[Ranked]:
+        """A token that several drafts rank has the highest of their confidences."""
+        merged: list[Ranked] = []
+        for of_node in zip(*(part.ranked(count) for part in self.parts), strict=True):
+            best: dict[int, float] = {}
+            for token, confidence in (pair for ranked in of_node for pair in ranked):
+                best[token] = max(confidence, best.get(token, 0.0))
+            merged.append(sorted(best.items(), key=lambda pair: -pair[1])[:count])
+        return merged
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        return list(map(_in_turn, zip(*(part.one_by_one(how, generator) for part in self.parts), strict=True)))
+
+
+def _in_turn(drafts: Sequence[Next]) -> Next:
+    """Of each draft one child, as long as it has any."""
+    waiting = deque(drafts)
+
+    def following(before: Sequence[int]) -> tuple[int, Tensor] | None:
+        while waiting:
+            found = waiting[0](before)
+            if found is not None:
+                waiting.rotate(-1)
+                return found
+            waiting.popleft()
+        return None
+
+    return following
+
+
+def _chosen(following: Next, count: int) -> Siblings:
+    tokens: list[int] = []
+    rows: list[Tensor] = []
+    while len(tokens) < count and (found := following(tokens)) is not None:
+        tokens.append(found[0])
+        rows.append(found[1])
+    return Siblings(tokens, rows)
+
+
+def _each_once(lists: Sequence[Sequence[int]]) -> list[int]:
+    """Of each list its first token, then of each its second, and so on; each token once."""
+    turns = zip_longest(*lists)
+    return list(dict.fromkeys(token for turn in turns for token in turn if token is not None))
