@@ -30,7 +30,8 @@ def test_every_choice_composes(group: str, choice: str) -> None:
         return
     if group == "accept":
         assert picked.rule == choice
-        check(config if choice != "traversal" else replace(config, tree=TreeConfig("widths", [2]), gamma="tree"))
+        tree = TreeConfig("widths", [2], children="replaced")
+        check(replace(config, tree=tree, gamma="tree") if choice in ("traversal", "k-seq") else config)
         return
     if choice != "hub":
         assert picked.name == choice
@@ -104,11 +105,24 @@ WRONG = {
     "tree.size=16": "tree.size=16: tree=none has no such key",
     "tree=widths gamma=3": "gamma=3: not together with tree=widths, whose depth takes its place",
     "gamma=tree": "gamma=tree: is what a tree comes with; pick one",
-    "tree=widths draft=lookup": "tree=widths: draft=lookup makes no trees; a model, an n-gram draft or a unigram does",
+    "tree=widths draft=random": "tree=widths: draft=random: random makes no trees; use tree=none, or model | unigram",
+    "tree=widths draft=lookup tree.children=replaced": "tree.children=replaced: draft=lookup finds its tokens and draws",
+    "tree=widths draft=cascade draft@draft.inner=random": "tree=widths: draft=cascade-random-t5-nano: the tree is the",
+    "draft=merged": "draft=merged: several drafts make a tree together, and no chain; pick one, such as tree=widths",
+    "tree=widths draft=merged draft@draft.second=null": "draft.second is not set: at least two drafts are merged; give",
+    "tree=widths draft=merged draft@draft.second=random": "draft.second=random: random makes no trees; give another draft",
+    "tree=widths draft=merged draft@draft.third=merged": "draft.third=merged-t5-nano-bigram: merge its drafts here; give",
+    "tree=widths draft=merged draft.first.confidence=0.5": "draft.first.confidence=0.5: must be null in a tree",
+    "draft=cascade draft@draft.inner=merged": "draft.inner=merged-t5-nano-bigram: several drafts make a tree together",
+    "accept=k-seq": "accept=k-seq: is for trees; pick one, such as tree=widths, or use accept=exact",
+    "accept=k-seq tree=sequoia tree.children=replaced": "accept=k-seq: not together with tree=sequoia, tree.children=rep",
+    "accept=k-seq tree=widths": "accept=k-seq: not together with tree=widths, tree.children=distinct: its children are",
+    "accept=k-seq tree=widths tree.children=replaced draft=merged": "accept=k-seq: not together with draft=merged-t5-nano-"
+    "bigram: its children are draws from one q; use accept=exact",
     "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
     "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
-    "tree=widths accept=block": "accept.rule=block: must be exact | traversal with tree=widths",
-    "accept=traversal": "accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block",
+    "tree=widths accept=block": "accept.rule=block: must be exact | traversal | k-seq | typical with tree=widths",
+    "accept=traversal": "accept=traversal: is for trees; pick one, such as tree=widths, or use accept=block",
     "tree=sequoa": "tree=sequoa: no such tree; did you mean sequoia?",
     "task.metric=meteor": "task.metric=meteor: must be bleu | rouge",
 }

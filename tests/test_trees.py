@@ -1,6 +1,7 @@
 """Token trees in the real loop: greedy identity, the law of sampled texts, and that a chain is a tree."""
 
 import itertools
+import sys
 from typing import Any
 
 import chi
@@ -130,7 +131,7 @@ def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.
     def likeliest(row_V: torch.Tensor, count: int, *_: Any) -> list[int]:
         return row_V.topk(count).indices.tolist()
 
-    monkeypatch.setattr("specbench.drafts.tree.choose", likeliest)
+    monkeypatch.setattr("specbench.drafts.continuations.choose", likeliest)
     assert planted(toy_tree("distinct", 2, 2)) < chi.ALARM
 
 
@@ -150,7 +151,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
             path.append(child)
             node = child
 
-    monkeypatch.setattr("specbench.acceptance.verify.walk", walk)
+    monkeypatch.setattr(sys.modules["specbench.acceptance.verify"], "walk", walk)
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 

@@ -90,11 +90,11 @@ def _comment(file: Path) -> str:
 
 def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
     """What a target, draft or task needs, and where it comes from."""
-    if content.get("kind") == "cascade":
-        parts = [content["via"], content["inner"]]
-        origin = f"{parts[0]['name']}, drafting with {parts[1]['name']}"
-        return max((_place(part, group)[0] for part in parts), key=NEEDS.index), origin
     kind = DRAFT_KINDS[content.get("kind") or "model"]
+    if parts := [content[name] for name in kind().parts() if content.get(name)]:
+        how = ", drafting with " if content["kind"] == "cascade" else " and "
+        origin = how.join(part["name"] for part in parts)
+        return max((_place(part, group)[0] for part in parts), key=NEEDS.index), origin
     if content.get("kind") == "retrieval" and find_spec("pydivsufsort") is None:
         return INSTALL, "pip install pydivsufsort"
     if not issubclass(kind, ModelConfig):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.ranges import MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
@@ -10,7 +11,9 @@ from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-RULES = ("exact", "lenient", "typical", "block", "traversal")
+RULES = ("exact", "lenient", "typical", "block", "traversal", "k-seq")
+ON_TREES = ("exact", "traversal", "k-seq", "typical")
+ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are on a chain
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 METRICS = ("bleu", "rouge")
@@ -87,29 +90,50 @@ def _check_tree_in_run(config: RunConfig) -> None:
     if tree.shape == "none":
         if config.gamma == BY_TREE:
             raise UserError("gamma=tree: is what a tree comes with; pick one, such as tree=sequoia")
-        if config.accept.rule == "traversal":
-            raise UserError("accept=traversal: is for trees; pick one, such as tree=sequoia, or use accept=block")
+        if (chain := ON_TREES_ALONE.get(config.accept.rule)) is not None:
+            raise UserError(
+                f"accept={config.accept.rule}: is for trees; pick one, such as tree=widths, or use accept={chain}"
+            )
+        if (objection := config.draft.objection_to_chain()) is not None:
+            raise UserError(f"draft={config.draft.kind}: {objection}; pick one, such as tree=widths")
         return
     if config.gamma != BY_TREE:
         raise UserError(f"gamma={config.gamma}: not together with tree={tree.shape}, whose depth takes its place")
-    if not config.draft.grows_trees:
+    if (objection := config.draft.objection_to_tree()) is not None:
+        others = " | ".join(kind for kind, draft in DRAFT_KINDS.items() if draft.grows_trees)
+        raise UserError(f"tree={tree.shape}: draft={config.draft.label()}: {objection}; use tree=none, or {others}")
+    if config.draft.finds and tree.children not in ("distinct", "fixed"):
         raise UserError(
-            f"tree={tree.shape}: draft={config.draft.label()} makes no trees; a model, an n-gram draft or a unigram "
-            "does; or use tree=none"
+            f"tree.children={tree.children}: draft={config.draft.label()} finds its tokens and draws none; leave it out"
         )
     if config.draft.confidence_bound() is not None:
         raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
     if config.simulate.alpha is not None:
         raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
-    require(
-        config.accept.rule in ("exact", "traversal"),
-        "accept.rule", config.accept.rule, f"exact | traversal with tree={tree.shape}",
-    )  # fmt: skip
+    rule = config.accept.rule
+    require(rule in ON_TREES, "accept.rule", rule, f"{' | '.join(ON_TREES)} with tree={tree.shape}")
+    if rule == "k-seq":
+        _check_k_sequential(config)
     levels = len(tree.widths) if tree.widths is not None else tree.depth or 0
     if levels >= config.max_new_tokens:
         raise UserError(
             f"tree={tree.shape}: its {levels} levels have no room in max_new_tokens={config.max_new_tokens}, of which "
             "the target writes the last itself; give fewer levels"
+        )
+
+
+def _check_k_sequential(config: RunConfig) -> None:
+    """K-SEQ tests k independent draws from one q, with a scale that depends on k."""
+    tree = config.tree
+    if tree.shape != "widths" or tree.children != "replaced":
+        raise UserError(
+            f"accept=k-seq: not together with tree={tree.shape}, tree.children={tree.children}: its children are "
+            "independent draws, as many as a shape says; use tree=widths tree.children=replaced"
+        )
+    if any(draft.finds or draft.objection_to_chain() is not None for draft in config.draft.levels()):
+        raise UserError(
+            f"accept=k-seq: not together with draft={config.draft.label()}: its children are draws from one q; use "
+            "accept=exact"
         )
 
 

@@ -18,6 +18,7 @@ class DraftConfig(NamedConfig):
         does not describe it.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
+    finds: its tokens are found in a text, and not drawn.
     """
 
     kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
@@ -27,6 +28,7 @@ class DraftConfig(NamedConfig):
     falls: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
+    finds: ClassVar[bool] = False
 
     def label(self) -> str:
         """What tables call the draft."""
@@ -50,6 +52,14 @@ class DraftConfig(NamedConfig):
     def objection_to_probe(self) -> str | None:
         """Why its gamma cannot come from a probe (gamma=auto, adaptive); None where it can."""
         return None
+
+    def objection_to_chain(self) -> str | None:
+        """Why it cannot propose tokens one after another; None where it can."""
+        return None
+
+    def objection_to_tree(self) -> str | None:
+        """Why no trees of its tokens can be grown; None where they can."""
+        return None if self.grows_trees else f"{self.label()} makes no trees"
 
     def check(self, key: str) -> None:
         """Raise UserError at the first value out of range; `key` is what the config calls this draft."""

@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any
 
 from specbench.config.draft import DraftConfig
-from specbench.config.draft_kinds import DRAFT_KINDS, CascadeConfig
+from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.config.keys import HELP
 from specbench.config.model import ModelConfig
 from specbench.config.ranges import require
@@ -27,7 +27,7 @@ def _own_keys() -> Iterator[tuple[str, Any, Any]]:
         about = one.metadata.get(HELP, "")
         if name not in {shared.name for shared in fields(ModelConfig)}:
             about = f"{', '.join(kinds_with(name))}: {about}"
-        nested = name in CascadeConfig().parts()
+        nested = any(name in kind().parts() for kind in DRAFT_KINDS.values())
         yield name, "DraftKeys | None" if nested else one.type, _again(one, about)
 
 

@@ -145,6 +145,8 @@ class LookupConfig(DraftConfig):
     kind: str = "lookup"
     match: int = key(3, MATCH)
     falls: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    finds: ClassVar[bool] = True
 
     def check(self, key: str) -> None:
         require(1 <= self.match <= MOST_MATCHED, f"{key}.match", self.match, f"from 1 to {MOST_MATCHED}")
@@ -158,6 +160,8 @@ class RetrievalConfig(TextDraftConfig):
     kind: str = "retrieval"
     match: int = key(3, MATCH)
     falls: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    finds: ClassVar[bool] = True
 
     def check(self, key: str) -> None:
         super().check(key)
@@ -173,6 +177,7 @@ class CascadeConfig(DraftConfig):
     via: DraftConfig | None = key(None, "the model whose tokens the target checks, draft@draft.via=NAME")
     inner: DraftConfig | None = key(None, "the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME")
     inner_gamma: int = key(2, "tokens that the inner draft drafts at a time")
+    grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:
         assert self.via is not None and self.inner is not None
@@ -180,6 +185,11 @@ class CascadeConfig(DraftConfig):
 
     def parts(self) -> Mapping[str, DraftConfig | None]:
         return {"via": self.via, "inner": self.inner}
+
+    def objection_to_tree(self) -> str | None:
+        if isinstance(self.inner, RandomConfig):
+            return "the tree is the middle model's, and an inner draft at random guesses none of its nodes"
+        return None
 
     def check(self, key: str) -> None:
         require(1 <= self.inner_gamma <= MAX_GAMMA, f"{key}.inner_gamma", self.inner_gamma, f"from 1 to {MAX_GAMMA}")
@@ -189,10 +199,52 @@ class CascadeConfig(DraftConfig):
                     f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME"
                 )
             part.check(f"{key}.{name}")
+            if (objection := part.objection_to_chain()) is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
         assert self.via is not None
         require(self.via.kind == "model", f"{key}.via.kind", self.via.kind, "model: the target checks its distribution")
         bound = self.via.confidence_bound()
         require(bound is None, f"{key}.via.confidence", bound, "null in a cascade")
+
+
+@draft_kind
+@dataclass
+class MergedConfig(DraftConfig):
+    """Several drafts whose tokens are merged into one tree."""
+
+    kind: str = "merged"
+    first: DraftConfig | None = key(None, "the draft of a node's first child, draft@draft.first=NAME")
+    second: DraftConfig | None = key(None, "the draft of a node's second child, draft@draft.second=NAME")
+    third: DraftConfig | None = key(None, "a third draft, draft@draft.third=NAME; unset: two take turns")
+    grows_trees: ClassVar[bool] = True
+
+    def label(self) -> str:
+        return "-".join([self.kind, *(part.label() for part in self.parts().values() if part is not None)])
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"first": self.first, "second": self.second, "third": self.third}
+
+    @property
+    def drafts(self) -> dict[str, DraftConfig]:
+        """Those that are set, by their keys."""
+        return {name: part for name, part in self.parts().items() if part is not None}
+
+    def objection_to_chain(self) -> str | None:
+        return "several drafts make a tree together, and no chain"
+
+    def check(self, key: str) -> None:
+        for name in ("first", "second"):
+            if name not in self.drafts:
+                raise UserError(
+                    f"{key}.{name} is not set: at least two drafts are merged; give draft@{key}.{name}=NAME"
+                )
+        for name, part in self.drafts.items():
+            part.check(f"{key}.{name}")
+            objection = "merge its drafts here" if part.kind == self.kind else part.objection_to_tree()
+            if objection is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+            bound = part.confidence_bound()
+            require(bound is None, f"{key}.{name}.confidence", bound, "null in a tree")
 
 
 @draft_kind
@@ -203,6 +255,7 @@ class EarlyExitConfig(DraftConfig):
     kind: str = "early-exit"
     layers: int = key(1, "how many of the target's own first decoder layers draft")
     inside: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:
         return f"{self.kind}-{self.layers}"
@@ -219,6 +272,7 @@ class BlockwiseConfig(DraftConfig, ModelConfig):
     kind: str = "blockwise"
     inside: ClassVar[bool] = True
     falls: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:
         if self.path is None:

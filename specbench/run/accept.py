@@ -28,7 +28,7 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     if accept.rule == "typical" and sampling.temperature > 0:
         assert accept.epsilon is not None and accept.delta is not None
         return Verification(Typical(accept.epsilon, accept.delta), sampling)
-    return Verification(accept_exact, sampling)
+    return Verification(accept_exact, sampling, k_sequential=accept.rule == "k-seq")
 
 
 def canonicalise(accept: AcceptConfig) -> AcceptConfig:

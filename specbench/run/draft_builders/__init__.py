@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from specbench.config.draft_kinds import CascadeConfig, LookupConfig, ModelDraftConfig, RandomConfig
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, UniformDraft
+from specbench.config.draft_kinds import CascadeConfig, LookupConfig, MergedConfig, ModelDraftConfig, RandomConfig
+from specbench.drafts import CascadeDraft, Draft, LookupDraft, MergedDraft, UniformDraft
 from specbench.models.eager import EagerModel
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
@@ -51,7 +51,28 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         middle = self.middle.load_model(say, self.inner.needs_states)
         inner = self.inner.load(middle, say)
         self.models += [middle, *self.inner.models]
-        return CascadeDraft(middle, inner, self.draft.inner_gamma, self.request.vocabulary.size)
+        trees = None if self.request.run.tree.shape == "none" else self.request.device
+        return CascadeDraft(middle, inner, self.draft.inner_gamma, self.request.vocabulary.size, trees)
+
+
+class MergedBuilder(DraftBuilder[MergedConfig]):
+    def __init__(self, request: DraftRequest[MergedConfig]) -> None:
+        super().__init__(request)
+        caches = self.draft.cache_dir
+        self.parts = [
+            builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
+            for name, part in self.draft.drafts.items()
+        ]
+        self.needs_states = any(part.needs_states for part in self.parts)
+
+    def fit(self, say: Say) -> None:
+        for part in self.parts:
+            part.fit(say)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        drafts = [part.load(target, say) for part in self.parts]
+        self.models += [model for part in self.parts for model in part.models]
+        return MergedDraft(drafts)
 
 
 BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
@@ -63,6 +84,7 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "lookup": LookupBuilder,
     "retrieval": RetrievalBuilder,
     "cascade": CascadeBuilder,
+    "merged": MergedBuilder,
     "early-exit": EarlyExitBuilder,
     "blockwise": BlockwiseBuilder,
 }
