@@ -7,40 +7,29 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-import chi
 import pytest
 import torch
 from branches import Branch, outcomes
-from captured import graphs
-from decode import autoregressive, speculative
-from networks import network
-from test_blockwise import made
-from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
+from toy import START, ToyModel
 
-from specbench.acceptance import Children, Typical, Verification, accept_block, accept_exact, verify
+from specbench.acceptance import Children, Verification, accept_block, accept_exact, verify
 from specbench.acceptance.tree.rounds import without
 from specbench.drafts import (
     BlockwiseDraft,
     CascadeDraft,
     Draft,
-    EarlyExitDraft,
     LookupDraft,
     MergedDraft,
     ModelDraft,
-    NgramDraft,
     RetrievalDraft,
     TreeDraft,
     suffixes,
 )
-from specbench.drafts.continuations import Found
 from specbench.drafts.corpus import gather
-from specbench.drafts.counts import fit
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
 from specbench.sampling import Sampling
-from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, Shape
+from specbench.trees import ROOT, FixedShape, Plan, Shape
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
