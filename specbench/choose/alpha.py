@@ -94,7 +94,7 @@ def score(
     sample = target_sample(config, parts, budget(config), progress)
     progress.say(f"scoring {', '.join(drafts)}")
     began = parts.target.now()
-    grows = {one.draft: one.config.draft.grows_trees for one in candidates}
+    grows = {one.draft: one.config.draft.scores_children for one in candidates}
     every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     for index, text in enumerate(sample.texts):
         readers = [

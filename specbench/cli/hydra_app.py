@@ -173,7 +173,7 @@ def one_line(error: BaseException, schema: Any) -> str:
 
 def _no_name(argv: list[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
-    words = [word for word in argv if word.partition("=")[0] in GROUPS]
+    words = [word for word in argv if word.partition("=")[0].partition("@")[0] in GROUPS]
     word = next(word for word in words if (given := parsed(word)) and not isinstance(given.value(), str))
     return f"{word}: is picked by its name; 'specbench list' shows what there is"
 

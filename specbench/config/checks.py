@@ -130,7 +130,7 @@ def _check_k_sequential(config: RunConfig) -> None:
             f"accept=k-seq: not together with tree={tree.shape}, tree.children={tree.children}: its children are "
             "independent draws, as many as a shape says; use tree=widths tree.children=replaced"
         )
-    if any(draft.finds or draft.objection_to_chain() is not None for draft in config.draft.levels()):
+    if not config.draft.scores_children:
         raise UserError(
             f"accept=k-seq: not together with draft={config.draft.label()}: its children are draws from one q; use "
             "accept=exact"

@@ -18,6 +18,7 @@ class DraftConfig(NamedConfig):
         does not describe it.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
+    scores_children: and the children of a node come from the row of q that the draft is scored with.
     finds: its tokens are found in a text, and not drawn.
     """
 
@@ -28,6 +29,7 @@ class DraftConfig(NamedConfig):
     falls: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
+    scores_children: ClassVar[bool] = False
     finds: ClassVar[bool] = False
 
     def label(self) -> str:

@@ -35,6 +35,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     kind: str = "model"
     confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
     paper: ClassVar[bool] = True
 
     def label(self) -> str:
@@ -75,6 +76,7 @@ class UnigramConfig(TextDraftConfig):
 
     kind: str = "unigram"
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
     paper: ClassVar[bool] = True
 
     def longest(self) -> int:
@@ -87,6 +89,7 @@ class DiscountedConfig(TextDraftConfig):
 
     discount: float = key(0.75, "absolute discount that feeds the backoff")
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
 
     def longest(self) -> int:
         """Tokens of the longest n-gram."""
@@ -178,6 +181,7 @@ class CascadeConfig(DraftConfig):
     inner: DraftConfig | None = key(None, "the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME")
     inner_gamma: int = key(2, "tokens that the inner draft drafts at a time")
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
         assert self.via is not None and self.inner is not None
@@ -256,6 +260,7 @@ class EarlyExitConfig(DraftConfig):
     layers: int = key(1, "how many of the target's own first decoder layers draft")
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
         return f"{self.kind}-{self.layers}"
@@ -273,6 +278,7 @@ class BlockwiseConfig(DraftConfig, ModelConfig):
     inside: ClassVar[bool] = True
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
         if self.path is None:

@@ -1,4 +1,4 @@
-"""Acceptance by rank of drafts whose children do not all come from the row of q that the draft is scored with: copies of
+"""Acceptance by rank of drafts whose children do not all come from the row of q that they are scored with: copies of
 several places, several drafts in one tree. `measure.ranks` has the others, by formulas.
 
 Shapes: V tokens of the vocabulary.

@@ -19,8 +19,8 @@ from specbench.acceptance.tree.traversal import accept_traversal
 __all__ = [
     "ROUNDS",
     "Chance",
-    "Ranked",
     "KSequential",
+    "Ranked",
     "Rows",
     "Tree",
     "TreeRule",
