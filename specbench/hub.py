@@ -1,14 +1,25 @@
-"""Is the model hub there? Asked before a download, since its client retries for half a minute before it says no."""
+"""The model hub: whether it answers, which commit a repository is at, and its client's errors as one line each."""
 
+import errno
 import functools
 import os
+import re
 import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
+
+from specbench.errors import MachineError, UserError, first_line
+
+Kind = Literal["model", "dataset"]
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @functools.cache
 def hub_is_reachable() -> bool:
-    """Whether a connection to the hub can be opened. With a proxy set nothing can be told, and it is taken to be."""
+    """Whether a connection to the hub can be opened: its client retries for half a minute before it says no. With a
+    proxy set nothing can be told, and it is taken to be."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -22,3 +33,107 @@ def hub_is_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+@functools.cache
+def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "model") -> str:
+    """The commit that `revision` (unset: the newest) of a repository is at; without the hub, that of the copy in the
+    cache. `key` is what the config calls the repository.
+
+    Raises UserError where the hub has no such repository or revision, MachineError where neither hub nor cache knows.
+    """
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    if not hub_is_reachable():
+        cached = _cached_commit(repository, revision, kind)
+        if cached is None:
+            raise not_cached(key, repository)
+        return cached
+    from huggingface_hub import HfApi
+
+    silence()
+    try:
+        info = HfApi().repo_info(repository, revision=revision, repo_type=kind)
+    except Exception as error:
+        known = hub_failure(error, key, repository, revision)
+        raise known or MachineError(f"{key}: the hub does not tell of {repository}: {first_line(error)}") from error
+    return str(info.sha)
+
+
+def silence() -> None:
+    """Keep the lines off the screen that the hub's client writes at each retry; what fails in the end is one line."""
+    from huggingface_hub import logging
+
+    logging.set_verbosity_error()
+
+
+def _cached_commit(repository: str, revision: str | None, kind: Kind) -> str | None:
+    from huggingface_hub import constants
+
+    folder = f"{kind}s--{repository.replace('/', '--')}"
+    file = Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or constants.DEFAULT_REVISION)
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+
+
+def not_cached(key: str, repository: str) -> MachineError:
+    """That a model can be read neither from the cache nor from the hub, and what can be used without either."""
+    return MachineError(
+        f"{key}: {repository} is not in the local cache and the model hub cannot be reached; offline choices: "
+        f"target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or {key}=./FOLDER"
+    )
+
+
+def hub_failure(
+    error: BaseException, key: str, repository: str, revision: str | None = None
+) -> UserError | MachineError | None:
+    """What a failed request or download comes to, or None where `error` is of another kind. Libraries wrap the errors
+    of the hub's client, so their causes are searched too."""
+    from huggingface_hub import errors
+
+    chain = list(_causes(error))
+    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in chain):
+        from huggingface_hub.constants import HF_HOME
+
+        return MachineError(
+            f"{key}: no space left on the disk for {repository} in {HF_HOME}; free some, or set HF_HOME to another disk"
+        )
+    for one in chain:
+        if isinstance(one, errors.GatedRepoError):
+            return UserError(
+                f"{key}: {repository} is gated: ask for access on its page on the hub, then log in with 'hf auth "
+                "login' or set HF_TOKEN"
+            )
+        if isinstance(one, errors.RepositoryNotFoundError):
+            return UserError(
+                f"{key}: the hub has no repository {repository}; check its name, or log in with 'hf auth login' if it "
+                "is private"
+            )
+        if isinstance(one, errors.RevisionNotFoundError):
+            return UserError(f"{key}: {repository} has no revision {revision}; leave it out to take the newest commit")
+    status = _status(chain)
+    if status is not None and (status == 429 or status >= 500):
+        return MachineError(f"{key}: the model hub refused {repository} for now (HTTP {status}); run it again later")
+    if any(_is_cut(one) for one in chain):
+        return MachineError(f"{key}: the download of {repository} was cut off; run the same command again")
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _status(chain: list[BaseException]) -> int | None:
+    """The status of the hub's answer that is at the bottom of an error, if one is."""
+    for one in chain:
+        status = getattr(getattr(one, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Whether a connection broke, or a file came shorter than the hub said."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"TransportError", "IncompleteRead", "ConnectionError"}) or "Consistency check" in str(error)

@@ -64,11 +64,10 @@ WRONG = {
     "--resolve": "--resolve: belongs to --cfg job",
     "--cfg=task": "--cfg task: must be job | hydra | all",
     "--format=xml": "--format xml: no such format; choose from table, csv, json",
-    "target=/no/such": "target=/no/such: a target is picked by its name; a folder is given as target.path=/no/such",
-    "draft=./mine": "draft=./mine: a draft is picked by its name; a folder is given as draft.path=./mine",
-    "task=/no/rows.jsonl": "task=/no/rows.jsonl: a task is picked by its name; a file or folder of rows is given as",
-    "target=Qwen/X": "target=Qwen/X: a target is picked by its name; a model of the hub is given as target=hub "
-    "target.hub=Qwen/X target.revision=COMMIT",
+    "target=/no/such": "target.path=/no/such: must be a folder; there is none of that name",
+    "draft=./mine": "draft.path=mine: must be a folder; there is none of that name",
+    "task=/no/rows.jsonl": "task.path=/no/rows.jsonl: must be a file or folder; there is none of that name",
+    "accept=Qwen/X": "accept=Qwen/X: is picked by its name; 'specbench list accept' shows them",
     "draft=[unigram,bigram]": "draft=[unigram,bigram]: a run takes one draft; use specbench sweep draft=unigram,bigram",
     "draft=unigram,bigram": "draft=unigram,bigram: a run takes one draft; use specbench sweep draft=unigram,bigram",
     "accept=[exact,block]": "accept=[exact,block]: a run takes one accept; use specbench sweep accept=exact,block",
@@ -81,7 +80,7 @@ WRONG = {
     "target=gpt-97m": "target.path=models/gpt-97m: is not there yet; specbench train recipe=gpt-97m (about 8 hours on",
     "draft=gpt-6m": "draft.path=models/gpt-6m: is not there yet; specbench train recipe=gpt-6m ... after specbench "
     "train recipe=gpt-97m (",
-    "target=hub": "target: set target.path=FOLDER, or target.hub=ID",
+    "target=hub": "target: names no model; give target=OWNER/NAME",
     "dtype=float8": "dtype=float8: must be auto | bfloat16",
     "device=tpu": "device=tpu: must be auto | cpu",
     "device=cuda:9": "device=cuda:9: this machine has ... CUDA devices; use device=cpu",
@@ -142,9 +141,12 @@ def test_one_line_that_names_the_key_the_value_and_the_way_out(
     assert all(part in err for part in rest), err
 
 
-def test_hub_needs_a_pinned_revision(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "target=hub", "target.hub=some/model"]) == 2
-    assert "target.revision is not set: give the commit of some/model" in capfd.readouterr().err
+def test_a_model_of_the_hub_needs_the_hub_or_a_copy(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["target=some/model"], ["target=hub", "target.hub=some/model"]):
+        assert main(["run", *words]) == 1
+        assert (
+            "target: some/model is not in the local cache and the model hub cannot be reached" in capfd.readouterr().err
+        )
 
 
 def test_the_schema_has_no_key_without_a_reader() -> None:

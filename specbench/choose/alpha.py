@@ -63,11 +63,14 @@ class Scored:
 def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
     """The resolved configs and their parts; models are loaded here."""
     resolved = []
+    notes: list[str] = []
     for config in configs:
-        run = resolve(config)
+        run = resolve(config, notes.append)
         assert isinstance(run, ChooseConfig)
         # Rows are not read beyond what the sample could need.
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
+    for line in dict.fromkeys(notes):  # several drafts have one target
+        progress.note(line)
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
         require_distinct([(config.draft.label(), rule_label(config.accept)) for config in group])
     built = build_each(resolved, progress.say, progress.note)

@@ -122,7 +122,7 @@ def _elsewhere(content: dict[Any, Any], group: str) -> tuple[str, str]:
     if not hub and group == "task":
         return KEYS, "task.path=FILE"
     if not hub or hub == "???":
-        return KEYS, f"{group}.hub=ID {group}.revision=COMMIT"
+        return KEYS, f"{group}=OWNER/NAME"
     cached = _task_is_cached(hub) if group == "task" else _model_is_cached(hub, content.get("revision"))
     return NOW if cached else DOWNLOAD, str(hub)
 

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.cli.overrides import parsed, value_of
+from specbench.cli.unnamed import store_unnamed
 from specbench.config import ChooseConfig, check_choose, conf_dir
 from specbench.config.checks import RULE_OF
 from specbench.config.choose import require_used
@@ -56,6 +57,7 @@ def launch_each(
     for override in filter(None, map(parsed, argv)):
         require_used(verb, override.key_or_group, override.value())
     argv = [*argv, *experiment_lists(argv, config_name, schema)]
+    store_unnamed(argv)
     common, combinations = split(argv, defaults or {})
 
     def job(composed: DictConfig) -> None:

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
 from specbench.cli.suggest import no_such_choice, no_such_key
+from specbench.cli.unnamed import store_unnamed
 from specbench.config import conf_dir
 from specbench.config.draft_keys import keys_of_kind, of_kind
 from specbench.errors import UserError, first_line
@@ -40,6 +41,7 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
     `task` should deal with its own errors: Hydra adds lines of its own to those that reach it.
     """
     check_overrides(argv, schema, verb, sweeps="--multirun" in argv)
+    store_unnamed(argv)
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]

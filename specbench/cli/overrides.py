@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from specbench.cli.formats import checked_format
-from specbench.cli.suggest import no_such_key, several_values, unnamed_choice
+from specbench.cli.suggest import no_such_key, several_values
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
@@ -111,8 +111,8 @@ def value_of(overrides: Sequence[str], key: str, default: str) -> str:
 
 
 def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
-    """Raise UserError where a key is given several values that `verb` would not take one by one, or a choice a folder
-    or a repository instead of a name."""
+    """Raise UserError where a key is given several values that `verb` would not take one by one, or a choice that has
+    a name a folder."""
     listed = {key.name for key in keys_of(schema) if key.listed}
     for word in overrides:
         override = parsed(word)
@@ -121,8 +121,8 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
         key, value = override.key_or_group, override.value()
         if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and key not in listed):
             raise UserError(several_values(word, override, verb, sweeps))
-        if key in GROUPS and isinstance(value, str):
-            unnamed_choice(key, value)
+        if key in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
+            raise UserError(f"{key}={value}: is picked by its name; 'specbench list {key}' shows them")
 
 
 def parsed(word: str) -> Override | None:

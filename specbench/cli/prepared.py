@@ -52,7 +52,7 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     from specbench.run.build import build, resolve
     from specbench.run.error_translation import translated_errors
 
-    run = resolve(config)
+    run = resolve(config, say)
     with translated_errors(run):
         return Prepared(folder, run, build(run, say))
 

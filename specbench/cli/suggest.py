@@ -1,15 +1,12 @@
 """What a user may have meant: keys, choices, folders and repositories, and lists where one value is read."""
 
 import difflib
-import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from specbench.config.keys import keys_of
-from specbench.errors import UserError
 
 # Names that people give to keys, beside the key's own last part.
 ALIASES = {
@@ -17,7 +14,6 @@ ALIASES = {
     "lookahead": "gamma", "prompts": "limit", "n": "limit", "max_tokens": "max_new_tokens", "output": "results",
     "rule": "accept.rule", "model": "target", "dataset": "task", "data": "task",
 }  # fmt: skip
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 
@@ -45,21 +41,6 @@ def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:
     if close:
         meant = f"did you mean {_either(close)}? 'specbench list {group}' shows all"
     return f"{group}={value}: no such {group}; {meant}"
-
-
-def unnamed_choice(group: str, value: str) -> None:
-    """Raise UserError where `value` is a folder, a file or a repository, which a choice's name is not."""
-    picked = f"{group}={value}: a {group} is picked by its name"
-    local = value.startswith(("/", "./", "../", "~")) or (not REPOSITORY.fullmatch(value) and "/" in value)
-    if group in ("target", "draft", "task") and (local or (Path(value).exists() and "/" in value)):
-        what = "a file or folder of rows" if group == "task" else "a folder"
-        raise UserError(f"{picked}; {what} is given as {group}.path={value}")
-    if group in ("target", "draft") and "/" in value:
-        raise UserError(
-            f"{picked}; a model of the hub is given as {group}=hub {group}.hub={value} {group}.revision=COMMIT"
-        )
-    if "/" in value:
-        raise UserError(f"{picked}; 'specbench list {group}' shows them")
 
 
 def several_values(word: str, override: Override, verb: str, sweeps: bool) -> str:

@@ -27,7 +27,9 @@ class ModelConfig(NamedConfig):
 
     path: str | None = key(None, "a local folder of weights and tokenizer")
     hub: str | None = key(None, "a repository on the model hub, OWNER/NAME")
-    revision: str | None = key(None, "its commit; required with hub=")
+    revision: str | None = key(
+        None, "its commit, branch or tag; unset: the newest commit, which the run prints and records"
+    )
     shipped: str | None = key(None, "a model that comes with this project")
     device_map: str | None = key(
         None, "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only"
@@ -64,10 +66,5 @@ def check_model(key: str, model: ModelConfig) -> None:
         if not there and (how := made_by(model.path)):
             raise UserError(f"{key}.path={model.path}: is not there yet; {how}")
         require(there, f"{key}.path", model.path, "a folder; there is none of that name")
-    elif model.hub is not None:
-        if not model.revision:
-            raise UserError(
-                f"{key}.revision is not set: give the commit of {model.hub} to use, so that the run can be repeated"
-            )
-    elif model.shipped is None:
-        raise UserError(f"{key}: set {key}.path=FOLDER, or {key}.hub=ID and {key}.revision=COMMIT")
+    elif model.hub is None and model.shipped is None:
+        raise UserError(f"{key}: names no model; give {key}=OWNER/NAME (of the hub) or {key}=./FOLDER")

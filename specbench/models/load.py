@@ -13,14 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.errors import MachineError, UserError, first_line
-from specbench.hub import hub_is_reachable
+from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
 from specbench.models.hidden import hand_over
 from specbench.models.random_weights import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
-
-OFFLINE_CHOICES = "offline choices: target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or path=FOLDER"
 
 FEWEST_TOKENS = 8  # of a tokenizer that is one
 
@@ -44,6 +42,8 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
     """`auto.from_pretrained`, with its many errors as one line that names the key."""
     source, pinned = _source(model, key)
     from_hub = model.path is None and model.hub is not None
+    if from_hub:
+        silence()
     if from_hub and not hub_is_reachable():
         pinned["local_files_only"] = True
     try:
@@ -52,25 +52,11 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
         raise MachineError(f"{key}: {source} does not fit in memory: {first_line(error, 300)}") from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
         if from_hub and "local_files_only" in pinned:
-            raise MachineError(
-                f"{key}: {source} is not in the local cache and the model hub cannot be reached; {OFFLINE_CHOICES}"
-            ) from error
-        if from_hub and (status := _http_status(error)) is not None and (status == 429 or status >= 500):
-            raise MachineError(
-                f"{key}: the model hub refused {source} for now (HTTP {status}); run it again later"
-            ) from error
+            raise not_cached(key, source) from error
+        if from_hub and (known := hub_failure(error, key, source, model.revision)) is not None:
+            raise known from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
-
-
-def _http_status(error: BaseException | None) -> int | None:
-    """The status of the hub's answer that is at the bottom of `error`, if one is."""
-    while error is not None:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:

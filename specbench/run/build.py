@@ -18,6 +18,7 @@ from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
 from specbench.run.draft_builders.base import DraftRequest
 from specbench.run.model_loader import ModelLoader, ModelRequest, Say
+from specbench.run.pinning import pinned
 from specbench.run.prompts import encode_tasks
 from specbench.tasks import Example
 
@@ -38,8 +39,10 @@ class Parts:
     spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The config with every 'auto' and every dependent default replaced by what it comes to on this machine."""
+def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
+    """The config with every 'auto' and every dependent default replaced by what it comes to on this machine, and every
+    model of the hub at a commit; `note` is given the words that pin it."""
+    config = pinned(config, note)
     device = _device(config.device)
     task = config.task
     if task.source_field is None and task.prompt_words is None:

@@ -50,7 +50,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
     the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
     """
     loader = loader or ModelLoader()
-    config = resolve(config)
+    config = resolve(config, progress.note)
     join(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)

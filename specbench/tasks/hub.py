@@ -4,13 +4,20 @@ from collections.abc import Iterator
 
 from specbench.config import TaskConfig
 from specbench.errors import MachineError, first_line
-from specbench.hub import hub_is_reachable
+from specbench.hub import hub_failure, hub_is_reachable, silence
+
+STREAM_RETRIES = (
+    3  # of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes
+)
 
 
 def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
     """The rows of one split. A row's `translation` (WMT's nesting) is laid flat."""
     import datasets  # seconds of import, and only needed with the hub
 
+    silence()
+    datasets.logging.set_verbosity_error()
+    datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
     if not hub_is_reachable():
         datasets.config.HF_HUB_OFFLINE = True  # what is cached is found without asking
     try:
@@ -19,6 +26,8 @@ def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
             nested = row.get("translation")
             yield nested if isinstance(nested, dict) else row
     except Exception as error:  # datasets and the hub client raise a dozen kinds
+        if hub_is_reachable() and (known := hub_failure(error, f"task={task.name}", task.hub or "", task.revision)):
+            raise known from error
         reason = first_line(error) if hub_is_reachable() else "no connection"
         raise MachineError(
             f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "

@@ -1,0 +1,50 @@
+"""Choices without a file in `conf/`: OWNER/NAME or OWNER/NAME@REVISION of the hub, a model folder, a file of rows.
+
+`target=OWNER/NAME` and `draft=./folder` become choices of Hydra's config store before Hydra composes, so that a sweep,
+a list of drafts and the parts of a cascade (`draft@draft.via=OWNER/NAME`) take them as they take any other choice.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import ChoiceSweep, Override
+
+from specbench.cli.overrides import parsed
+
+MODELS = ("target", "draft")
+GROUPS = (*MODELS, "task")
+REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+LOCAL = ("/", "./", "../", "~")
+
+
+def store_unnamed(words: Iterable[str]) -> None:
+    """Make a choice of each value of `target=`, `draft=` and `task=` in the overrides `words` that is a place."""
+    for override in filter(None, map(parsed, words)):
+        group = override.key_or_group
+        for value in _values(override) if group in GROUPS else ():
+            if (node := _node(group, value)) is not None:
+                *folders, name = (part for part in value.split("/") if part)
+                ConfigStore.instance().store(group="/".join([group, *folders]), name=name, node=node)
+
+
+def _values(override: Override) -> Sequence[str]:
+    value: Any = override.value()
+    if isinstance(value, ChoiceSweep):
+        value = value.list
+    return [str(one) for one in (value if isinstance(value, list) else [value])]
+
+
+def _node(group: str, value: str) -> dict[str, Any] | None:
+    """What a file of `conf/` would say in the place of `value`; None where `value` is a name."""
+    found = REPOSITORY.fullmatch(value)
+    is_local = value.startswith(LOCAL) or (value != "." and Path(value).exists() and "/" in value)
+    if is_local or ("/" in value and found is None):
+        place = {"path": str(Path(value).expanduser())}
+    elif found is not None:
+        place = {key: part for key, part in found.groupdict().items() if part is not None}
+    else:
+        return None
+    return place if group in MODELS else {"defaults": ["prompts"], **place}
