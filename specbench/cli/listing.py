@@ -33,8 +33,10 @@ def _draw(found: Sequence[Choice]) -> None:
     for needs in dict.fromkeys(choice.needs for choice in found):
         console.print(f"{needs}: {MEANINGS[needs]}")
     if KEYS in {choice.needs for choice in found if choice.group == "target"}:
-        console.print("any model of the hub: target=OWNER/NAME[@REVISION]; any folder: target=./FOLDER; the same with draft=. "
-            "Your own rows: task=./FILE.jsonl[.gz]")
+        console.print(
+            "any model of the hub: target=OWNER/NAME[@REVISION]; any folder: target=./FOLDER; the same with draft=. "
+            "Your own rows: task=./FILE.jsonl[.gz]"
+        )
     if len({choice.group for choice in found}) > 1:
         console.print(f"more: {', '.join(f'specbench list {group}' for group in GROUPS if group not in USUAL)}")
 

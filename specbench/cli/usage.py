@@ -12,8 +12,8 @@ from specbench.config.keys import Key, keys_of
 
 WIDTH = 118
 INDENT = 28  # where help begins
-PLACES = {group: "OWNER/NAME[@REVISION] of the hub, ./FOLDER, or " for group in ("target", "draft")}
-PLACES["task"] = "./FILE of prompts, OWNER/NAME of the hub, or "
+MODEL_PLACES = "OWNER/NAME[@REVISION] of the hub, ./FOLDER, or "
+PLACES = {"target": MODEL_PLACES, "draft": MODEL_PLACES, "task": "./FILE of prompts, OWNER/NAME of the hub, or "}
 HYDRA = {
     "--cfg job": "show the whole config instead of running it",
     "--config-dir DIR": "your own targets, drafts, tasks and experiments, in folders as in conf/",
@@ -66,10 +66,8 @@ def _sections(keys: Iterable[Key]) -> list[str]:
 
 
 def _choices(groups: Sequence[str]) -> list[str]:
-    return [
-        _row(f"{group}=NAME", PLACES.get(group, "") + ", ".join(sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))))
-        for group in groups
-    ]
+    named = {group: ", ".join(sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))) for group in groups}
+    return [_row(f"{group}=NAME", PLACES.get(group, "") + names) for group, names in named.items()]
 
 
 def _row(name: str, said: str) -> str:
