@@ -1,7 +1,7 @@
 """The commit of every repository that a run names, so that its record can be repeated."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specbench.config import DraftConfig, ModelConfig, RunConfig, TaskConfig
 from specbench.hub import COMMIT, Kind, commit_of
@@ -26,7 +26,9 @@ def pinned(config: RunConfig, note: Say | None = None) -> RunConfig:
 
 
 def _draft(draft: DraftConfig, key: str, note: Say) -> DraftConfig:
-    parts = {name: _draft(part, f"{key}.{name}", note) for name, part in draft.parts().items() if part is not None}
+    parts: dict[str, Any] = {
+        name: _draft(part, f"{key}.{name}", note) for name, part in draft.parts().items() if part is not None
+    }
     if parts:
         return replace(draft, **parts)
     return _model(draft, key, note) if isinstance(draft, ModelConfig) else draft
