@@ -33,6 +33,7 @@ validate misses: $(READY)
 # Both draw from the records on disk, in results/runs and results/kept; no model is loaded.
 tables: $(READY)
 	$(BIN)/specbench tables --format markdown,csv,latex --output results/tables
+	$(BIN)/specbench tables --score --format markdown,csv --output results/tables
 
 figures: $(READY)
 	$(BIN)/specbench figures --format svg,png --output results/figures

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench.cli.formats import plain, print_rows
 from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
+from specbench.errors import UserError
 
 if TYPE_CHECKING:
     from specbench.report.table import Table
@@ -20,18 +21,26 @@ def main(argv: list[str]) -> int:
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"
     )
     parser.add_argument("--output", metavar="FOLDER", help="write files there instead of printing")
+    parser.add_argument(
+        "--score",
+        action="store_true",
+        help="every number of the paper's tables beside ours, with a verdict",
+    )
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
     from specbench.files import write_atomically
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
+    from specbench.report.score import score
     from specbench.report.table import ENDINGS, render
     from specbench.report.tables import build
 
     forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
     folder = arguments.output and drawing_folder(records, Path(arguments.output), to_stderr)
-    tables = build(arguments.names, records)
+    if arguments.score and arguments.names:
+        raise UserError(f"--score: is of all tables, not of {', '.join(arguments.names)} alone")
+    tables = [score(records)] if arguments.score else build(arguments.names, records)
     if forms == ["json"] and folder is None:  # one document, however many tables
         print_rows("json", (), print, document=[document(table) for table in tables])
         return 0
@@ -50,4 +59,4 @@ def main(argv: list[str]) -> int:
 def document(table: "Table") -> dict[str, object]:
     """A table as JSON has it: plain numbers and run ids."""
     rows: object = plain(table.values.to_dict("records"))
-    return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes}
+    return {"name": table.name, "title": table.title, "rows": rows, "notes": table.notes, **table.more}

@@ -18,6 +18,7 @@ from specbench.records.schema import Row
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
+from specbench.report.score import score
 from specbench.report.table import NONE, Table
 from specbench.report.tables import build as build_tables
 
@@ -39,6 +40,7 @@ def page(records: Records) -> str:
         css=Markup(files("specbench.report").joinpath("templates/page.css").read_text(encoding="utf-8")),
         results=str(records.results),
         summary=_summary(records.every),
+        score=score(records).notes[0],
         links=[(name, title.partition(".")[0]) for name, title in titles],
         tables=[_table(table) for table in tables if table.name not in BEYOND],
         tables_beyond=[_table(table) for table in tables if table.name in BEYOND],

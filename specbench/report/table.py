@@ -1,7 +1,7 @@
 """A table as values and as text, and how it is written: markdown, LaTeX, CSV. Knows nothing of the paper."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -14,13 +14,15 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Table:
-    """`shown` is what a person reads, in strings; `values` is one row a row with plain numbers and run ids."""
+    """`shown` is what a person reads, in strings; `values` is one row a row with plain numbers and run ids. `more`
+    goes into its JSON beside them."""
 
     name: str
     title: str
     shown: pd.DataFrame
     values: pd.DataFrame
     notes: list[str] = field(default_factory=list)
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 def render(table: Table, form: str) -> str:

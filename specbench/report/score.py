@@ -1,0 +1,203 @@
+"""Every number of the paper's tables beside ours, with a verdict, and how many there are of each.
+
+A number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured speedups of
+Table 4 in Table 2.
+Records of the models that ship are of other models than the paper's, and fill no cell.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, Literal, TypedDict
+
+import pandas as pd
+
+from specbench import theory
+from specbench.records.catalog import digest
+from specbench.records.frame import Records
+from specbench.records.schema import Row
+from specbench.report.paper import label, paper
+from specbench.report.table import NONE, Table, interval, number
+from specbench.report.tables import notes
+from specbench.report.tables.acceptance import table3
+from specbench.report.tables.formulas import table1
+from specbench.report.tables.lenience import table5
+from specbench.report.tables.speedups import table2
+
+Verdict = Literal["reproduced", "differs", "not run", "not public"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")
+KINDS = (("formulas", True), ("measurements", False))
+FORMULA = "formula"  # in the place of a record, where a number follows from other printed numbers
+PAIR = ("target", "draft", "task", "temperature")
+
+
+Ours = dict[tuple[Any, ...], Row]
+
+
+class Cell(TypedDict):
+    """One printed number. `low` and `high` are our 95% interval, or what a formula gives for the numbers that round to
+    the printed."""
+
+    table: str
+    row: str
+    quantity: str
+    printed: float
+    digits: int
+    ours: float | None
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    run_id: str | None
+
+
+def cells(records: Records) -> list[Cell]:
+    """Every number of Tables 1 to 5 and of A.5's list."""
+    ours = _ours(table2(records).values)
+    return [*_formulas(records), *_measured(ours), *_alphas(records), *_costs(ours), *_lenience(records)]
+
+
+def counts(scored: list[Cell]) -> dict[str, dict[Verdict, int]]:
+    """How many cells of each verdict there are: of numbers that follow from formulas, and of those to be measured."""
+    kinds = {kind: Counter(one["verdict"] for one in scored if (one["run_id"] == FORMULA) is by) for kind, by in KINDS}
+    return {kind: {verdict: found[verdict] for verdict in VERDICTS} for kind, found in kinds.items()}
+
+
+def score(records: Records) -> Table:
+    """The cells as a table."""
+    scored = cells(records)
+    values = pd.DataFrame(scored)
+    ours = records.every[records.every["run_id"].isin(values["run_id"].dropna())]
+    numbers = counts(scored)
+    said = [f"{sum(of.values())} {kind} ({_counted(of)})" for kind, of in numbers.items()]
+    under = [
+        f"{len(scored)} numbers: " + "; ".join(said),
+        "reproduced: our 95% interval holds a number that rounds to the printed; differs: it does not. Where a number "
+        "follows from other printed numbers (formula), the range that their rounding leaves stands for the interval",
+        "a number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured "
+        "speedups of Table 4 in Table 2",
+        *notes.of_checkpoints(),
+        "the models that ship are not the paper's, and fill no cell",
+        *notes.of_records(ours),
+    ]
+    shown = pd.DataFrame([_show(cell) for cell in scored])
+    return Table("score", "Score. The paper's numbers and ours", shown, values, under, {"counts": numbers})
+
+
+def _counted(verdicts: dict[Verdict, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items() if count)
+
+
+def _show(cell: Cell) -> Row:
+    digits = cell["digits"]
+    return {
+        "table": cell["table"],
+        "row": cell["row"],
+        "number": cell["quantity"],
+        "printed": number(cell["printed"], digits),
+        "ours": NONE if cell["ours"] is None else interval(cell["ours"], cell["low"], cell["high"], digits + 1),
+        "verdict": cell["verdict"],
+        "record": NONE if cell["run_id"] is None else digest(cell["run_id"]),
+    }
+
+
+def _cell(
+    table: str, row: str, quantity: str, printed: float, digits: int, ours: float | None = None,
+    low: float | None = None, high: float | None = None, run_id: str | None = None, public: bool = True,
+) -> Cell:  # fmt: skip
+    """A cell with its verdict: whether what we have and what rounds to the printed number have something in common."""
+    verdict: Verdict = "not run" if public else "not public"
+    ours, low, high = (None if one is None or pd.isna(one) else float(one) for one in (ours, low, high))
+    if ours is not None:
+        slack = 0.5 * 10**-digits + 1e-9
+        least, most = (ours if low is None else low), (ours if high is None else high)
+        verdict = "reproduced" if least <= printed + slack and most >= printed - slack else "differs"
+    return {
+        "table": table, "row": row, "quantity": quantity, "printed": printed, "digits": digits, "ours": ours,
+        "low": low, "high": high, "verdict": verdict, "run_id": run_id if ours is not None else None,
+    }  # fmt: skip
+
+
+def _formulas(records: Records) -> Iterator[Cell]:
+    for row in table1(records).values.to_dict("records"):
+        for quantity in ("operations", "speed"):
+            named = f"α={row['alpha']:g}, γ={row['gamma']}"
+            yield _cell("1", named, quantity, row[f"{quantity}_paper"], 2, row[quantity], run_id=FORMULA)
+
+
+def _measured(ours: Ours) -> Iterator[Cell]:
+    """Of Table 2: the measured speedups."""
+    for printed in paper()["table2"]["rows"]:
+        found = ours.get(_key(printed), {})
+        yield _cell(
+            "2", _named(printed), "EMP", printed["empirical"], 1, found.get("empirical"), found.get("empirical_low"),
+            found.get("empirical_high"), found.get("run_id"),
+        )  # fmt: skip
+
+
+def _costs(ours: Ours) -> Iterator[Cell]:
+    """Of Table 4: EXP follows from the printed alpha and c, c is measured."""
+    for printed in paper()["table2"]["rows"]:
+        found = ours.get(_key(printed), {})
+        yield _cell("4", _named(printed), "c", printed["c"], 2, found.get("c"), run_id=found.get("run_id"))
+        yield _cell("4", _named(printed), "EXP", printed["expected"], 1, *_improvement(printed), run_id=FORMULA)
+
+
+def _improvement(printed: Row) -> tuple[float, float, float]:
+    """Theorem 3.8 on the printed alpha and c, and the least and most that numbers which round to them give."""
+    alpha, c, gamma = printed["alpha"], printed["c"], printed["gamma"]
+    ends = [theory.walltime_improvement(alpha + a, gamma, c + b) for a, b in product((-0.005, 0.005), repeat=2)]
+    return theory.walltime_improvement(alpha, gamma, c), min(ends), max(ends)
+
+
+def _alphas(records: Records) -> Iterator[Cell]:
+    for row in table3(records).values.to_dict("records"):
+        if pd.isna(row["alpha_paper"]):
+            continue
+        own = row["state"] == "measured" and row["simulated"] is not True
+        found = row if own else {}
+        yield _cell(
+            "3", _named(row), "α", row["alpha_paper"], 2, found.get("alpha"), found.get("alpha_low"),
+            found.get("alpha_high"), found.get("run_id"), public=row["state"] != "not public",
+        )  # fmt: skip
+
+
+def _lenience(records: Records) -> Iterator[Cell]:
+    """Table 5, and the list of A.5: its speeds follow from its own alpha and c, or do not."""
+    for row in table5(records).values.to_dict("records"):
+        if "alpha_paper" not in row or pd.isna(row["alpha_paper"]):
+            continue
+        named, table = f"{_named(row)}, l={row['lenience']:g}", "5" if row["temperature"] == 1 else "A.5"
+        if row["lenience"] < 1:
+            yield _lenient_alpha(table, named, row)
+        if pd.notna(row.get("speed_paper")):
+            low, high = (_lenient_speed(row, shift) for shift in (-0.005, 0.005))
+            yield _cell("A.5", named, "speed", row["speed_paper"], 1, row["speed_theory"], low, high, FORMULA)
+
+
+def _lenient_alpha(table: str, named: str, row: Row) -> Cell:
+    found = {} if row.get("run_id") is None or row.get("simulated") is True else row
+    return _cell(
+        table, named, "α", row["alpha_paper"], 2, found.get("alpha"), found.get("alpha_low"),
+        found.get("alpha_high"), found.get("run_id"),
+    )  # fmt: skip
+
+
+def _lenient_speed(row: Row, shift: float) -> float:
+    """Theorem 3.8 as Table 5 has it, at an alpha that rounds to the printed."""
+    text, alpha = paper()["table5"]["text"], row["alpha_paper"] + shift
+    gamma = text["gamma"] if row["temperature"] == 0 else theory.optimal_gamma(alpha, text["c"])
+    return theory.walltime_improvement(alpha, gamma, text["c"])
+
+
+def _ours(values: pd.DataFrame) -> Ours:
+    """Our measured rows of Table 2, by what tells its rows apart."""
+    return {_key(row): row for row in values.to_dict("records") if row["whose"] == "ours"}
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return (*(row[key] for key in PAIR), int(row["gamma"]))
+
+
+def _named(row: Row) -> str:
+    """'EnDe, T5-XXL 11B with T5-small 77M, T=0'."""
+    return f"{label(row['task'])}, {label(row['target'])} with {label(row['draft'])}, T={row['temperature']:g}"
