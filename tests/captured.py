@@ -1,11 +1,12 @@
 """What stands for a CUDA graph on a CPU, so that the engine of captured graphs runs in tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from specbench.models.cudagraph import CudaGraphModel
+from specbench.models.cudagraph import CudaGraphModel, StepGraph
+from specbench.models.program import Step
 
 
 class Repeated:
@@ -20,5 +21,25 @@ class Repeated:
         return self._result.copy_(self._work())
 
 
+class CapturesAtOnce(CudaGraphModel):
+    """Captures a step where it is first asked for, so that a walk through a session replays graphs from the start."""
+
+    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> StepGraph | None:
+        if (found := super().graph(step, count, buffers)) is None:
+            self.capture_asked()
+            found = super().graph(step, count, buffers)
+        return found
+
+    def _alike(self, network: Any) -> CudaGraphModel:
+        return CapturesAtOnce(network, self.vocabulary_size, self.eos_ids, self.packed, self.capture)
+
+
 def graphs(network: Any, vocabulary_size: int = 40, eos_ids: frozenset[int] = frozenset({1})) -> CudaGraphModel:
+    return CapturesAtOnce(network, vocabulary_size, eos_ids, capture=Repeated)
+
+
+def graphs_before_the_clock(
+    network: Any, vocabulary_size: int = 40, eos_ids: frozenset[int] = frozenset({1})
+) -> CudaGraphModel:
+    """As the engine is: captured between texts alone."""
     return CudaGraphModel(network, vocabulary_size, eos_ids, capture=Repeated)

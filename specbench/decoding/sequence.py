@@ -14,8 +14,8 @@ import torch
 from specbench.acceptance import Proposal, target_rows, verify
 from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Pass, Trace
-from specbench.drafts import Draft, ProposesTrees, proposing, start_beside
-from specbench.models import Model, Prompt, Read, Session, up_to_end
+from specbench.drafts import Draft, ProposesTrees, models_of, proposing, start_beside
+from specbench.models import Model, Prompt, Read, Session, get_ready, up_to_end
 from specbench.sampling import draw_next
 from specbench.trees import ROOT
 
@@ -34,6 +34,7 @@ READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Standard decoding: one target run a token. Each is a pass."""
+    get_ready(target, prompt, spec.max_new_tokens)
     began = target.now()
     session = target.start(prompt)
     tokens = list(prompt.prefix)
@@ -55,6 +56,8 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
     rule of `spec`)."""
+    for model in (target, *models_of(draft)):
+        get_ready(model, prompt, spec.max_new_tokens)
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()

@@ -13,6 +13,7 @@ from specbench.drafts.base import (
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
+    models_of,
     proposing,
     start_beside,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "ScoresAhead",
     "TreeDraft",
     "UniformDraft",
+    "models_of",
     "proposing",
     "start_beside",
 ]

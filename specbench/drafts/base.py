@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal
 from specbench.drafts.continuations import Continuations
-from specbench.models import Prompt, Reading, Session
+from specbench.models import Model, Prompt, Reading, Session
 from specbench.sampling import Sampling
 
 
@@ -116,6 +116,21 @@ class ReadsTarget(Protocol):
         """A draft session that follows `session`, the target's own: whoever verifies extends and rolls back that one
         first."""
         ...
+
+
+@runtime_checkable
+class UsesModels(Protocol):
+    """A draft that runs models of its own."""
+
+    @property
+    def models(self) -> Sequence[Model]:
+        """All of them, those of drafts inside it too."""
+        ...
+
+
+def models_of(draft: Draft) -> Sequence[Model]:
+    """The models that `draft` runs beside the target."""
+    return draft.models if isinstance(draft, UsesModels) else ()
 
 
 def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:

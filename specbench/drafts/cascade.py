@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
-from specbench.drafts.base import Draft, proposing, start_beside
+from specbench.drafts.base import Draft, models_of, proposing, start_beside
 from specbench.drafts.continuations import Continuations
 from specbench.drafts.model import ModelDraftSession
 from specbench.models import Model, Prompt, Read, Reading, up_to_end
@@ -40,6 +40,7 @@ class CascadeDraft:
         """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
         self.trees = trees
         self.model = middle
+        self.models = (middle, *models_of(inner))
         self.vocabulary_size = vocabulary_size
         self.inner = inner
         self.inner_gamma = inner_gamma

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTrees, start_beside
+from specbench.drafts.base import Draft, DraftSession, ReadsTrees, models_of, start_beside
 from specbench.drafts.continuations import Continuations, Merged
 from specbench.models import Prompt, Session
 from specbench.sampling import Sampling
@@ -22,6 +22,7 @@ class MergedDraft:
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self.drafts = drafts
+        self.models = [model for draft in drafts for model in models_of(draft)]
         self.operations = sum(draft.operations for draft in drafts)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "MergedSession":

@@ -16,6 +16,7 @@ class ModelDraft:
 
     def __init__(self, model: Model, vocabulary_size: int, confidence: float | None = None) -> None:
         self.model = model
+        self.models = (model,)
         self.vocabulary_size = vocabulary_size
         self.confidence = confidence
         self.operations = model.operations

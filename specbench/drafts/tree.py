@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Children, Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTrees, start_beside
+from specbench.drafts.base import Draft, DraftSession, ReadsTrees, models_of, start_beside
 from specbench.drafts.continuations import Continuations
 from specbench.models import Prompt, Session
 from specbench.sampling import Sampling
@@ -25,6 +25,7 @@ class TreeDraft:
     def __init__(self, draft: Draft, plan: Plan, children: Children, eos_ids: frozenset[int]) -> None:
         self.draft, self.plan, self.children, self.eos_ids = draft, plan, children, eos_ids
         self.operations = draft.operations
+        self.models = models_of(draft)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
         return self._grower(self.draft.start(prompt, sampling), sampling)

@@ -3,7 +3,16 @@
 Caches, devices and `transformers` live in this room and nowhere else.
 """
 
-from specbench.models.base import LayeredModel, LayeredSession, Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.models.base import (
+    LayeredModel,
+    LayeredSession,
+    Model,
+    Prompt,
+    Session,
+    StatefulSession,
+    get_ready,
+    up_to_end,
+)
 from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
@@ -25,6 +34,7 @@ __all__ = [
     "TokenSequence",
     "Vocabulary",
     "answered",
+    "get_ready",
     "load_model",
     "load_tokenizer",
     "path_to",

@@ -7,7 +7,7 @@ that is off by one cannot be expressed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -71,6 +71,21 @@ class Model(Protocol):
     def now(self) -> float:
         """Seconds on one clock, after all work given to the device is done."""
         ...
+
+
+@runtime_checkable
+class CapturesSteps(Protocol):
+    """A model whose steps are captured for the sizes of a text, which takes longer than the text."""
+
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        """Capture, before a clock starts, what decoding up to `tokens` tokens after `prompt` will need."""
+        ...
+
+
+def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
+    """Have `model` make ready, before a clock starts, what a text of up to `tokens` tokens after `prompt` needs."""
+    if isinstance(model, CapturesSteps):
+        model.get_ready(prompt, tokens)
 
 
 class StatefulSession(Session, Protocol):

@@ -1,11 +1,13 @@
 """The static step as CUDA graphs: one launch a step, in the place of hundreds.
 
-A graph is captured for each number of new tokens and each set of buffers, at its first use, and replayed after that. It
-reads tokens and lengths from tensors that stay where they are, and computes masks and position biases itself.
+A graph is captured for each number of new tokens and each set of buffers, before a clock starts (`get_ready`), and
+replayed after that. What has no graph yet runs uncaptured, and is captured before the next text. A graph reads tokens
+and lengths from tensors that keep their addresses, and computes masks and position biases itself.
 What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,7 +22,14 @@ from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
 
 MOST_TOKENS = 129  # of a captured step: a large tree and its root; longer prompts are read uncaptured
+COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer tokens is filled up: it costs the same
+READY_FOR = 8  # tokens of a step that is captured before anything has asked for it
+FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes, so few graphs
+MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
 WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
+
+
+Key = tuple[int, ...]
 
 
 class Captured(Protocol):
@@ -67,7 +76,11 @@ class CudaGraphModel(StaticModel):
     ) -> None:
         super().__init__(network, vocabulary_size, eos_ids, packed)
         self.capture = capture
-        self._graphs: dict[tuple[int, ...], StepGraph] = {}
+        self._graphs: OrderedDict[Key, StepGraph] = OrderedDict()
+        self._asked: dict[Key, tuple[Step, int, Sequence[Tensor]]] = {}  # for steps that ran uncaptured
+        self._ready: set[Key] = set()  # sizes of texts that have been got ready for
+        self._largest = READY_FOR
+        self.captures = self.uncaptured = 0
 
     def _alike(self, network: Any) -> "CudaGraphModel":
         return CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.capture)
@@ -78,15 +91,58 @@ class CudaGraphModel(StaticModel):
     def start(self, prompt: Prompt) -> "CudaGraphSession":
         return CudaGraphSession(self, prompt)
 
-    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> "StepGraph":
-        """The graph of `step` over `count` tokens with these very buffers."""
+    def capacity(self, needed: int) -> int:
+        return _grown(FIRST_CAPACITY, needed)
+
+    def source_slots(self, needed: int) -> int:
+        return _grown(FIRST_SOURCE, needed)
+
+    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> "StepGraph | None":
+        """The graph of `step` over `count` tokens with these very buffers. None where it has not been captured: it will
+        be at the next `get_ready`, and not while a clock may be running."""
+        key = self._key(step, count, buffers)
+        if found := self._graphs.get(key):
+            self._graphs.move_to_end(key)
+            return found
+        self.uncaptured += 1
+        self._largest = max(self._largest, count)
+        self.ask(step, count, buffers)
+        return None
+
+    def ask(self, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
+        """Have this step captured the next time that captures are made."""
+        if (key := self._key(step, count, buffers)) not in self._graphs:
+            self._asked[key] = step, count, list(buffers)
+
+    @staticmethod
+    def _key(step: Step, count: int, buffers: Sequence[Tensor]) -> Key:
         # Buffers go back to the pool and never away, so an address names them for good.
-        key = (id(step), count, *(buffer.data_ptr() for buffer in buffers))
-        if key not in self._graphs:
-            began = time.perf_counter()
+        return (id(step), count, *(buffer.data_ptr() for buffer in buffers))
+
+    @torch.inference_mode()
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        """Capture, before the clock starts, what a text of up to `tokens` tokens after `prompt` will replay, and what
+        ran uncaptured since the last time."""
+        began = time.perf_counter()
+        needed = min(len(prompt.prefix) + tokens, self.longest or len(prompt.prefix) + tokens)
+        sizes = self.source_slots(len(prompt.source)), self.capacity(len(prompt.prefix)), self.capacity(needed)
+        if (*sizes, self._largest) not in self._ready:
+            self._ready.add((*sizes, self._largest))
+            self.start(prompt).ask_for(needed, [count for count in COUNTS if count <= self._largest])
+        self.capture_asked()
+        for shallow in self._shallow.values():
+            assert isinstance(shallow, CudaGraphModel)
+            shallow.get_ready(prompt, tokens)
+        self.warmup_s += time.perf_counter() - began
+
+    def capture_asked(self) -> None:
+        """Capture the steps that ran uncaptured since the last time; the graphs that were idle longest make room."""
+        for key, (step, count, buffers) in self._asked.items():
+            if len(self._graphs) >= MOST_GRAPHS:
+                self._graphs.popitem(last=False)
             self._graphs[key] = StepGraph(self, step, count, buffers)
-            self.warmup_s += time.perf_counter() - began
-        return self._graphs[key]
+            self.captures += 1
+        self._asked.clear()
 
 
 class StepGraph:
@@ -119,15 +175,51 @@ class StepGraph:
         return self._captured.replay()[0].clone()  # the next replay writes over it
 
 
+def _grown(size: int, needed: int) -> int:
+    while size < needed:
+        size *= GROWTH
+    return size
+
+
 class CudaGraphSession(StaticSession):
     """A static session that replays."""
 
     model: CudaGraphModel
 
     def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
-        if len(tokens) > MOST_TOKENS:
+        count, nodes = len(tokens), len(self._tree)
+        begins = self.length + (nodes - count if nodes else 0)
+        # Tokens past the last are written where the next step writes; after a tree they would be nodes.
+        filled = next((size for size in COUNTS if size >= count), count) if self._tree.is_chain else count
+        if count > MOST_TOKENS or step is self.model.program.last or begins + filled > self._room():
             return super()._step(step, tokens)
-        count = len(tokens)
-        placed = self._looked_up(0, count, lambda: self._layout(count).tensors)
-        graph = self.model.graph(step, count, self._buffers)
-        return graph.run(self.model.ids(tokens), Layout(*placed), self._sources)
+        if (graph := self.model.graph(step, filled, self._buffers)) is None:
+            return super()._step(step, tokens)
+        if filled == count:
+            layout = Layout(*self._looked_up(0, count, lambda: self._layout(count).tensors))
+        else:
+            layout = self._filled(begins, filled)
+        ids_1L = self.model.ids([*tokens, *([0] * (filled - count))])
+        return graph.run(ids_1L, layout, self._sources)[:count]
+
+    def _filled(self, begins: int, count: int) -> Layout:
+        """Of `count` tokens from `begins` on, whatever of them is read."""
+        key = ("filled", begins, count, self._capacity)
+        if (found := self.model.positions.get(key)) is None:
+            found = self.model.positions.put(key, chain(begins, count, self.model.numbers(self._capacity)).tensors)
+        return Layout(*found)
+
+    def ask_for(self, needed: int, counts: Sequence[int]) -> None:
+        """Ask for the graphs of steps over so many tokens, in all the buffers that a text of `needed` tokens uses."""
+        while True:
+            for count in counts:
+                self.model.ask(
+                    self.model.program.one if count == 1 else self.model.program.several, count, self._buffers
+                )
+            if self._capacity >= needed:
+                break
+            self.reserve(self._capacity + 1)
+
+    def _room(self) -> int:
+        """Slots of the buffers that a step may write into."""
+        return min(self._capacity, self.model.longest or self._capacity)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UserError, first_line
-from specbench.models.base import Prompt
+from specbench.models.base import Prompt, get_ready
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.static import CompiledModel, StaticModel
@@ -75,6 +75,7 @@ def _tried(model: EagerModel) -> list[Tensor]:
     # rounding is largest.
     tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
     prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if model.is_encoder_decoder else Prompt((), tuple(tokens[:2]))
+    get_ready(model, prompt, len(tokens))
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):

@@ -13,6 +13,8 @@ from specbench.models.graph import Lowering, PackedWeights, compiled, lower
 from specbench.models.program import Program
 from specbench.models.static_session import StaticSession
 
+FIRST_CAPACITY = 64
+SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
 
@@ -51,6 +53,14 @@ class StaticModel(EagerModel):
 
     def start(self, prompt: Prompt) -> "StaticSession":
         return StaticSession(self, prompt)
+
+    def capacity(self, needed: int) -> int:
+        """Slots of self-attention buffers with room for `needed` tokens: the next power of two."""
+        return max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
+
+    def source_slots(self, needed: int) -> int:
+        """Slots of cross-attention buffers for a source of `needed` tokens."""
+        return -(-needed // SOURCE_STEP) * SOURCE_STEP
 
     def numbers(self, slots: int) -> Tensor:
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""

@@ -23,9 +23,6 @@ from specbench.models.program import Program, Step
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
 
-FIRST_CAPACITY = 64
-SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
-
 
 class CapturedModel(SessionModel, Protocol):
     """What a session uses of a model whose steps are captured."""
@@ -39,6 +36,14 @@ class CapturedModel(SessionModel, Protocol):
 
     def numbers(self, slots: int) -> Tensor:
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
+        ...
+
+    def capacity(self, needed: int) -> int:
+        """Slots of self-attention buffers with room for `needed` tokens."""
+        ...
+
+    def source_slots(self, needed: int) -> int:
+        """Slots of cross-attention buffers for a source of `needed` tokens."""
         ...
 
 
@@ -58,7 +63,7 @@ class StaticSession:
         with torch.inference_mode():
             if model.program.encode is not None:
                 self._read_source(prompt.source)
-            self._reserve(max(FIRST_CAPACITY, len(prompt.prefix)))
+            self.reserve(len(prompt.prefix))
             if len(prompt.prefix) > 1:
                 self._run(prompt.prefix[:-1], last_row=True)  # a long prompt's logits are of no use, and large
 
@@ -118,16 +123,16 @@ class StaticSession:
         return self._parts[layers]
 
     def _read_source(self, source: Sequence[int]) -> None:
-        slots = -(-len(source) // SOURCE_STEP) * SOURCE_STEP
+        slots = self.model.source_slots(len(source))
         self._held["cross"] = self.model.pool.take("cross", slots)
         assert self.model.program.encode is not None
         states = self.model.program.encode(self.model.ids(source))
         for buffer, state in zip(self._held["cross"].layers, states, strict=True):
             buffer[:, :, : len(source)] = state
 
-    def _reserve(self, needed: int) -> None:
-        """Room for `needed` tokens, in the next power of two; what was read moves along."""
-        old, self._capacity = self._held.get("self"), 1 << (needed - 1).bit_length()
+    def reserve(self, needed: int) -> None:
+        """Room for `needed` tokens; what was read moves along."""
+        old, self._capacity = self._held.get("self"), self.model.capacity(needed)
         new = self.model.pool.take("self", self._capacity)
         if old is not None:
             new.copy_slots(old, self.length + max(0, self.ahead) + len(self._tree) + len(self._ahead_tree))
@@ -144,7 +149,7 @@ class StaticSession:
 
     def _make_room(self, needed: int) -> None:
         if needed > self._capacity:
-            self._reserve(needed)
+            self.reserve(needed)
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         count, model, tree = len(tokens), self.model, self._tree

@@ -1,0 +1,115 @@
+"""Graphs are captured before a clock starts, and few of them: nothing that is timed holds a capture."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from captured import Repeated, graphs_before_the_clock
+from decode import autoregressive, speculative
+from networks import network
+from torch import Tensor
+
+from specbench.decoding import sequence
+from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, ModelDraft, UniformDraft
+from specbench.models import Prompt
+from specbench.models.cudagraph import COUNTS, MOST_GRAPHS, CudaGraphModel
+from specbench.models.eager import EagerModel
+from specbench.sampling import Sampling
+
+GREEDY: dict[str, Any] = {"sampling": Sampling(), "generator": torch.Generator()}
+
+
+def prompt(kind: str, length: int = 5) -> Prompt:
+    tokens = tuple(2 + (length * 5 + index * 3) % 38 for index in range(length))
+    return Prompt(tokens, (0,)) if kind == "t5" else Prompt((), tokens)
+
+
+class Watched(Repeated):
+    """A capture that says when it happens."""
+
+    running = False
+    timed = made = 0
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        super().__init__(work)
+        Watched.made += 1
+        Watched.timed += Watched.running
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    """The clock of a text runs from where `sequence` starts its session to the end of the text."""
+    Watched.running, Watched.timed, Watched.made = False, 0, 0
+    own = sequence.get_ready
+
+    def ready(*args: Any) -> None:
+        Watched.running = False
+        own(*args)
+        Watched.running = True
+
+    monkeypatch.setattr(sequence, "get_ready", ready)
+    return Watched
+
+
+def drafts(kind: str, target: CudaGraphModel) -> list[Draft]:
+    small = CudaGraphModel(network(kind, seed=6, layers=1), 40, frozenset(), capture=Watched)
+    return [
+        ModelDraft(small, 40),
+        EarlyExitDraft(target, 1),
+        CascadeDraft(small, UniformDraft(40, torch.device("cpu")), 2, 40),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> None:
+    target = CudaGraphModel(network(kind, seed=5), 40, frozenset(), capture=Watched)
+    exact = EagerModel(network(kind, seed=5), 40, frozenset())
+    for length in (3, 9, 30, 4, 12):
+        want = autoregressive(exact, prompt(kind, length), max_new_tokens=12, **GREEDY).tokens
+        assert autoregressive(target, prompt(kind, length), max_new_tokens=12, **GREEDY).tokens == want
+        for draft in drafts(kind, target):
+            for gamma in (1, 3, 7):
+                found = speculative(target, draft, prompt(kind, length), gamma=gamma, max_new_tokens=12, **GREEDY)
+                assert found.tokens == want
+    assert watch.made > 0
+    assert watch.timed == 0
+
+
+def test_what_is_usual_is_captured_before_the_first_text() -> None:
+    target = graphs_before_the_clock(network("t5", seed=5))
+    autoregressive(target, prompt("t5"), max_new_tokens=20, **GREEDY)
+    assert target.captures == sum(count <= 8 for count in COUNTS)
+    before = target.uncaptured
+    speculative(target, UniformDraft(40, torch.device("cpu")), prompt("t5"), gamma=7, max_new_tokens=20, **GREEDY)
+    assert target.uncaptured == before
+
+
+def test_a_longer_step_runs_uncaptured_once_and_is_captured_for_the_next_text() -> None:
+    target, guess = graphs_before_the_clock(network("t5", seed=5)), UniformDraft(40, torch.device("cpu"))
+    texts = []
+    uncaptured = []
+    for _ in range(2):
+        before = target.uncaptured
+        texts.append(speculative(target, guess, prompt("t5"), gamma=12, max_new_tokens=20, **GREEDY).tokens)
+        uncaptured.append(target.uncaptured - before)
+    assert texts[0] == texts[1]
+    assert uncaptured[0] > 0
+    assert uncaptured[1] == 0
+
+
+def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.models.cudagraph.MOST_GRAPHS", 6)
+    target = graphs_before_the_clock(network("t5", seed=5))
+    exact = EagerModel(network("t5", seed=5), 40, frozenset({1}))
+    for length in (3, 70, 300, 3):  # three sizes of source buffers, each with four graphs
+        want = autoregressive(exact, prompt("t5", length), max_new_tokens=8, **GREEDY).tokens
+        assert autoregressive(target, prompt("t5", length), max_new_tokens=8, **GREEDY).tokens == want
+        assert len(target._graphs) <= 6
+
+
+def test_forty_graphs_are_enough_for_texts_of_all_lengths() -> None:
+    target = graphs_before_the_clock(network("t5", seed=5))
+    for length in range(1, 500, 37):
+        autoregressive(target, prompt("t5", length), max_new_tokens=1, **GREEDY)
+    assert target.captures == len(target._graphs) < MOST_GRAPHS
