@@ -23,7 +23,7 @@ from specbench.config.names import own_weights, task_label
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.ranks import RankReader, Ranks
+from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.run import Progress
@@ -72,8 +72,9 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
-        require_distinct([(config.draft.label(), rule_label(config.accept)) for config in group])
-    built = build_each(resolved, progress.say, progress.note)
+        require_distinct([(candidate_name(config), rule_label(config.accept)) for config in group])
+    # Trees get their shape from the sample: no prompts are set aside for a probe.
+    built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
     return [LoadedCandidate(*pair) for pair in zip(resolved, built, strict=True)]
 
 
@@ -98,10 +99,11 @@ def score(
     progress.say(f"scoring {', '.join(drafts)}")
     began = parts.target.now()
     grows = {one.draft: one.config.draft.scores_children for one in candidates}
+    most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     for index, text in enumerate(sample.texts):
         readers = [
-            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every) if one else None
+            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every, most) if one else None
             for one in grows.values()
         ]
         scores = agreements(
@@ -111,6 +113,15 @@ def score(
             found[draft].append(agreement)
         progress.advance(index + 1, len(sample.texts))
     return Scored(list(candidates), sample, found, parts.target.now() - began)
+
+
+def _unprobed(config: ChooseConfig) -> ChooseConfig:
+    return replace(config, tree=replace(config.tree, acceptance=[1.0])) if config.tree.is_probed else config
+
+
+def candidate_name(config: ChooseConfig) -> str:
+    """The draft, and its tree where it drafts one."""
+    return config.draft.label() + ("" if config.tree.shape == "none" else f", {config.tree.label()}")
 
 
 def budget(config: ChooseConfig) -> int:

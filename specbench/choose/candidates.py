@@ -21,10 +21,11 @@ from specbench.run.build import Parts
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """One draft with one rule, resolved and loaded."""
+    """One draft with one rule, resolved and loaded; and of a tree, once its shape is known, its depth."""
 
     config: ChooseConfig
     parts: Parts
+    levels: int | None = None
 
     @property
     def draft(self) -> str:
@@ -46,15 +47,21 @@ class LoadedCandidate:
 
     @property
     def name(self) -> str:
-        """The draft, and its rule where that is not Algorithm 1. A lossy one says so."""
-        if self.rule == "exact":
-            return self.draft
-        return f"{self.draft}, {self.rule}" + (" (lossy)" if self.lossy is not None else "")
+        """The draft, its tree where it drafts one, and its rule where that is not Algorithm 1. A lossy one says so."""
+        said = [self.draft, *([] if self.tree is None else [self.tree])]
+        if self.rule != "exact":
+            said.append(self.rule + (" (lossy)" if self.lossy is not None else ""))
+        return ", ".join(said)
+
+    @property
+    def tree(self) -> str | None:
+        """As tables call it; None for chains."""
+        return None if self.config.tree.shape == "none" else self.config.tree.label()
 
     @property
     def timed(self) -> Candidate:
         """What the probe times."""
-        return Candidate(self.parts.draft, self.parts.spec)
+        return Candidate(self.parts.draft, self.parts.spec, self.levels)
 
     def judged(self, agreement: Agreement) -> Agreement:
         """The draft's agreement as this rule has it."""

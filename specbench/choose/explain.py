@@ -1,7 +1,7 @@
 """A ranking in words: whether anything is gained, why the best is the best, what the next would need, and where the
 paper's formula errs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
@@ -14,15 +14,43 @@ def reasons(table: Predictions) -> list[str]:
     """Sentences, the most important first."""
     best = table.ranked[0]
     lines = [_headline(table), *_gammas(table)]
-    others = {one.draft: one for one in reversed(table.ranked) if one.draft != best.draft}
+    others = {one.draft: one for one in reversed(table.ranked) if one.draft != best.draft and not one.tree}
+    trees = [one for one in table.ranked if one.tree]
+    if best.tree is None:
+        others |= {one.draft: one for one in trees[:1]}
     for other in sorted(others.values(), key=lambda one: -one.estimated.value):
         lines.append(_against(table, best, other))
         lines.append(_would_win(best, other))
-    return lines + _paper(table)
+    return lines + _where_trees_pay(table, trees) + _paper(table)
 
 
-def _label(one: Prediction) -> str:
-    return f"{one.draft} with γ={one.gamma}"
+def _where_trees_pay(table: Predictions, trees: Sequence[Prediction]) -> list[str]:
+    """Of the best tree of each size, what checking it may cost for it to be as fast as the best chain."""
+    chains = [one for one in table.ranked if one.tree is None]
+    if not chains or not trees:
+        return []
+    sizes = {one.nodes: one for one in reversed(trees)}  # the best of each, for trees are ranked
+    said = []
+    for nodes, one in sorted(sizes.items(), key=lambda item: item[0] or 0):
+        price = winning_v(chains[0], one)
+        needed = f"no v({nodes}) is low enough" if price is None else f"v({nodes}) at most {price:.2f}"
+        said.append(f"{one.tree}: {needed} (it is {one.cost.verify_cost:.2f})")
+    return [
+        f"against the best chain, {label(chains[0])} at {chains[0].estimated.value:.2f}×, a tree pays with: "
+        + "; ".join(said)
+        + ". v(n) is what checking n tokens costs in target steps"
+    ]
+
+
+def winning_v(chain: Prediction, tree: Prediction) -> float | None:
+    """The v at which `tree` ties with `chain`, all else as measured; None where not even 0 would do."""
+    v = tree.cost.verify_cost - tree.steps_per_pass * (1 - tree.estimated.value / chain.estimated.value)
+    return v if v >= 0 else None
+
+
+def label(one: Prediction) -> str:
+    """The candidate in words."""
+    return one.draft if one.tree else f"{one.draft} with γ={one.gamma}"
 
 
 def _headline(table: Predictions) -> str:
@@ -35,17 +63,17 @@ def _headline(table: Predictions) -> str:
             cost = f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
         unsure = "" if high is None or high <= 1 else f", and not certainly ({low:.2f}–{high:.2f})"
         return (
-            f"no draft helps here: the best, {_label(best)}, would run at {value:.2f}× the target's own speed{unsure}; "
+            f"no draft helps here: the best, {label(best)}, would run at {value:.2f}× the target's own speed{unsure}; "
             f"{cost}"
         )
     if low is None:
-        return f"one prompt does not tell a gain from none: {_label(best)}, estimated at {value:.2f}×; {cost}"
+        return f"one prompt does not tell a gain from none: {label(best)}, estimated at {value:.2f}×; {cost}"
     if low <= 1:
         return (
-            f"a gain cannot be told from none: the best, {_label(best)}, is estimated at {value:.2f}× ({low:.2f}–"
+            f"a gain cannot be told from none: the best, {label(best)}, is estimated at {value:.2f}× ({low:.2f}–"
             f"{high:.2f}) from {prompts} prompts; more of them (limit=, tokens=) or more rounds= may tell; {cost}"
         )
-    return f"{_label(best)}: {cost}, {value:.2f}× faster; a pass of all γ costs {_price(best)}"
+    return f"{label(best)}: {cost}, {value:.2f}× faster; a pass of all γ costs {_price(best)}"
 
 
 def _price(one: Prediction) -> str:
@@ -76,7 +104,7 @@ def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     if times.low is None or times.low <= 1:
         by += ", which these timings cannot tell from nothing"
     return (
-        f"{_label(best)} beats {_label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
+        f"{label(best)} beats {label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
         f"{best.steps_per_pass:.2f} target steps against {other.tokens_per_pass:.2f} for {other.steps_per_pass:.2f}; "
         + (", ".join(_differences(best, other)) or "α, c, checking and accepting are alike")
     )
@@ -108,17 +136,19 @@ def _printed(ours: float, theirs: float, digits: int) -> str | None:
 def _would_win(best: Prediction, other: Prediction) -> str:
     """The c, or else the alpha, at which `other` would catch up, all else (its γ too) as measured."""
     c, alpha = winning_c(best, other), winning_alpha(best, other)
+    if other.tree and c is None:
+        return f"for {label(other)} to win not even c = 0 would be enough (it is {other.cost.c:.3f} a level)"
     if c is None and alpha is None:
-        return f"{_label(other)} cannot win: not even c = 0 or α = 1 would be enough; checking costs too much"
+        return f"{label(other)} cannot win: not even c = 0 or α = 1 would be enough; checking costs too much"
     needed = []
     if alpha is not None and f"{alpha:.2f}" != f"{other.alpha.value:.2f}":
         needed.append(f"an α of {alpha:.2f} (it is {other.alpha.value:.2f})")
     if c is not None and f"{c:.3f}" != f"{other.cost.c:.3f}":
         needed.append(f"a c of {c:.3f} (it is {other.cost.c:.3f})")
     if not needed:
-        return f"{_label(other)} would need hardly anything more to win"
+        return f"{label(other)} would need hardly anything more to win"
     missing = "" if c is not None else "; no c would be low enough"
-    return f"for {_label(other)} to win it would need {' or '.join(needed)}{missing}"
+    return f"for {label(other)} to win it would need {' or '.join(needed)}{missing}"
 
 
 def winning_c(best: Prediction, other: Prediction) -> float | None:
@@ -132,7 +162,10 @@ def winning_c(best: Prediction, other: Prediction) -> float | None:
 
 
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
-    """The alpha at which `other` ties, its tokens growing as Eq. 1 says; None where not even 1 would do."""
+    """The alpha at which `other` ties, its tokens growing as Eq. 1 says; None where not even 1 would do, and of a tree,
+    whose tokens Eq. 1 does not have."""
+    if other.tree:
+        return None
     factor = other.estimated.value / theory.expected_tokens(other.alpha.value, other.gamma)
     low, high = other.alpha.value, 1.0
     if factor * theory.expected_tokens(high, other.gamma) < best.estimated.value:
@@ -157,7 +190,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
     lossless = [one for one in table.ranked if one.draft not in total_variations]
     if lossless and table.ranked[0].draft in total_variations:
         lines.append(
-            f"of the lossless ones {_label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
+            f"of the lossless ones {label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
         )
     return lines
 
@@ -169,7 +202,8 @@ def _paper(table: Predictions) -> list[str]:
     if (theirs.draft, theirs.gamma) == (best.draft, best.gamma):
         return []
     return [
-        f"Theorem 3.8 alone would pick {_label(theirs)} ({theirs.predicted:.2f}× predicted, "
-        f"{theirs.estimated.value:.2f}× estimated): it takes checking {theirs.gamma + 1} positions to cost 1 step, "
+        f"Theorem 3.8 alone would pick {label(theirs)} ({theirs.predicted:.2f}× predicted, "
+        f"{theirs.estimated.value:.2f}× estimated): it takes checking {theirs.nodes or theirs.gamma + 1} positions to "
+        f"cost 1 step, "
         f"here it costs {theirs.cost.verify_cost:.2f}, and accepting {theirs.cost.overhead:.2f}"
     ]

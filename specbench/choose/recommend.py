@@ -3,12 +3,13 @@
 The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.explain import of_lossy, reasons
+from specbench.choose.explain import label, of_lossy, reasons
+from specbench.choose.trees import as_shaped, grow
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
 from specbench.config.model import name_of
@@ -17,7 +18,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import json_digest
 from specbench.measure.costs import step_seconds
-from specbench.measure.predict import Prediction, Predictions
+from specbench.measure.predict import Grown, Prediction, Predictions
 from specbench.measure.probe import Round, probe
 from specbench.models import Prompt
 from specbench.records.documents import (
@@ -51,17 +52,20 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = [replace(config, device=str(device)) for config in configs]
-        scored = score(prepare(placed, progress), (), progress, max(placed[0].gammas))
-        progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}")
+        scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
+        progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}" + _and_of(trees))
         rounds = time_passes(scored, 0, scored.config.rounds)
     config = scored.config
-    table = predictions(scored, rounds)
+    table = predictions(scored, rounds, trees)
     if not table.ranked:
         raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
     candidates = {one.name: one for one in scored.candidates}
     # The proof is on the prompts of the prediction, unless the user names how many.
     limit = configs[0].limit or len(scored.sample.texts)
-    proved = {name: replace(config, limit=limit) for name, config in zip(candidates, configs, strict=True)}
+    proved = {
+        name: as_shaped(replace(config, limit=limit), trees, name)
+        for name, config in zip(candidates, configs, strict=True)
+    }
     verified = [
         _verify(proved[one.draft], one, candidates[one.draft].names(), progress)
         for one in table.ranked[: config.verify]
@@ -100,11 +104,16 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
     return Recommendation(write_document(file, record), record)
 
 
-def predictions(scored: Scored, rounds: Sequence[Round]) -> Predictions:
-    """What the agreement of each candidate and the timed passes come to."""
+def _and_of(trees: Mapping[str, Grown]) -> str:
+    return f" and of {len(trees)} trees" if trees else ""
+
+
+def predictions(scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None) -> Predictions:
+    """What the agreement of each candidate and the timed passes come to; of candidates in `trees`, what is expected of
+    their trees."""
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}
-    return Predictions(scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole)
+    return Predictions(scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole, trees)
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
@@ -124,14 +133,15 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
 
 def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress) -> Verified:
     """A real run of one candidate and gamma, beside what was predicted of it."""
-    progress.say(f"running {one.draft} with γ={one.gamma}")
-    result = execute(as_run(config, one.gamma), progress)
+    progress.say(f"running {label(one)}")
+    result = execute(as_run(config, None if one.tree else one.gamma), progress)
     summary = result.record["summary"]
     measured = summary["speedup_measured"]
     judged = None if summary.get("disturbed") else measured
     return {
         **names,
         "gamma": one.gamma,
+        "tree": one.tree,
         "run_id": result.record["run_id"],
         "reused": result.reused,
         "estimated": one.estimated.to_json(),

@@ -1,5 +1,5 @@
 """Lists on the command line: `draft=[unigram,bigram]`, `draft.path=[DIR1,DIR2]`, `accept=[exact,lenient]`,
-`accept.lenience=[0.5,0.3]`, `sampling.temperature=[0,1]`.
+`accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`, `tree.size=[8,16]`, `sampling.temperature=[0,1]`.
 
 Hydra picks one choice of a group. A verb that compares several composes its config once for each combination: the
 first is launched by Hydra as any other, so that its switches and errors are the same, and the others are composed
@@ -30,6 +30,7 @@ from specbench.cli.unnamed import store_unnamed
 from specbench.config import ChooseConfig, check_choose, conf_dir
 from specbench.config.checks import RULE_OF
 from specbench.config.choose import require_used
+from specbench.config.tree import KEYS_OF
 from specbench.errors import UserError
 from specbench.files import require_writable
 
@@ -41,6 +42,7 @@ Overrides = list[str]
 DRAFT = ("draft", "draft.path")  # both name drafts, so their lists add up
 OWNER = {f"accept.{key}": rule for key, rule in RULE_OF.items()}
 ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
+TREE = ("tree", "tree.size", "tree.depth", "tree.children")  # each shape has some of these keys
 TEMPERATURE = "sampling.temperature"
 
 
@@ -115,17 +117,18 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
     return [
         f"{key}=[{values}]"
         for key, values in swept.items()
-        if key in (*DRAFT, *ACCEPT, TEMPERATURE) and key not in given
+        if key in (*DRAFT, *ACCEPT, *TREE, TEMPERATURE) and key not in given
     ]
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
-    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest, then rules."""
+    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest, then rules, then
+    trees."""
     given: dict[str, list[str]] = {}  # each key's values, as overrides
     listed = set()
     for argument in argv:
         override = parsed(argument)
-        if override is None or override.key_or_group not in (*DRAFT, *ACCEPT, TEMPERATURE):
+        if override is None or override.key_or_group not in (*DRAFT, *ACCEPT, *TREE, TEMPERATURE):
             continue
         key = override.key_or_group
         given[key] = [argument]
@@ -140,6 +143,8 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
         axes.append([[one] for key in DRAFT for one in given.get(key, []) if key in listed or several])
     if any(key in listed for key in ACCEPT):
         axes.append(_rules(given))
+    if any(key in listed for key in TREE):
+        axes.append(_trees(given))
     if TEMPERATURE in listed:
         axes.append([[one] for one in given[TEMPERATURE]])
     elif TEMPERATURE not in given and TEMPERATURE in defaults:
@@ -159,6 +164,20 @@ def _rules(given: dict[str, list[str]]) -> list[Overrides]:
     stray = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
     if stray:
         raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has one; name that rule too")
+    return found
+
+
+def _trees(given: dict[str, list[str]]) -> list[Overrides]:
+    """Each shape with each value of the keys that it has."""
+    shapes = given.get("tree", [])
+    found = []
+    for shape in shapes:
+        has = KEYS_OF.get(shape.partition("=")[2], (tuple(key.partition(".")[2] for key in TREE[1:]), ()))[0]
+        own = [given[key] for key in TREE[1:] if key in given and key.partition(".")[2] in has]
+        found += [[shape, *values] for values in product(*own)]
+    stray = [key for key in TREE[1:] if key in given and not any(given[key][0] in these for these in found)]
+    if stray:
+        raise UserError(f"{given[stray[0]][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
     return found
 
 

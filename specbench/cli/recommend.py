@@ -22,6 +22,8 @@ passes on the engine that a run uses, and from both the speedup to expect, with 
 best and what would have to change for the next to win. Writes results/recommend/ID.json.
 """
 OPTIONS = LISTS | {
+    "'tree=[none,sequoia]'": "chains and shapes of trees, each with each value of 'tree.size=[8,16,32]', tree.depth= "
+    "and tree.children= that it has",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     **other_engine.OPTIONS,
 }
@@ -81,7 +83,7 @@ def draw(record: RecommendDocument) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from specbench.measure.theorems import BY_POSITION
+    from specbench.measure.theorems import BY_POSITION, BY_RANK
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 130)
@@ -95,9 +97,10 @@ def draw(record: RecommendDocument) -> None:
     for place, row in enumerate(record["rows"][:MOST_ROWS]):
         cost, estimated = row["cost"], row["estimated"]
         low, high = estimated["low"], estimated["high"]
-        mark = "*" if row["prediction"] == BY_POSITION else ""
+        mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
         table.add_row(
-            "→" if place == 0 else "", row["candidate"], str(row["gamma"]), f"{row['alpha']['value']:.3f}",
+            "→" if place == 0 else "", row["candidate"], _drafted(row["gamma"], row.get("tree")),
+            f"{row['alpha']['value']:.3f}",
             f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
             f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}{mark}", f"{row['predicted']:.2f}{mark}",
             f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
@@ -106,13 +109,21 @@ def draw(record: RecommendDocument) -> None:
     console.print(table)
     if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
         console.print("* from the acceptance rate at each position, which falls; Eq. 1 has one α")
+    if any(row.get("tree") for row in record["rows"][:MOST_ROWS]):
+        console.print(
+            "† of a tree: γ its levels (L), c a level's, tokens from the acceptance by rank (Sequoia, Prop. 3.4)"
+        )
     for line in record["reasons"]:
-        console.print(f"· {line}")
+        console.print(f"· {line}", markup=False)
     if record["verified"]:
         console.print(_proof(record["verified"]))
     for one in record["verified"]:
         if one.get("disturbed_by"):
             console.print(f"{one['run_id']}: DISTURBED, so it proves nothing: {one['disturbed_by']}")
+
+
+def _drafted(gamma: int, tree: str | None) -> str:
+    return f"{gamma} L" if tree else str(gamma)
 
 
 def _off(one: Verified) -> str:
@@ -130,7 +141,7 @@ def _proof(verified: list[Verified]) -> Any:
     for one in verified:
         measured = one["measured"]
         table.add_row(
-            one["candidate"], str(one["gamma"]), f"{one['estimated']['value']:.2f}",
+            one["candidate"], _drafted(one["gamma"], one.get("tree")), f"{one['estimated']['value']:.2f}",
             "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
             _off(one),

@@ -42,10 +42,13 @@ def check_choose(config: ChooseConfig) -> None:
 
 
 # Keys of a run that a verb has no use for, and what to give in their place.
+TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "warmup", "force"), ""),
+    "alpha": dict.fromkeys(("gamma", "warmup", "force"), "")
+    | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=[…]"},
-    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": ""},
+    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": ""}
+    | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
 }
 
 

@@ -23,7 +23,7 @@ from specbench.measure.agreement import Agreement
 from specbench.measure.costs import Cost, Costs, Prices
 from specbench.measure.expected_passes import passes
 from specbench.measure.probe import Key, Round
-from specbench.measure.theorems import BY_POSITION, EQUATION_1
+from specbench.measure.theorems import BY_POSITION, BY_RANK, EQUATION_1
 from specbench.records.schema import PredictionRow
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
@@ -31,9 +31,24 @@ TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 
 
 @dataclass(frozen=True)
+class Grown:
+    """A candidate whose proposals are trees of up to `nodes` tokens, the text's last one included.
+
+    acceptance: by rank of the child; tokens: what Proposition 3.4 of Sequoia makes of it for the mean tree.
+    passes: of each text, as `measure.expected_tree_passes` counts them.
+    """
+
+    tree: str
+    nodes: int
+    acceptance: Sequence[float]
+    tokens: float
+    passes: Sequence[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One (draft, gamma) with all that its speedup is made from. Where several rules check one draft, `draft` is the
-    candidate's name: the draft with its rule."""
+    candidate's name: the draft with its rule. Of a tree gamma is the number of its levels, and `tree` its name."""
 
     draft: str
     gamma: int
@@ -47,13 +62,17 @@ class Prediction:
     predicted: float
     calibrated: float
     estimated: Interval
+    tree: str | None = None
+    nodes: int | None = None  # of the tree, with the text's last token
+    acceptance: Sequence[float] | None = None  # by rank of the child
 
     def to_json(self) -> PredictionRow:
         return cast(PredictionRow, asdict(self))
 
 
 class Predictions:
-    """All (draft, gamma) of a probe over the same texts, best first. Those in `whole` judge a drafted block as one."""
+    """All (draft, gamma) of a probe over the same texts, best first. Those in `whole` judge a drafted block as one;
+    those in `trees` draft trees."""
 
     def __init__(
         self,
@@ -63,15 +82,16 @@ class Predictions:
         resamples: int,
         seed: int,
         whole: Collection[str] = (),
+        trees: Mapping[str, Grown] | None = None,
     ) -> None:
-        self.found = found
+        self.found, self.trees = found, trees or {}
         timed = Costs(rounds)
         self.prices = timed.prices()
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
         ahead = {draft: [ratios_ahead(text) for text in texts] for draft, texts in found.items()}
         self.counts = {
-            (draft, gamma): np.array([
+            (draft, gamma): np.array(self.trees[draft].passes if draft in self.trees else [
                 passes(text.ratio, gamma, max_new_tokens, text.silent, stops[draft], draft in whole, further)
                 for text, further in zip(found[draft], ahead[draft], strict=True)
             ])
@@ -98,20 +118,25 @@ class Predictions:
         cost, counts_2G = self.prices.costs[key], self.counts[key].sum(0)
         number = counts_2G.sum()
         by_theory = self._expected_tokens(draft, alpha.value, gamma)
+        grown = self.trees.get(draft)
         return Prediction(
             draft, gamma, alpha, cost,
             tokens_per_pass=float(self.tokens_P.sum() / number),
-            prediction=BY_POSITION if self.found[draft][0].ahead else EQUATION_1,
+            prediction=BY_RANK if grown else BY_POSITION if self.found[draft][0].ahead else EQUATION_1,
             tokens_per_pass_iid=by_theory,
             drafted_per_pass=float((counts_2G @ np.arange(gamma + 1)).sum() / number),
             steps_per_pass=float((counts_2G * self.prices.of_passes(key)).sum() / number),
             predicted=by_theory / (gamma * cost.c + 1),
             calibrated=by_theory / cost.of_pass(gamma),
             estimated=percentiles(self._speedup(key), self.resampled[key]),
+            tree=grown and grown.tree, nodes=grown and grown.nodes, acceptance=grown and grown.acceptance,
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
-        """Eq. 1; where the draft agrees less the further ahead it drafts, with the acceptance rate of each position."""
+        """Eq. 1; where the draft agrees less the further ahead it drafts, with the acceptance rate of each position; of
+        a tree with the acceptance by rank."""
+        if draft in self.trees:
+            return self.trees[draft].tokens
         texts = self.found[draft]
         if not texts[0].ahead:
             return theory.expected_tokens(alpha, gamma)

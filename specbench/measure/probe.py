@@ -32,15 +32,24 @@ GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A draft, and how texts are decoded with it; the gamma is the probe's to set."""
+    """A draft, and how texts are decoded with it; the gamma is the probe's to set.
+
+    `levels` is the depth of the draft's trees, at which alone it is timed; None where it drafts chains.
+    """
 
     draft: Draft
     spec: DecodingSpec
+    levels: int | None = None
+
+    def gammas(self, asked: Sequence[int]) -> Sequence[int]:
+        """At which gammas it is timed, of those asked for."""
+        return asked if self.levels is None else [self.levels]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A pass as it was timed, in seconds. `asked` is what it was to draft, `first` whether it began a text."""
+    """A pass as it was timed, in seconds. `asked` is what it was to draft, `first` whether it began a text. Of a tree
+    both count levels, and one that was grown has all that were asked for: some of its nodes may have ended."""
 
     asked: int
     drafted: int
@@ -75,7 +84,8 @@ def probe(
     timed = []
     if first == 0:
         _round(target, candidates, gammas, texts, -1, seed)
-        _visit_lengths(target, gammas, texts, rounds, _common(candidates).max_new_tokens)
+        chains = [gamma for one in candidates.values() if one.levels is None for gamma in one.gammas(gammas)]
+        _visit_lengths(target, sorted(set(chains)), texts, rounds, _common(candidates).max_new_tokens)
     for number in range(first, first + rounds):
         timed.append(_round(target, candidates, gammas, texts, number, seed))
     return timed
@@ -122,9 +132,11 @@ def _round(
         return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
 
     for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
-        passes(candidate, max(gammas), prompt, max(gammas) + 1)
-    this = Round([], {(name, gamma): [] for name in candidates for gamma in gammas}, [])
-    jobs: list[Key | None] = [job for name in candidates for job in (None, *((name, gamma) for gamma in gammas))]
+        most = max(candidate.gammas(gammas))
+        passes(candidate, most, prompt, most + 1)
+    keys = {name: [(name, gamma) for gamma in candidate.gammas(gammas)] for name, candidate in candidates.items()}
+    this = Round([], {key: [] for own in keys.values() for key in own}, [])
+    jobs: list[Key | None] = [job for own in keys.values() for job in (None, *own)]
     for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
         if (key := jobs[job]) is None:
             begins, later = begin_and_rest(steps, STEPS, 1)
@@ -134,9 +146,10 @@ def _round(
         name, gamma = key
         first, others = begin_and_rest(partial(passes, candidates[name], gamma), PASSES * (gamma + 1), gamma + 1)
         this.passes[key].extend(
-            Timed(asked, one.drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
+            Timed(asked, drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
             for seen, begins_text in ((first, True), (others, False))
             for asked, one in seen
+            for drafted in (one.drafted if one.parents is None else asked,)
         )
     return this
 

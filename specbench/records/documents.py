@@ -100,7 +100,8 @@ class CandidateRow(PredictionRow, CandidateNames):
 class Verified(CandidateNames):
     """A real run of one candidate and gamma, beside what was estimated."""
 
-    gamma: int
+    gamma: Annotated[int, "of a tree: its levels"]
+    tree: NotRequired[Annotated[str | None, "the tree that was drafted; null or absent for chains"]]
     run_id: str
     reused: bool
     estimated: IntervalRecord

@@ -292,9 +292,12 @@ class PredictionRow(TypedDict):
     """One candidate at one gamma, and all that its speedup is made from."""
 
     draft: str
-    gamma: int
+    gamma: Annotated[int, "of a tree: its levels"]
     alpha: IntervalRecord
     cost: CostRecord
+    tree: NotRequired[Annotated[str | None, "the tree that is drafted; null or absent for chains"]]
+    nodes: NotRequired[Annotated[int | None, "of the tree, with the text's last token"]]
+    acceptance: NotRequired[Annotated[list[float] | None, "by rank of the child: what the tree was made from"]]
     tokens_per_pass: Annotated[float, "as the texts need"]
     prediction: Annotated[str, "what `predicted` and `calibrated` are made from"]
     tokens_per_pass_iid: Annotated[float, "by Eq. 1, or by position"]

@@ -2,7 +2,7 @@
 which probability the first, second, ... child of a node is the accepted one.
 
 The children are not given but drawn, so that these are expectations over them: exact where the residual depends on no
-drawn token (`fixed`, `replaced`, `of_k_sequential`), over one draw of the children where it does (`distinct`).
+drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few draws of the children where it does (`distinct`).
 
 Shapes: L positions, K children, V tokens of the vocabulary.
 """
@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from specbench.acceptance.base import residual
 
+DRAWS = 4
 HALVINGS = 24  # to fp32
 
 
@@ -47,10 +48,17 @@ def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranke
     return _ranked(accepted, written, p_LV.gather(-1, written_L1), most)
 
 
-def distinct(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator) -> Ranked:
-    """Of `most` draws from q without replacement, tested in rounds (Chen et al. 2024, "Sequoia", Algorithm 2): for the
-    children drawn with `generator`, of which the last that is tested at each rank is integrated out. Ranks beyond the
-    tokens that q has count as never accepted."""
+def distinct(
+    p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator, times: int = DRAWS
+) -> Ranked:
+    """Of `most` draws from q without replacement, tested in rounds (Chen et al. 2024, "Sequoia", Algorithm 2): the mean
+    over `times` draws of the children, of which the last that is tested at each rank is integrated out. An unbiased
+    estimate, which may exceed 1 given the token. Ranks beyond the tokens that q has count as never accepted."""
+    drawn = [_distinct_once(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
+    return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*drawn, strict=True)))
+
+
+def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator) -> Ranked:
     clocks_LV = torch.empty_like(q_LV, dtype=torch.float64).exponential_(generator=generator)
     children_LK = (q_LV.double() / clocks_LV).topk(min(most, q_LV.shape[-1]), dim=-1).indices
     reached_L1 = torch.ones_like(p_LV[:, :1])

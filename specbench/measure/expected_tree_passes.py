@@ -1,0 +1,91 @@
+"""Passes that a tree needs for a text of the target, as `measure.expected_passes` counts them for chains.
+
+Given the text, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`), and a
+pass goes down the tree along the text's own tokens. So ends are counted as they are, and neighbours that are not
+independent; Proposition 3.4 of Sequoia (`trees.expected_tokens`) has one acceptance by rank for all tokens of a text
+that never ends.
+
+A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the text,
+and its passes are those of decoding, since its children are not drawn.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specbench.drafts import Draft, ProposesTrees
+from specbench.measure.expected_passes import NEGLIGIBLE
+from specbench.models import Prompt
+from specbench.sampling import Sampling
+from specbench.trees import ROOT, Shape
+
+
+def tree_passes(given: Sequence[Sequence[float]], shape: Shape, most: int | None = None) -> NDArray[np.float64]:
+    """Expected passes [2, depth + 1] over this text that grow 0, 1, ... levels: the first pass of the text, and all
+    others. `given[i][k]` is the probability that the child of rank k is the accepted one where the text has token i; an
+    unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A text shorter than `most` (the limit on new
+    tokens) ended by itself; near the limit a tree has fewer levels."""
+    length, depth = len(given), shape.depth
+    most = length + depth + 1 if most is None else max(most, length)
+    found = np.zeros((2, depth + 1))
+    begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
+    begun[0] = 1.0
+    children = _children(shape)
+    for start in range(length):
+        if abs(begun[start]) < NEGLIGIBLE:
+            continue
+        levels = min(depth, most - start - 1)
+        found[min(start, 1), levels] += begun[start]
+        reached = {ROOT: float(begun[start])}
+        for place in range(start, min(start + levels + 1, length)):
+            below: dict[int, float] = defaultdict(float)
+            for node, chance in reached.items():
+                left = chance
+                for child, accepted in zip(
+                    children[node] if place < start + levels else (), given[place], strict=False
+                ):
+                    below[child] += chance * accepted
+                    left -= chance * accepted
+                begun[place + 1] += left  # none of them: the text's token is the target's own
+            reached = {node: chance for node, chance in below.items() if abs(chance) > NEGLIGIBLE}
+    return found
+
+
+def _children(shape: Shape) -> dict[int, list[int]]:
+    """The children of the root and of each node, by rank."""
+    found: dict[int, list[int]] = {node: [] for node in range(ROOT, len(shape.parents))}
+    for node, parent in enumerate(shape.parents):
+        found[parent].append(node)
+    return found
+
+
+def replayed_passes(
+    draft: Draft, prompt: Prompt, text: Sequence[int], depth: int, sampling: Sampling, most: int
+) -> NDArray[np.float64]:
+    """The passes [2, depth + 1] over this text of a draft whose trees have children that are not drawn: counted by
+    growing each tree."""
+    session = draft.start(prompt, sampling)
+    assert isinstance(session, ProposesTrees)
+    found = np.zeros((2, depth + 1))
+    tokens, end = list(prompt.prefix), len(prompt.prefix) + len(text)
+    begin, generator = len(tokens), torch.Generator()
+    while len(tokens) < end:
+        levels = min(depth, begin + most - len(tokens) - 1)
+        found[min(len(tokens) - begin, 1), levels] += 1
+        proposal = session.propose(tokens, levels, generator)
+        path: list[int] = []
+        while len(tokens) < end:
+            node = path[-1] if path else ROOT
+            tokens.append(text[len(tokens) - begin])
+            followers = [i for i, parent in enumerate(proposal.parents or ()) if parent == node]
+            child = next((one for one in followers if proposal.tokens[one] == tokens[-1]), None)
+            if child is None:
+                break
+            path.append(child)
+        if proposal.parents is not None:
+            session.select(path if len(tokens) < end else path[: max(0, len(path) - 1)])
+        session.rollback(len(tokens) - 1)
+    return found

@@ -1,0 +1,145 @@
+"""Passes of trees counted along the target's own text: by hand, and beside those of decoding at T = 0 and T = 1; and
+trees among the candidates of a recommendation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decode import autoregressive, speculative
+from test_expected_passes import within_4_errors
+from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
+
+from specbench.acceptance import Children
+from specbench.cli import main
+from specbench.cli.grid import split
+from specbench.drafts import ModelDraft, TreeDraft
+from specbench.errors import UserError
+from specbench.measure.agreement import agreements
+from specbench.measure.expected_passes import passes
+from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
+from specbench.measure.ranks import RankReader, Ranks
+from specbench.sampling import Sampling
+from specbench.stats import bootstrap, ratio
+from specbench.trees import ByConfidence, FixedShape, Shape
+
+GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
+TARGET, DRAFT = ToyModel(random_table(11)), ModelDraft(ToyModel(random_table(12)), VOCABULARY)
+SHAPES = {"chain": Shape.chain(3), "wide": Shape.of_widths([3]), "tree": Shape.of_widths([2, 2, 1])}
+
+
+def test_counting_the_passes_of_a_tree_by_hand() -> None:
+    first, second, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
+    two = Shape.of_widths([2, 1])  # a second child of the second level is not there
+    assert tree_passes([first, first, none, none], two).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert tree_passes([second, second, none], two).sum() == 2  # accepted, then the target's own; then one more
+    assert tree_passes([second, first], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0]]  # it drafted the end
+    assert tree_passes([first, first, first], two, most=3).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert tree_passes([none, first, first], two, most=3).tolist() == [[0, 0, 1], [0, 1, 0]]  # room for a level alone
+    assert tree_passes([[0.5, 0.25], none], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0.25]]
+    given = [[0.7], [0.2], [0.9], [0.4]]
+    chain = passes([one for (one,) in given], gamma=3, most=9).sum()
+    assert tree_passes(given, Shape.chain(3), 9).sum() == pytest.approx(chain)
+
+
+def ranks_along(text: list[int], sampling: Sampling, seed: int) -> Ranks:
+    reader = RankReader(sampling, torch.Generator().manual_seed(seed), most=4)
+    agreements(TARGET, [DRAFT], PROMPT, text, sampling, readers=[reader])
+    return reader.found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greedy_passes_are_those_of_decoding(shape: str) -> None:
+    for most in (2, 5, 9):
+        keys: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": most, "generator": torch.Generator()}
+        text = autoregressive(TARGET, PROMPT, **keys).tokens
+        tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), "fixed", VOCABULARY, frozenset({EOS}))
+        decoded = speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys)
+        counted = tree_passes(ranks_along(text, GREEDY, 0).given_for("distinct"), SHAPES[shape], most)
+        assert counted.sum() == len(decoded.passes)
+
+
+@pytest.mark.parametrize("children", ["fixed", "replaced", "distinct"])
+@pytest.mark.parametrize("shape", ["wide", "tree"])
+@pytest.mark.statistical
+def test_sampled_passes_are_those_of_decoding_in_the_mean(shape: str, children: Children) -> None:
+    """A false alarm for one seed in 15,000 each."""
+    count, generator = 500, torch.Generator().manual_seed(1)
+    keys: dict[str, Any] = {"sampling": SAMPLED, "max_new_tokens": 12, "generator": generator}
+    texts = [autoregressive(TARGET, PROMPT, **keys).tokens for _ in range(count)]
+    ranks = [ranks_along(text, SAMPLED, seed) for seed, text in enumerate(texts)]
+    counted = [tree_passes(one.given_for(children), SHAPES[shape], 12).sum() for one in ranks]
+    tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), children, VOCABULARY, frozenset({EOS}))
+    traces = [speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys) for _ in range(count)]
+    decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
+    estimated = bootstrap([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio, 400, 0)
+    assert within_4_errors(estimated, decoded), (estimated, decoded)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_passes_of_a_dynamic_tree_are_replayed(temperature: float) -> None:
+    """Greedily the very passes of decoding; sampled, those of the texts that decoding wrote."""
+    sampling, tree = (
+        Sampling(temperature),
+        TreeDraft(DRAFT, ByConfidence(5, 3, 2), "fixed", VOCABULARY, frozenset({EOS})),
+    )
+    for seed in range(20):
+        decoded = speculative(
+            TARGET, tree, PROMPT,
+            gamma=3, sampling=sampling, max_new_tokens=10, generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        counted = replayed_passes(tree, PROMPT, decoded.tokens, 3, sampling, 10)
+        assert counted.sum() == len(decoded.passes) and counted[0].sum() == 1
+
+
+TREES: dict[str, tuple[list[str], list[list[str]]]] = {
+    "shapes and sizes": (
+        ["tree=[none,sequoia,widths]", "tree.size=[8,16]"],
+        [["tree=none"], *([f"tree={s}", f"tree.size={n}"] for s in ("sequoia", "widths") for n in (8, 16))],
+    ),
+    "a key of one shape": (
+        ["tree=[widths,sequoia]", "tree.depth=[3]"], [["tree=widths"], ["tree=sequoia", "tree.depth=3"]],
+    ),
+    "sizes of one shape": (["tree=dynamic", "tree.size=[4,8]"], [["tree=dynamic", f"tree.size={n}"] for n in (4, 8)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_lists_of_trees_are_taken_apart(name: str) -> None:
+    argv, expected = TREES[name]
+    assert split(argv, {})[1] == expected
+
+
+def test_a_size_without_a_tree_is_refused() -> None:
+    with pytest.raises(UserError, match="tree.size=8: no tree here has this key; give tree=SHAPE"):
+        split(["tree.size=[8,16]"], {})
+
+
+def test_trees_are_ranked_beside_chains_and_proved(
+    folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = [
+        f"target.path={folders['gpt2']}", f"draft.path={folders['gpt2-draft']}", "task=ende",
+        f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager",
+        "max_new_tokens=12", "resamples=100",
+    ]  # fmt: skip
+    trees = ["tree=[none,sequoia,widths,dynamic]", "tree.size=[5]", "tree.depth=[3]", "gammas=[2]", "rounds=2"]
+    assert main(["recommend", *argv, *trees, "verify=4"]) == 0
+    out = capfd.readouterr().out
+    assert "a tree pays with: " in out and "v(5) " in out and "† of a tree" in out, out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    record = json.loads(file.read_text())
+    rows = {row["tree"]: row for row in record["rows"]}
+    assert set(rows) == {None, "sequoia 5", "widths 4×2×2×1 to 5", "dynamic 5"}
+    assert rows["sequoia 5"]["nodes"] == 5 and rows["sequoia 5"]["gamma"] <= 3
+    assert {one["tree"] for one in record["verified"]} == set(rows)
+    # Greedily the texts' passes are known, so that tokens a pass are predicted to the last digit.
+    for one in record["verified"]:
+        assert one["tokens_per_pass"] == pytest.approx(rows[one["tree"]]["tokens_per_pass"])
+
+
+@pytest.mark.parametrize("verb", ["alpha", "validate"])
+def test_verbs_that_rank_no_trees_refuse_them(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "tree=sequoia"]) == 2
+    assert f"tree=sequoia: specbench {verb} has no use for tree" in capfd.readouterr().err
