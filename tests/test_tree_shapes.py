@@ -57,3 +57,10 @@ def test_widths_and_the_nodes_that_a_size_leaves() -> None:
 
 def test_of_equal_values_the_shallower_node_remains() -> None:
     assert best_first([0.5, 0.25, 0.25, 0.5], [1, 1, 2, 2], 3) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("acceptance", [(0.3, 0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.4)])
+def test_an_acceptance_of_zero_does_not_cost_the_tree_its_nodes(acceptance: tuple[float, ...]) -> None:
+    """0 times what is impossible is not possible."""
+    shape = best_shape(acceptance, 5, 2)
+    assert shape.size == 5 and shape.depth <= 2

@@ -129,7 +129,8 @@ class Predictions:
             predicted=by_theory / (gamma * cost.c + 1),
             calibrated=by_theory / cost.of_pass(gamma),
             estimated=percentiles(self._speedup(key), self.resampled[key]),
-            tree=grown and grown.tree, nodes=grown and grown.nodes, acceptance=grown and grown.acceptance,
+            tree=None if grown is None else grown.tree, nodes=None if grown is None else grown.nodes,
+            acceptance=None if grown is None else grown.acceptance,
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:

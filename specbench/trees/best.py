@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specbench.trees.shape import ROOT, Shape
 
-IMPOSSIBLE = -1e30  # finite, since an acceptance may be 0
+IMPOSSIBLE = -1e30  # finite, for sums of it are compared
 Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 
 
@@ -31,9 +31,10 @@ def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None)
         with_children = [leaf]
         taken = np.zeros((len(acceptance) + 1, size + 1), np.int64)
         for rank, accepted in enumerate(acceptance, 1):
+            subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also where the acceptance is 0
             before, here = with_children[-1], np.full(size + 1, IMPOSSIBLE)
             for nodes in range(2, size + 1):
-                sums = before[nodes - 1 : 0 : -1] + accepted * value[1:nodes]
+                sums = before[nodes - 1 : 0 : -1] + subtree[1:nodes]
                 taken[rank, nodes] = int(sums.argmax()) + 1
                 here[nodes] = sums[taken[rank, nodes] - 1]
             with_children.append(here)
