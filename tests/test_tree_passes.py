@@ -54,7 +54,7 @@ def test_greedy_passes_are_those_of_decoding(shape: str) -> None:
     for most in (2, 5, 9):
         keys: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": most, "generator": torch.Generator()}
         text = autoregressive(TARGET, PROMPT, **keys).tokens
-        tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), "fixed", VOCABULARY, frozenset({EOS}))
+        tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), "fixed", frozenset({EOS}))
         decoded = speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys)
         counted = tree_passes(ranks_along(text, GREEDY, 0).given_for("distinct"), SHAPES[shape], most)
         assert counted.sum() == len(decoded.passes)
@@ -70,7 +70,7 @@ def test_sampled_passes_are_those_of_decoding_in_the_mean(shape: str, children: 
     texts = [autoregressive(TARGET, PROMPT, **keys).tokens for _ in range(count)]
     ranks = [ranks_along(text, SAMPLED, seed) for seed, text in enumerate(texts)]
     counted = [tree_passes(one.given_for(children), SHAPES[shape], 12).sum() for one in ranks]
-    tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), children, VOCABULARY, frozenset({EOS}))
+    tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), children, frozenset({EOS}))
     traces = [speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys) for _ in range(count)]
     decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
     estimated = bootstrap([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio, 400, 0)
@@ -82,14 +82,14 @@ def test_passes_of_a_dynamic_tree_are_replayed(temperature: float) -> None:
     """Greedily the very passes of decoding; sampled, those of the texts that decoding wrote."""
     sampling, tree = (
         Sampling(temperature),
-        TreeDraft(DRAFT, ByConfidence(5, 3, 2), "fixed", VOCABULARY, frozenset({EOS})),
+        TreeDraft(DRAFT, ByConfidence(5, 3, 2), "fixed", frozenset({EOS})),
     )
     for seed in range(20):
         decoded = speculative(
             TARGET, tree, PROMPT,
             gamma=3, sampling=sampling, max_new_tokens=10, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
-        counted = replayed_passes(tree, PROMPT, decoded.tokens, 3, sampling, 10)
+        counted = replayed_passes(TARGET, tree, PROMPT, decoded.tokens, sampling, 10)
         assert counted.sum() == len(decoded.passes) and counted[0].sum() == 1
 
 

@@ -11,12 +11,14 @@ from specbench.acceptance import Children
 from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
 from specbench.config import ChooseConfig
+from specbench.drafts import TreeDraft
+from specbench.errors import UserError
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import Agreement
 from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
 from specbench.measure.predict import Grown
-from specbench.measure.ranks import Ranks, acceptance_vector
-from specbench.run.tree import plan_of, with_tree
+from specbench.measure.ranks import acceptance_vector
+from specbench.run.tree import measured_acceptance, plan_of, with_tree
 from specbench.trees import FixedShape, expected_tokens
 
 
@@ -33,20 +35,29 @@ def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
 def _grown(
     candidate: LoadedCandidate, along: Sequence[Agreement], texts: Sequence[Sequence[int]]
 ) -> tuple[LoadedCandidate, Grown]:
-    config, parts = candidate.config, candidate.parts
-    children = cast(Children, config.tree.children)
-    ranks = [cast(Ranks, one.ranks) for one in along]
-    acceptance = config.tree.acceptance or acceptance_vector(ranks, children)
-    plan, most = plan_of(config, acceptance), config.max_new_tokens
+    config, bare = candidate.config, candidate.parts
+    children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
+    ranks = [one.ranks for one in along if one.ranks is not None]
+    prompts = bare.prompts[: len(texts)]
+    acceptance = config.tree.acceptance
+    if acceptance is None:
+        acceptance = acceptance_vector(ranks, children) if ranks else measured_acceptance(config, bare, prompts, texts)
+    plan = plan_of(config, acceptance)
     choice = GammaChoice(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
-    parts = with_tree(config, parts, choice)
-    if isinstance(plan, FixedShape):
+    parts = with_tree(config, bare, choice)
+    if isinstance(plan, FixedShape) and ranks:
         passes = [tree_passes(one.given_for(children), plan.shape, most) for one in ranks]
         tokens = expected_tokens(plan.shape, acceptance)
     else:
+        if isinstance(plan, FixedShape) and not config.draft.finds and sampling.temperature > 0:
+            raise UserError(
+                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it does not "
+                "come from the row of q that it is scored with; use tree=dynamic, or specbench run"
+            )
+        assert isinstance(parts.draft, TreeDraft)
         passes = [
-            replayed_passes(parts.draft, prompt, text, plan.depth, parts.spec.sampling, most)
-            for prompt, text in zip(parts.prompts, texts, strict=False)
+            replayed_passes(parts.target, parts.draft, prompt, text, sampling, most)
+            for prompt, text in zip(prompts, texts, strict=True)
         ]
         tokens = sum(map(len, texts)) / float(np.sum(passes))
     grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specbench.drafts import Draft, ProposesTrees
+from specbench.drafts import ReadsTarget, TreeDraft
 from specbench.measure.expected_passes import NEGLIGIBLE
-from specbench.models import Prompt
+from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 from specbench.trees import ROOT, Shape
 
@@ -63,29 +63,33 @@ def _children(shape: Shape) -> dict[int, list[int]]:
 
 
 def replayed_passes(
-    draft: Draft, prompt: Prompt, text: Sequence[int], depth: int, sampling: Sampling, most: int
+    target: Model, draft: TreeDraft, prompt: Prompt, text: Sequence[int], sampling: Sampling, most: int
 ) -> NDArray[np.float64]:
     """The passes [2, depth + 1] over this text of a draft whose trees have children that are not drawn: counted by
     growing each tree."""
-    session = draft.start(prompt, sampling)
-    assert isinstance(session, ProposesTrees)
+    session = target.start(prompt)
+    drafting = draft.start_on(session, prompt, sampling)
+    depth, follows = draft.plan.depth, isinstance(draft.draft, ReadsTarget)
     found = np.zeros((2, depth + 1))
     tokens, end = list(prompt.prefix), len(prompt.prefix) + len(text)
     begin, generator = len(tokens), torch.Generator()
     while len(tokens) < end:
         levels = min(depth, begin + most - len(tokens) - 1)
         found[min(len(tokens) - begin, 1), levels] += 1
-        proposal = session.propose(tokens, levels, generator)
+        if follows and len(tokens) - 1 > session.length:
+            session.extend(tokens[session.length : -1])
+        proposal = drafting.propose(tokens, levels, generator)
+        parents = proposal.parents or ()
         path: list[int] = []
         while len(tokens) < end:
             node = path[-1] if path else ROOT
             tokens.append(text[len(tokens) - begin])
-            followers = [i for i, parent in enumerate(proposal.parents or ()) if parent == node]
-            child = next((one for one in followers if proposal.tokens[one] == tokens[-1]), None)
+            children = (one for one, parent in enumerate(parents) if parent == node)
+            child = next((one for one in children if proposal.tokens[one] == tokens[-1]), None)
             if child is None:
                 break
             path.append(child)
         if proposal.parents is not None:
-            session.select(path if len(tokens) < end else path[: max(0, len(path) - 1)])
-        session.rollback(len(tokens) - 1)
+            drafting.select(path if len(tokens) < end else path[:-1])
+        drafting.rollback(len(tokens) - 1)
     return found

@@ -24,20 +24,25 @@ def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
     tree = config.tree
     acceptance = tree.acceptance
     if tree.is_probed:
-        prompts, texts = own_texts(config, parts)
-        if config.draft.scores_children:
-            acceptance = acceptance_vector(
-                [ranks_along(config, parts, len(parts.prompts) + index, *one)
-                 for index, one in enumerate(zip(prompts, texts, strict=True))],
-                cast(Children, tree.children),
-            )  # fmt: skip
-        else:
-            one_level = _grower(config, parts, FixedShape(Shape.of_widths([MOST_RANKS])))
-            generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
-            acceptance = acceptance_when_grown(
-                parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
-            )  # fmt: skip
+        acceptance = measured_acceptance(config, parts, *own_texts(config, parts))
     return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+
+
+def measured_acceptance(
+    config: RunConfig, parts: Parts, prompts: Sequence[Prompt], texts: Sequence[Sequence[int]]
+) -> list[float]:
+    """The acceptance by rank of the draft's children along what the target wrote for these prompts."""
+    if config.draft.scores_children:
+        return acceptance_vector(
+            [ranks_along(config, parts, len(parts.prompts) + index, *one)
+             for index, one in enumerate(zip(prompts, texts, strict=True))],
+            cast(Children, config.tree.children),
+        )  # fmt: skip
+    one_level = _grower(config, parts, FixedShape(Shape.of_widths([MOST_RANKS])))
+    generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
+    return acceptance_when_grown(
+        parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
+    )  # fmt: skip
 
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
