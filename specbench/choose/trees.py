@@ -51,8 +51,8 @@ def _grown(
     else:
         if isinstance(plan, FixedShape) and not config.draft.finds and sampling.temperature > 0:
             raise UserError(
-                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it does not "
-                "come from the row of q that it is scored with; use tree=dynamic, or specbench run"
+                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it "
+                "does not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
             )
         assert isinstance(parts.draft, TreeDraft)
         passes = [
