@@ -33,3 +33,4 @@ class Trace:
     steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
     passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
     draft_start_s: float = 0.0  # the draft's part of `start_s`
+    rows: list[int] | None = None  # of a batch: how many rows each step or pass had; `decode_s` is then a share

@@ -6,6 +6,7 @@ acceptance test is the q that was sampled. Deterministic drafts return one-hot r
 
 from specbench.acceptance import Proposal
 from specbench.drafts.base import (
+    Batchable,
     Draft,
     DraftSession,
     ProposesByReading,
@@ -13,6 +14,7 @@ from specbench.drafts.base import (
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
+    in_batch,
     models_of,
     proposing,
     start_beside,
@@ -29,6 +31,7 @@ from specbench.drafts.tree import TreeDraft
 from specbench.drafts.uniform import UniformDraft
 
 __all__ = [
+    "Batchable",
     "BlockwiseDraft",
     "CascadeDraft",
     "Draft",
@@ -47,6 +50,7 @@ __all__ = [
     "ScoresAhead",
     "TreeDraft",
     "UniformDraft",
+    "in_batch",
     "models_of",
     "proposing",
     "start_beside",

@@ -133,6 +133,20 @@ def models_of(draft: Draft) -> Sequence[Model]:
     return draft.models if isinstance(draft, UsesModels) else ()
 
 
+class Batchable(Protocol):
+    """A draft that runs models of its own, other than the target."""
+
+    def in_batch(self, rows: int) -> Draft:
+        """The same draft, its models with room for `rows` sequences at a time. Raises UserError where one of them
+        cannot be batched."""
+        ...
+
+
+def in_batch(draft: Draft, rows: int) -> Draft:
+    """`draft` for `rows` sequences at a time."""
+    return draft.in_batch(rows) if isinstance(draft, Batchable) else draft
+
+
 def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
     """`draft` at work on `prompt`, beside `session`, in which the target reads the same prompt."""
     return (

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
-from specbench.drafts.base import Draft, models_of, proposing, start_beside
+from specbench.drafts.base import Draft, in_batch, models_of, proposing, start_beside
 from specbench.drafts.continuations import Continuations
 from specbench.drafts.model import ModelDraftSession
-from specbench.models import Model, Prompt, Read, Reading, up_to_end
+from specbench.models import Batch, Model, Prompt, Read, Reading, up_to_end
 from specbench.sampling import Sampling
 from specbench.trees import ROOT
 
@@ -49,6 +49,10 @@ class CascadeDraft:
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
         return CascadeSession(self, prompt, sampling)
+
+    def in_batch(self, rows: int) -> "CascadeDraft":
+        middle = Batch.of(self.model, rows)
+        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size)
 
 
 class CascadeSession(ModelDraftSession):

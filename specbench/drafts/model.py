@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specbench.acceptance import Proposal
 from specbench.drafts.continuations import Continuations, Predicted
-from specbench.models import Model, Prompt, Read, Reading, Session, answered
+from specbench.models import Batch, Model, Prompt, Read, Reading, Session, answered
 from specbench.sampling import BEFORE_ARGMAX, Sampling, draw_next, standardise
 
 
@@ -23,6 +23,9 @@ class ModelDraft:
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "ModelDraftSession":
         return ModelDraftSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size, self.confidence)
+
+    def in_batch(self, rows: int) -> "ModelDraft":
+        return ModelDraft(Batch.of(self.model, rows), self.vocabulary_size, self.confidence)
 
 
 class ModelDraftSession:

@@ -13,6 +13,7 @@ from specbench.models.base import (
     get_ready,
     up_to_end,
 )
+from specbench.models.batch import Batch, batch_of, read_together
 from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
@@ -21,6 +22,7 @@ from specbench.models.reading import Read, Reading, answered
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
+    "Batch",
     "Heads",
     "LayeredModel",
     "LayeredSession",
@@ -34,10 +36,12 @@ __all__ = [
     "TokenSequence",
     "Vocabulary",
     "answered",
+    "batch_of",
     "get_ready",
     "load_model",
     "load_tokenizer",
     "path_to",
+    "read_together",
     "require_same_vocabulary",
     "up_to_end",
 ]

@@ -22,10 +22,12 @@ class Buffers:
     stacks: list[Tensor]  # [N, B, K, C, D]
 
     @staticmethod
-    def zeros(shapes: list[tuple[int, int]], slots: int, dtype: torch.dtype, device: torch.device) -> "Buffers":
-        """One row of `slots` slots, for these (heads, channels)."""
+    def zeros(
+        shapes: list[tuple[int, int]], slots: int, dtype: torch.dtype, device: torch.device, rows: int = 1
+    ) -> "Buffers":
+        """`rows` rows of `slots` slots, for these (heads, channels)."""
         stacks = {
-            shape: torch.zeros(number, 1, shape[0], slots, shape[1], dtype=dtype, device=device)
+            shape: torch.zeros(number, rows, shape[0], slots, shape[1], dtype=dtype, device=device)
             for shape, number in Counter(shapes).items()
         }
         views = {shape: iter(stack.unbind()) for shape, stack in stacks.items()}
@@ -39,6 +41,15 @@ class Buffers:
         """The first `tensors` of the layers' keys and values."""
         shared = Counter(layer.shape for layer in self.layers[:tensors])
         return Buffers(self.layers[:tensors], [stack[: shared[stack.shape[1:]]] for stack in self.stacks])
+
+    def rows(self, first: int, stop: int) -> "Buffers":
+        """Some of the rows."""
+        return Buffers([layer[first:stop] for layer in self.layers], [stack[:, first:stop] for stack in self.stacks])
+
+    def copy_row(self, row: int, to: int) -> None:
+        """Copy all that is in a row to another."""
+        for stack in self.stacks:
+            stack[:, to] = stack[:, row]
 
     def copy_slots(self, others: "Buffers", count: int) -> None:
         """Take over the first `count` slots of `others`, or as many as these have."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from specbench.errors import UserError
 from specbench.models.base import LayeredSession, Prompt
+from specbench.models.batch_steps import EagerSteps, StepsOfRows
 from specbench.models.eager_session import DecoderOnlySession, EncoderDecoderSession
 from specbench.models.exits import first_layers
 from specbench.models.placement import Placement
@@ -26,6 +27,7 @@ class EagerModel:
     warmup_s = 0.0  # seconds spent on making the engine ready
     fell_back: str | None = None  # why 'auto' came to this
     no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing
+    no_batches: str | None = None  # the same of batches
     state_width = 0  # columns after the logits that hold what the head read; see hidden.hand_over
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
@@ -68,6 +70,12 @@ class EagerModel:
         """Raise UserError where sessions of this model cannot read a tree."""
         if reason := self.no_trees or self.placement.no_trees:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
+        if reason := self.no_batches or self.placement.no_trees:
+            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+        return EagerSteps(self.network, self.placement)
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.device)

@@ -49,6 +49,28 @@ def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
     return Layout(slots_1L, numbers_1C, numbers_1C <= slots_1L.unsqueeze(-1))
 
 
+def ragged(begins_B: Tensor, count: int, numbers_1C: Tensor, positions_1C: Tensor) -> Layout:
+    """Chains of `count` tokens, each following the `begins_B` tokens of its own row. `positions_1C` are the positions of
+    the slots `numbers_1C`: the same numbers, as far as the network knows them."""
+    slots_BL = begins_B.unsqueeze(-1) + numbers_1C[:, :count]
+    return Layout(slots_BL, positions_1C.expand(len(begins_B), -1), numbers_1C <= slots_BL.unsqueeze(-1))
+
+
+def padded(layout: Layout, end: int, count: int) -> Layout:
+    """`layout`, of one row that `end` slots count of, for `count` new tokens: those that it lacks are written to the
+    slots from `end` on, where they do not count."""
+    missing = count - layout.slots_BL.shape[1]
+    if not missing:
+        return layout
+    numbers_1C = torch.arange(layout.positions_BC.shape[1], device=layout.slots_BL.device).unsqueeze(0)
+    more = chain(end, missing, numbers_1C)
+    return Layout(
+        torch.cat([layout.slots_BL, more.slots_BL], 1),
+        layout.positions_BC,
+        torch.cat([layout.visible_BLC, more.visible_BLC], 1),
+    )
+
+
 def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int = 0) -> Layout:
     """The nodes from number `first` of a tree that follows `length` cached tokens; earlier nodes are cached, too.
 

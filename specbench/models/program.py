@@ -100,7 +100,7 @@ class Program:
         """
         weights = weights or PackedWeights()
         with markers.marked(network), torch.no_grad():
-            self_states, cross_states = _what_it_caches(network)
+            self_states, cross_states = what_it_caches(network)
             shapes = {
                 "self": [(t.shape[1], t.shape[3]) for t in self_states],
                 "cross": [(t.shape[1], t.shape[3]) for t in cross_states],
@@ -137,15 +137,17 @@ class Program:
         )
 
 
-def _what_it_caches(network: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Keys and values of one token, from a look at the model at work."""
+def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    """Keys and values of one token for self-attention and of `source` [1, S] (unset: of one token) for cross-attention,
+    from a look at the model at work."""
     one = torch.zeros(1, 1, dtype=torch.long, device=network.device)
     cache = markers.recording()
     if not network.config.is_encoder_decoder:
         network(input_ids=one, past_key_values=cache, use_cache=True)
         return markers.recorded(cache), []
     both = EncoderDecoderCache(cache, markers.recording())
-    network(input_ids=one, decoder_input_ids=one, past_key_values=both, use_cache=True)
+    read = one if source is None else source
+    network(input_ids=read, decoder_input_ids=one, past_key_values=both, use_cache=True)
     return markers.recorded(cache), markers.recorded(both.cross_attention_cache)
 
 

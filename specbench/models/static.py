@@ -1,12 +1,15 @@
 """A captured step over preallocated caches: the same tokens as `eager`, without the model's Python."""
 
 import time
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specbench.errors import UserError
 from specbench.models.base import Prompt
+from specbench.models.batch_steps import CapturedSteps, StepsOfRows
 from specbench.models.buffers import BufferPool, TensorCache
 from specbench.models.eager import EagerModel
 from specbench.models.graph import Lowering, PackedWeights, compiled, lower
@@ -44,6 +47,16 @@ class StaticModel(EagerModel):
 
     def _alike(self, network: Any) -> "StaticModel":
         return type(self)(network, self.vocabulary_size, self.eos_ids, self.packed)
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        if reason := self.no_batches or self.placement.no_trees:
+            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+        return CapturedSteps(self.program, self.program if rows == 1 else self._program_of_rows)
+
+    @cached_property
+    def _program_of_rows(self) -> Program:
+        dtype = self.program.cache_dtype
+        return Program.of(self.network, dtype, self.lowering, self.packed, one_row=False)
 
     @staticmethod
     def _cache_dtype(network: Any) -> torch.dtype:

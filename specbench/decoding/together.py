@@ -1,0 +1,100 @@
+"""Several prompts at once: continuous batching.
+
+Rows go in step. The drafts' reads of all rows are answered first, in one run where they are due together; when all rows
+have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict says, and
+goes on from there: no row is cut to the shortest. A row that is over leaves, and the next prompt that waits takes its
+place, before the next pass.
+
+Time belongs to a pass of the batch: all rows are told the same moments, so that the times of `Pass` and
+`Trace.steps_s` are walltimes, in which a row waits for the others, and `Trace.decode_s` is the row's share of them:
+shares sum to what the batch took. While prompts of rows that join are read the clock of the others stands still; that
+time is in `Trace.start_s`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from specbench.decoding.sequence import Decoding, Moment
+from specbench.decoding.trace import Trace
+from specbench.models import Model, Read, batch_of, read_together
+
+
+@dataclass
+class _Row:
+    """A sequence at work, what it asks for, and how many rows each of its passes had."""
+
+    index: int
+    decoding: Decoding
+    asked: Read | Moment
+    rows: list[int] = field(default_factory=list)
+
+    def go_on(self, answer: Any) -> Trace | None:
+        """Up to what it asks for next, or its trace where that is the end."""
+        try:
+            self.asked = self.decoding.send(answer)
+        except StopIteration as over:
+            return _shared(over.value, self.rows)
+        return None
+
+
+def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Trace]:
+    """The trace of each of `decodings`, up to `rows` of them at work at a time, joining in their order. `target` is the
+    model of their sessions."""
+    waiting = enumerate(decodings)
+    at_work: list[_Row] = []
+    traces: dict[int, Trace] = {}
+    stopped_s, moment = 0.0, target.now()
+    while True:
+        began = target.now()
+        joining = [_Row(index, decoding, next(decoding)) for index, decoding in islice(waiting, rows - len(at_work))]
+        stopped_s += target.now() - began
+        if not at_work:
+            moment = target.now() - stopped_s
+        for row in joining:
+            row.go_on(moment)
+        at_work += joining
+        if not at_work:
+            return [traces[index] for index in range(len(traces))]
+        while not all(row.asked is Moment.OVER for row in at_work):
+            if due := _due(at_work, target):
+                for row, logits_LV in zip(due, read_together([_read(row) for row in due]), strict=True):
+                    row.go_on(logits_LV)
+            else:
+                moment = target.now() - stopped_s
+                for row in at_work:
+                    if row.asked is Moment.WITHIN:
+                        row.go_on(moment)
+        moment = target.now() - stopped_s
+        staying = []
+        for row in at_work:
+            row.rows.append(len(at_work))
+            if (trace := row.go_on(moment)) is None:
+                staying.append(row)
+            else:
+                traces[row.index] = trace
+        at_work = staying
+
+
+def _read(row: _Row) -> Read:
+    assert isinstance(row.asked, Read)
+    return row.asked
+
+
+def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
+    """The rows whose reads are answered next: those of one model, the target's own when no draft has anything to read,
+    and of a draft with a draft of its own the cheaper model's first."""
+    waiting = [row for row in at_work if isinstance(row.asked, Read)]
+    if not waiting:
+        return []
+    batches = [batch_of(_read(row).session) for row in waiting]
+    ranks = [(batch is target, batch.operations if batch is not None else 0.0) for batch in batches]
+    first = min(ranks)
+    return [row for row, rank in zip(waiting, ranks, strict=True) if rank == first]
+
+
+def _shared(trace: Trace, rows: list[int]) -> Trace:
+    """`trace` with the row's share of its passes, each of which so many `rows` had."""
+    times = trace.steps_s or [one.draft_s + one.verify_s + one.accept_s for one in trace.passes]
+    return replace(trace, decode_s=sum(time / of for time, of in zip(times, rows, strict=True)), rows=rows)

@@ -1,0 +1,227 @@
+"""Several sequences of one model in the rows of one set of buffers, each as long as it is: they read together.
+
+A row's session is a session like any other; `Batch.extend_many` answers the reads of many of them in one run. Rows are
+as long as their own sequences: a shorter read is padded at its end, where what is written does not count, and positions
+and masks go row by row, so that a row needs no alignment with others. Rows are filled from the first; when a row in the
+middle leaves and nothing takes its place, the last row moves there, so that a run goes over no more rows than decode.
+
+Shapes: B rows of a run, L tokens of the longest read, V logits.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.models.base import Model, Prompt, Session
+from specbench.models.batch_steps import BatchableModel
+from specbench.models.buffers import Buffers
+from specbench.models.hidden import LastRead
+from specbench.models.layout import Layout, chain, padded, ragged
+from specbench.models.reading import Read
+from specbench.models.tree import OpenTree
+
+FIRST_CAPACITY = 64
+SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this
+
+
+class Batch:
+    """A model with room for `rows` sequences at a time. It is a `Model`: `start` takes a row, which is free again when
+    its session is gone."""
+
+    def __init__(self, model: BatchableModel, rows: int) -> None:
+        self.model, self.rows = model, rows
+        self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
+        self.operations, self.now, self.device = model.operations, model.now, model.device
+        self._steps = model.steps_of_rows(rows)
+        self._sessions: list[weakref.ref[RowSession] | None] = [None] * rows
+        self._source_lengths = [1] * rows  # of a free row, too: a row that sees nothing would be NaN
+        self._own = self._of_source = Buffers([], [])
+        self._numbers_1C = self._positions_1C = torch.empty(1, 0, dtype=torch.long, device=self.device)
+
+    @staticmethod
+    def of(model: Model, rows: int) -> "Batch":
+        """`model` with room for `rows` sequences. Raises UserError if its network cannot read rows of several
+        lengths."""
+        return Batch(cast(BatchableModel, model), rows)
+
+    @torch.inference_mode()
+    def start(self, prompt: Prompt) -> "RowSession":
+        """A session in the first free row that has read all of the prompt but the prefix's last token."""
+        row = next(index for index in range(self.rows) if self._session(index) is None)
+        session = RowSession(self, row)
+        self._sessions[row] = weakref.ref(session)
+        if prompt.source:
+            states = self._steps.encode(torch.tensor([prompt.source], device=self.device))
+            self._reserve_source(len(prompt.source))
+            self._source_lengths[row] = len(prompt.source)
+            for buffer, state in zip(self._of_source.layers, states, strict=True):
+                buffer[row : row + 1, :, : len(prompt.source)] = state
+        if len(prompt.prefix) > 1:
+            self._read([Read(session, prompt.prefix[:-1])], last_row=True)
+        return session
+
+    @torch.inference_mode()
+    def extend_many(self, reads: Sequence[Read]) -> list[Tensor]:
+        """What `Session.extend` returns for each of `reads`, of sessions of this batch, one a session, in one run."""
+        self._close_gaps()
+        return self._read(reads)
+
+    def keep(self, session: "RowSession", slots: list[int], start: int) -> None:
+        """Copy what is in `slots` of the session's row to the slots from `start` on."""
+        self._own.rows(session.row, session.row + 1).move_slots(slots, start)
+
+    def _read(self, reads: Sequence[Read], last_row: bool = False) -> list[Tensor]:
+        sessions = [self._reading(read) for read in reads]
+        counts = [len(read.tokens) for read in reads]
+        count = max(counts)
+        first = sessions[0].row if len(reads) == 1 else 0
+        stop = max(session.row for session in sessions) + 1
+        standing: list[RowSession | None] = [self._session(row) for row in range(first, stop)]
+        self._reserve(max(0 if one is None else one.end for one in standing) + count)
+        ids = [[0] * count for _ in standing]
+        for session, read in zip(sessions, reads, strict=True):
+            ids[session.row - first][: len(read.tokens)] = read.tokens
+        logits_BLV = self._steps.run(
+            torch.tensor(ids, device=self.device),
+            self._layout(standing, dict(zip(sessions, counts, strict=True)), count),
+            self._source_lengths[first:stop],
+            self._own.rows(first, stop).layers,
+            self._of_source.rows(first, stop).layers,
+            last_row,
+        )
+        found = []
+        for session, read in zip(sessions, reads, strict=True):
+            logits_LV = logits_BLV[session.row - first]
+            if not last_row:
+                logits_LV = logits_LV[: len(read.tokens)]
+            session.has_read(read, logits_LV)
+            found.append(logits_LV)
+        return found
+
+    def _reading(self, read: Read) -> "RowSession":
+        """The session of `read`, its tree grown by what is read."""
+        session = read.session
+        assert isinstance(session, RowSession) and session.batch is self
+        if read.parents is not None:
+            self.model.require_trees()
+        session.tree.grow(read.tokens, read.parents)
+        return session
+
+    def _layout(self, standing: Sequence["RowSession | None"], counts: dict["RowSession", int], count: int) -> Layout:
+        """Of `count` tokens in each of these rows; those that read fewer, or nothing, are filled up."""
+        if all(one is None or one.tree.is_chain for one in standing):
+            begins = [0 if one is None else one.end - (counts.get(one, 0) if one.tree else 0) for one in standing]
+            return ragged(torch.tensor(begins, device=self.device), count, self._numbers_1C, self._positions_1C)
+        layouts = []
+        for one in standing:
+            read = 0 if one is None else counts.get(one, 0)
+            if one is None or not read:
+                layouts.append(chain(0 if one is None else one.end, count, self._numbers_1C))
+            else:
+                layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), one.end, count))
+        slots_BL, positions_BC, visible_BLC = (
+            torch.cat(tensors) for tensors in zip(*(layout.tensors for layout in layouts), strict=True)
+        )
+        most = None if self.longest is None else self.longest - 1
+        return Layout(slots_BL, positions_BC.clamp(max=most) if most else positions_BC, visible_BLC)
+
+    def _session(self, row: int) -> "RowSession | None":
+        found = self._sessions[row]
+        return None if found is None else found()
+
+    def _close_gaps(self) -> None:
+        """Move the last rows to where rows have left."""
+        live = [one for row in range(self.rows) if (one := self._session(row)) is not None]
+        free = [row for row in range(len(live)) if self._session(row) is None]
+        for row, session in zip(free, reversed(live), strict=False):
+            for buffers in (self._own, self._of_source):
+                buffers.copy_row(session.row, row)
+            self._sessions[row], self._sessions[session.row] = self._sessions[session.row], None
+            self._source_lengths[row] = self._source_lengths[session.row]
+            session.row = row
+
+    def _reserve(self, needed: int) -> None:
+        """Room for `needed` tokens in each row, in the next power of two; what was read moves along."""
+        if needed <= self._own.slots:
+            return
+        capacity = max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
+        self._own = self._larger(self._own, "self", capacity)
+        self._numbers_1C = torch.arange(capacity, device=self.device).unsqueeze(0)
+        # Padding may stand past the last position that the network knows.
+        self._positions_1C = self._numbers_1C if self.longest is None else self._numbers_1C.clamp(max=self.longest - 1)
+
+    def _reserve_source(self, needed: int) -> None:
+        if needed > self._of_source.slots:
+            self._of_source = self._larger(self._of_source, "cross", -(-needed // SOURCE_STEP) * SOURCE_STEP)
+
+    def _larger(self, old: Buffers, kind: str, slots: int) -> Buffers:
+        new = Buffers.zeros(self._steps.shapes[kind], slots, self._steps.cache_dtype, self.device, self.rows)
+        if old.layers:
+            new.copy_slots(old, old.slots)
+        return new
+
+
+class RowSession:
+    """One sequence in a row of a batch. Alone it reads in a run of its own."""
+
+    def __init__(self, batch: Batch, row: int) -> None:
+        self.batch, self.row = batch, row
+        self.length = 0
+        self.tree = OpenTree()
+        self._last = LastRead()
+
+    @property
+    def end(self) -> int:
+        """Slots of the row that count: those of the sequence, then those of a tree."""
+        return self.length + len(self.tree)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+        return self.batch.extend_many([Read(self, tokens, parents)])[0]
+
+    def has_read(self, read: Read, logits_LV: Tensor) -> None:
+        """Count what a run of the batch has read for this session."""
+        width = self.batch.model.state_width
+        if read.parents is None:
+            self.length += len(read.tokens)
+            self._last.put(logits_LV, width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, width, len(self.tree) - len(read.tokens))
+
+    def select(self, path: Sequence[int]) -> None:
+        slots = [self.length + node for node in self.tree.select(path)]
+        self.batch.keep(self, slots, self.length)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def rollback(self, length: int) -> None:
+        self.length = min(self.length, length)
+        if self.tree:
+            self.tree.close()
+            self._last.select([], self.length)
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop)
+
+
+def read_together(reads: Sequence[Read]) -> list[Tensor]:
+    """What `Session.extend` returns for each of `reads`, which are of different sessions: those of one batch from one
+    run."""
+    answers: list[Tensor | None] = [None] * len(reads)
+    batches: dict[Batch, list[int]] = {}
+    for index, read in enumerate(reads):
+        if isinstance(read.session, RowSession):
+            batches.setdefault(read.session.batch, []).append(index)
+        else:
+            answers[index] = read.session.extend(read.tokens, read.parents)
+    for batch, indices in batches.items():
+        for index, logits_LV in zip(indices, batch.extend_many([reads[index] for index in indices]), strict=True):
+            answers[index] = logits_LV
+    return [logits_LV for logits_LV in answers if logits_LV is not None]
+
+
+def batch_of(session: Session) -> Batch | None:
+    """The batch that `session` is a row of."""
+    return session.batch if isinstance(session, RowSession) else None
