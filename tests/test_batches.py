@@ -72,7 +72,7 @@ def same(ours: list[Trace], theirs: list[Trace]) -> None:
 def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
     target = ENGINES[engine](network(kind, 1), SIZE, frozenset({1}))
     prompts = prompts_of(kind)
-    for name, draft in drafts_of(kind, engine, target).items():
+    for draft in drafts_of(kind, engine, target).values():
         for gamma in (3, Heuristic(8)):
             spec = spec_of(Sampling(0.0), 24, gamma)
             same(in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec))

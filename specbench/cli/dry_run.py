@@ -20,7 +20,8 @@ from specbench.records.schema import Row
 from specbench.report.paper import times_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-ALIKE = ("draft", "temperature", "gamma", "accept")  # the more of these a record shares, the better it predicts
+# The more of these a record shares, the better it predicts.
+ALIKE = ("draft", "temperature", "gamma", "accept", "batch")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
     run_id, prompts = identify(config), _prompts(config)
     named = {"draft": config.draft.label(), "temperature": config.sampling.temperature, "gamma": config.gamma}
     machine = environment() | ({"threads": config.threads} if config.threads is not None else {})
-    like = _most_similar(config, hardware(machine, config.device), named | {"accept": config.accept.rule}, rows)
+    like = _most_similar(
+        config, hardware(machine, config.device), named | {"accept": config.accept.rule, "batch": config.batch}, rows
+    )
     seconds = None if like is None or prompts is None else like.get("warmup_s", 0) + prompts * _seconds_a_prompt(like)
     return Planned(
         keys, run_id, run_id in done, prompts, _weights(config), seconds, None if like is None else like["run_id"]
@@ -108,14 +111,22 @@ def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Ro
     alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
         alike,
-        key=lambda row: (sum(row.get(key) == named[key] for key in ALIKE), str(row.get("created") or "")),
+        key=lambda row: (
+            sum(_of(row, key) == named[key] for key in ALIKE),
+            str(row.get("created") or ""),
+        ),
         default=None,
     )
 
 
+def _of(row: Row, key: str) -> object:
+    """A column of a record; those older than batches decoded one prompt at a time."""
+    return row.get(key, 1 if key == "batch" else None)
+
+
 def _seconds_a_prompt(row: Row) -> float:
     """Decoding a prompt with the target alone and with the draft, as a record has it."""
-    target = row["tokens"] / row["prompts"] * row["target_step_s"]
+    target = row["tokens"] / row["prompts"] * row["target_step_s"] / (row.get("occupancy_baseline") or 1)
     return float(target * (1 + 1 / (row.get("speedup_measured") or 1)))
 
 

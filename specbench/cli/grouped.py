@@ -9,12 +9,13 @@ KEYS: dict[str, tuple[str, ...]] = {
     "draft": ("draft",),
     "gamma": ("gamma",),
     "accept": ("accept",),
+    "batch": ("batch",),
     "temperature": ("sampling.temperature",),
     "dtype": ("dtype",),
     "engine": ("engine",),
     "hardware": (),
 }
-NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "prompts"]
+NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "batch", "prompts"]
 RESAMPLES = 2000
 SEED = 0
 

@@ -19,7 +19,8 @@ COLUMNS = (
     "speedup_predicted", "speedup_calibrated", "speedup_measured", "speedup_low", "speedup_high",
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
-    "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by",
+    "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
+    "tokens_per_second",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {
@@ -27,7 +28,7 @@ SHOWN = {
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
     "speedup_predicted": "predicted", "speedup_calibrated": "calibrated", "speedup_measured": "measured",
     "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
-    "prediction": "prediction", "disturbed": "disturbed",
+    "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
 }  # fmt: skip
 
 
@@ -112,7 +113,9 @@ def _cell(column: str, row: Row) -> str:
     if column == "gamma" and value is None:  # a policy, or the depth of a tree
         return str(row.get("gamma_requested") or "–")
     if value is None:
-        return "–"
+        return "1" if column == "batch" else "–"
+    if column == "tokens_per_second":
+        return f"{value:.0f}"
     if column == "target" and row.get("simulated"):
         return f"{value}*"
     if not isinstance(value, float):

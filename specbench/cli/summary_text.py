@@ -1,6 +1,6 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
-from specbench.measure.theorems import BY_POSITION, BY_RANK
+from specbench.measure.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.measure.waterfall import waterfall
 from specbench.records.catalog import digest
 from specbench.records.schema import RunRecord, Summary
@@ -27,7 +27,7 @@ def headline(s: Summary, threads: int) -> str:
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{s['draft']}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
-        f"T={s['temperature']:g}, {_gamma(s)}, {_rule(s)}{s['prompts']} prompts, "
+        f"T={s['temperature']:g}, {_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"
         + (f" ({threads} threads)" if s["device"] == "cpu" else "")
     )
@@ -47,6 +47,29 @@ def _rule(s: Summary) -> str:
     return f"[bold]{s['accept']}{' (lossy)' if s['lossy'] else ''}[/bold], "
 
 
+def _batch(s: Summary) -> str:
+    return "" if s.get("batch", 1) == 1 else f"[bold]batch {s['batch']}[/bold] ({s['occupancy']:.1f} rows a pass), "
+
+
+def _throughput(s: Summary) -> list[tuple[str, str, str]]:
+    """Tokens a second of a batch, and what a row waits for a token."""
+    if s.get("batch", 1) == 1:
+        return []
+    wait, alone = s["latency_s"], s["latency_s_baseline"]
+    return [
+        (
+            "tokens a second",
+            f"{s['tokens_per_second_baseline']:.0f} / {_number(s['tokens_per_second'], 0)}",
+            f"target alone / speculative, {s['batch']} rows together",
+        ),
+        (
+            "  a row waits",
+            f"{1000 * alone:.2f} / {_number(None if wait is None else 1000 * wait, 2)} ms",
+            "for a token, the same two",
+        ),
+    ]
+
+
 def _predicted_tokens(s: Summary) -> str:
     predicted, gamma = s["tokens_per_pass_predicted"], s["gamma"]
     if predicted is not None and s["prediction"] == BY_RANK:
@@ -56,7 +79,8 @@ def _predicted_tokens(s: Summary) -> str:
     if s["prediction"] == BY_POSITION:
         bound = expected_tokens(s.get("alpha_rule", s["alpha"]), gamma)
         return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
-    return f"Eq. 1 predicts {predicted:.2f}"
+    of = ", the mean over rows of Ω(α_b)" if s["prediction"] == BY_ROW else ""
+    return f"Eq. 1 predicts {predicted:.2f}{of}"
 
 
 def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
@@ -102,6 +126,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
             _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
             "with encoder and prefill",
         ),
+        *_throughput(s),
         ("operations", _number(s["operations"], 2) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.config.model import ModelConfig, check_model
-from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
@@ -24,6 +24,7 @@ def check(config: RunConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
+    require(1 <= config.batch <= MAX_BATCH, "batch", config.batch, f"from 1 to {MAX_BATCH}")
     require(config.max_new_tokens >= 1, "max_new_tokens", config.max_new_tokens, "at least 1")
     require(config.limit is None or config.limit >= 1, "limit", config.limit, "at least 1, or null for all")
     require(config.warmup >= 0, "warmup", config.warmup, "at least 0")
@@ -58,6 +59,8 @@ def check(config: RunConfig) -> None:
         )
     if config.gamma in ("auto", "adaptive") and (objection := config.draft.objection_to_probe()) is not None:
         raise UserError(f"gamma={config.gamma}: {objection}")
+    if config.batch > 1:
+        _check_batch(config)
     models = (config.target, *(one for one in config.draft.levels() if isinstance(one, ModelConfig)))
     if alpha is None and any(model.weights == "random" for model in models):
         raise UserError(
@@ -66,6 +69,20 @@ def check(config: RunConfig) -> None:
     check_tree(config.tree)
     _check_tree_in_run(config)
     _check_task(config.task)
+
+
+def _check_batch(config: RunConfig) -> None:
+    """Raise UserError where a run does not decode in batches."""
+    if config.gamma in ("auto", "adaptive"):
+        raise UserError(
+            f"gamma={config.gamma}: its probe times passes of one prompt; with batch={config.batch} give a "
+            "number, or gamma=heuristic"
+        )
+    if config.target.device_map or config.target.tp_plan:
+        raise UserError(
+            f"batch={config.batch}: the target must be on one device for it; leave target.device_map and "
+            "target.tp_plan null, or use batch=1"
+        )
 
 
 def _check_accept(accept: AcceptConfig) -> None:

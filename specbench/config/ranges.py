@@ -3,6 +3,7 @@
 from specbench.errors import UserError
 
 MAX_GAMMA = 64
+MAX_BATCH = 1024
 
 
 def require(holds: bool, key: str, value: object, allowed: str) -> None:

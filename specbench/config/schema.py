@@ -89,6 +89,7 @@ class RunConfig:
         "tokens drafted in a pass | auto: the best by a short probe | adaptive: starts there and follows each text | "
         "heuristic: follows it as transformers does",
     )
+    batch: int = key(1, "prompts that decode at once; when one ends the next takes its place")
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")
     limit: int | None = key(None, "prompts; unset: all of the task")
     seed: int = key(0, "of sampling and of the bootstrap")

@@ -7,7 +7,8 @@ what a draft costs that often proposes nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.records.schema import PassRecord, PromptRecord
+from specbench.measure.throughput import rows_of
+from specbench.records.schema import WAYS, PassRecord, PromptRecord
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class PassCosts:
 
 
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
-    """The mean pass over the mean step of the baseline, over all prompts of a run."""
-    steps_s = [step_s for prompt in prompts for step_s in prompt["baseline"]["steps_s"]]
-    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share of
+    each."""
+    alone, ours = ([prompt[way] for prompt in prompts] for way in WAYS)
+    steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
+    passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
     step_s = sum(steps_s) / len(steps_s)
-    drafting = sum(a_pass["draft_s"] for a_pass in passes) / len(passes)
-    checking = sum(a_pass["verify_s"] for a_pass in passes) / len(passes)
-    accepting = sum(a_pass["accept_s"] for a_pass in passes) / len(passes)
+    drafting = sum(a_pass["draft_s"] / rows for a_pass, rows in passes) / len(passes)
+    checking = sum(a_pass["verify_s"] / rows for a_pass, rows in passes) / len(passes)
+    accepting = sum(a_pass["accept_s"] / rows for a_pass, rows in passes) / len(passes)
     return PassCosts(drafting / step_s, checking / step_s, accepting / step_s)
 
 

@@ -15,7 +15,15 @@ from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.disturbance import disturbance
 from specbench.measure.pass_costs import operations, pass_costs
 from specbench.measure.proof import UNPROVED, prove
-from specbench.measure.theorems import acceptance_when_asked, by_equation_1, by_position, by_rank, unpredicted
+from specbench.measure.theorems import (
+    acceptance_when_asked,
+    by_equation_1,
+    by_position,
+    by_rank,
+    by_rows,
+    unpredicted,
+)
+from specbench.measure.throughput import expected_tokens_of_rows, rows_of, seconds_of, throughput
 from specbench.measure.tree_passes import of_trees, predicted_tokens
 from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
@@ -38,6 +46,7 @@ def summarise(
     falls: bool,
     resamples: int,
     seed: int,
+    batch: int = 1,
 ) -> Measured:
     """The measured and predicted columns of a run, without what the config and the texts say.
 
@@ -98,6 +107,8 @@ def summarise(
         predicted = unpredicted()
     elif falls:
         predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
+    elif batch > 1 and not lossy:
+        predicted = by_rows(expected_tokens_of_rows(prompts, gamma), alpha.value, gamma, counted)
     else:
         predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
     measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed)
@@ -106,7 +117,8 @@ def summarise(
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
-    return {**counted, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
+    rates = throughput(prompts, batch, wrong)
+    return {**counted, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
@@ -179,6 +191,7 @@ def times_of(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, f
 
 def variances_of(prompt: PromptRecord) -> tuple[float, float, float, float]:
     """The variance of each of `times_of` if the steps and the passes of this prompt were drawn again."""
-    passes_s = [p["draft_s"] + p["verify_s"] + p["accept_s"] for p in prompt["speculative"]["passes"]]
-    steps_s = prompt["baseline"]["steps_s"]
+    steps_s, passes_s = (
+        np.array(seconds_of(trace)) / rows_of(trace) for trace in (prompt["baseline"], prompt["speculative"])
+    )
     return len(steps_s) * float(np.var(steps_s)), 0.0, len(passes_s) * float(np.var(passes_s)), 0.0

@@ -14,7 +14,7 @@ from specbench.measure.by_position import reached_and_accepted
 from specbench.measure.pass_costs import PassCosts
 from specbench.records.schema import Counted, Predicted, PromptRecord
 
-EQUATION_1, BY_POSITION, BY_RANK = "Eq. 1", "by position", "by rank"
+EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 
 
 def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> list[float]:
@@ -43,6 +43,24 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
         ),
         "operations_predicted": theory.operations_increase(alpha, gamma, summary["c_hat"]),
     }
+
+
+def by_rows(tokens: float, alpha: float, gamma: int, summary: Counted) -> Predicted:
+    """The same for a batch, whose rows emit `tokens` in the mean pass: each row has an alpha of its own. c and v are of
+    passes and steps at the same batch: c(B), and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B)."""
+    one = by_equation_1(alpha, gamma, summary)
+    more = tokens / theory.expected_tokens(alpha, gamma)
+    return one | {
+        "prediction": BY_ROW,
+        "tokens_per_pass_predicted": tokens,
+        "speedup_predicted": _times(one["speedup_predicted"], more),
+        "speedup_calibrated": _times(one["speedup_calibrated"], more),
+        "operations_predicted": _times(one["operations_predicted"], 1 / more),
+    }
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -> Predicted:

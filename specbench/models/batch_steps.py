@@ -1,6 +1,7 @@
 """How a network runs over several rows at once, each with its own layout: as it is, or as a captured step.
 
-Shapes: B rows, L new tokens of a row, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
+Shapes: B rows, L new tokens of a row, C slots of the self-attention buffers, S of the cross-attention buffers, V
+logits.
 """
 
 from collections.abc import Callable, Sequence

@@ -50,8 +50,8 @@ def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
 
 
 def ragged(begins_B: Tensor, count: int, numbers_1C: Tensor, positions_1C: Tensor) -> Layout:
-    """Chains of `count` tokens, each following the `begins_B` tokens of its own row. `positions_1C` are the positions of
-    the slots `numbers_1C`: the same numbers, as far as the network knows them."""
+    """Chains of `count` tokens, each following the `begins_B` tokens of its own row. `positions_1C` are the positions
+    of the slots `numbers_1C`: the same numbers, as far as the network knows them."""
     slots_BL = begins_B.unsqueeze(-1) + numbers_1C[:, :count]
     return Layout(slots_BL, positions_1C.expand(len(begins_B), -1), numbers_1C <= slots_BL.unsqueeze(-1))
 

@@ -22,7 +22,7 @@ EXPECTED = [
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
-    "proof_z", "disturbed", "created",
+    "proof_z", "disturbed", "created", "batch",
 ]  # fmt: skip
 
 
@@ -31,9 +31,10 @@ class Records:
     replaces, without those of fewer than `fewest_prompts` prompts (`left_out`), and without those that were disturbed
     while they were timed (`disturbed`).
 
-    It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, as in the paper; `beyond` has the others: those
-    whose gamma changes from pass to pass, those of another acceptance rule, those of other drafts. Both are empty where
-    there is no record. The column `config` is a digest of every key of the run, `setting` of all but gamma.
+    It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper; `beyond`
+    has the others: those whose gamma changes from pass to pass, those of another acceptance rule, those of other
+    drafts, those of batches. Both are empty where there is no record. The column `config` is a digest of every key of
+    the run, `setting` of all but gamma.
     """
 
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
@@ -48,7 +49,7 @@ class Records:
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
-        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
+        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft & (large["batch"] == 1)
         self.frame = large[as_paper].reset_index(drop=True)
         self.beyond = large[~as_paper].reset_index(drop=True)
 
@@ -126,6 +127,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     for column in ("simulated", "lossy", "disturbed"):
         frame[column] = pd.Series([said is True for said in frame[column]], index=frame.index, dtype=bool)
+    frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     frame["prediction"] = frame["prediction"].fillna("Eq. 1").where(frame["gamma"].notna())  # older: always from one α

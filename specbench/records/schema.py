@@ -45,10 +45,11 @@ class TraceRecord(TypedDict):
     text: str
     tokens: list[int]
     start_s: Annotated[float, "seconds: encoder and prefill, of the draft too"]
-    decode_s: Annotated[float, "seconds: everything after that"]
+    decode_s: Annotated[float, "seconds: everything after that; in a batch the row's share of each step or pass"]
     steps_s: Annotated[list[float], "seconds of each step of the target alone"]
     passes: Annotated[list[PassRecord], "speculative decoding: the passes of the target"]
     draft_start_s: Annotated[float, "seconds: the draft's part of start_s"]
+    rows: NotRequired[Annotated[list[int], "in a batch: how many rows each step or pass had"]]
 
 
 class DifferenceRecord(TypedDict):
@@ -224,6 +225,18 @@ class Disturbed(TypedDict, total=False):
     unevenness: Annotated[float | None, "ratio of neighbouring steps that 9 of 10 pairs stay below"]
 
 
+class Throughput(TypedDict, total=False):
+    """What a machine gives at this batch, and what a reader of one text waits for. Without encoder and prefill."""
+
+    batch: Annotated[int, "prompts that decode at once"]
+    occupancy: Annotated[float, "rows of the mean pass"]
+    occupancy_baseline: Annotated[float, "rows of the mean step of the target alone"]
+    tokens_per_second: Annotated[float | None, "of speculative decoding, all rows together"]
+    tokens_per_second_baseline: Annotated[float, "of the target alone, all rows together"]
+    latency_s: Annotated[float | None, "seconds a token of one row, speculative decoding"]
+    latency_s_baseline: Annotated[float, "seconds a token of one row, the target alone"]
+
+
 class UnderLenience(TypedDict, total=False):
     """alpha under lenience; absent for simulated runs."""
 
@@ -238,7 +251,7 @@ class OfTrees(TypedDict, total=False):
     acceptance_by_rank: Annotated[list[float], "of visits to a node: the share in which child 1, 2, ... was accepted"]
 
 
-class Measured(Counted, OfTrees, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
+class Measured(Counted, Throughput, OfTrees, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
     """What the raw prompts of a run come to."""
 
 

@@ -20,9 +20,14 @@ def identify(config: RunConfig) -> str:
     frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
     if config.tree.shape == "none":  # as a run was called before there were trees
         del frozen["tree"]
+    if config.batch == 1:  # or batches
+        del frozen["batch"]
     frozen["content"] = _content(config)
+    batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
-    return f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}-{json_digest(frozen)}"
+    return (
+        f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}-{json_digest(frozen)}"
+    )
 
 
 def _gamma(config: RunConfig) -> str:

@@ -17,7 +17,7 @@ from specbench.measure.lossy import LENIENCES
 from specbench.records.schema import PromptRecord, TraceRecord
 from specbench.run.accept import build_verification
 from specbench.run.build import Parts
-from specbench.run.core_time import between, core_times
+from specbench.run.core_time import CoreTime, between, core_times
 from specbench.sampling import Sampling
 
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
@@ -27,38 +27,61 @@ GREEDY = Sampling(temperature=0.0)
 
 def warm_up(config: RunConfig, parts: Parts) -> None:
     """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
-    short = replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
     for index in range(min(config.warmup, len(parts.prompts))):
-        decode_both(config, parts, short, index)
-    lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
-    if config.sampling.temperature > 0 and lossless:
+        decode_both(config, parts, shortened(config, parts), index)
+    if is_proved_greedily(config, parts):
         prove_greedily(config, parts)
+
+
+def shortened(config: RunConfig, parts: Parts) -> DecodingSpec:
+    """How a warm-up decodes."""
+    return replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
+
+
+def greedy(config: RunConfig, parts: Parts) -> DecodingSpec:
+    """The run's own loop at T = 0."""
+    return replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
+
+
+def is_proved_greedily(config: RunConfig, parts: Parts) -> bool:
+    """Whether texts will be sampled that are to be the target's own."""
+    lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
+    return config.sampling.temperature > 0 and lossless
 
 
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
     """Decode two prompts at T = 0, where texts can be compared token by token: a cache that is off by one shows in few
     tokens, where the proof of a sampled text (`measure.proof`) needs hundreds."""
-    spec = replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
-        baseline, ours = decode_both(config, parts, spec, index)
-        difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
-        if difference is not None and not difference.is_rounding:
-            raise MachineError(
-                f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
-                f"{difference.position + 1}, by more than rounding (margin {difference.margin:.3g}, noise "
-                f"{difference.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
-            )
+        require_same(parts, index, *decode_both(config, parts, greedy(config, parts), index))
+
+
+def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
+    """Raise MachineError if two greedy texts of a prompt differ by more than rounding."""
+    difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
+    if difference is not None and not difference.is_rounding:
+        raise MachineError(
+            f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
+            f"{difference.position + 1}, by more than rounding (margin {difference.margin:.3g}, noise "
+            f"{difference.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
+        )
 
 
 def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
+    """The raw record of one prompt, decoded both ways alone."""
+    before = core_times()
+    baseline, ours = decode_both(config, parts, parts.spec, index)
+    return prompt_record(config, parts, index, baseline, ours, between(before, core_times()))
+
+
+def prompt_record(
+    config: RunConfig, parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None
+) -> PromptRecord:
     """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0),
     and what the sampled text says of its distribution (T > 0, `proof`).
 
     Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
-    before = core_times()
-    baseline, ours = decode_both(config, parts, parts.spec, index)
-    load = between(before, core_times())
     raw: PromptRecord = {
         "index": example.index,
         "prompt": example.prompt,
@@ -119,4 +142,7 @@ def generator_for(seed: int, index: int, stream: str, device: torch.device) -> t
 
 
 def _raw(trace: Trace, parts: Parts) -> TraceRecord:
-    return cast(TraceRecord, {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace))
+    raw = {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
+    if trace.rows is None:
+        del raw["rows"]
+    return cast(TraceRecord, raw)

@@ -43,6 +43,7 @@ def make_record(
         falls=config.draft.falls and config.simulate.alpha is None,
         resamples=config.resamples,
         seed=config.seed,
+        batch=config.batch,
     )
     surroundings = environment()
     summary: Summary = {
@@ -96,6 +97,7 @@ def resummarised(record: RunRecord) -> RunRecord:
         falls=DRAFT_KINDS[config["draft"]["kind"]].falls and not summary["simulated"],
         resamples=config["resamples"],
         seed=config["seed"],
+        batch=config.get("batch", 1),
     )
     return explained({**record, "summary": {**summary, **measured}})
 

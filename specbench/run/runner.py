@@ -17,6 +17,7 @@ from specbench.run.distributed import agree, join
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import with_gamma
 from specbench.run.identity import identify
+from specbench.run.measure_batch import Rows, groups, measure_group, warm_up_rows
 from specbench.run.measure_prompt import measure_prompt, warm_up
 from specbench.run.model_loader import ModelLoader
 from specbench.run.record import failed_record, make_record, resummarised
@@ -123,6 +124,14 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
+    if config.batch > 1:
+        rows = Rows.of(parts, config.batch)
+        warm_up_rows(config, parts, rows)
+        for group in groups(missing, config.batch):
+            for prompt in measure_group(config, parts, rows, group):
+                journal.add(prompt)
+            progress.advance(len(journal.prompts), total)
+        return
     warm_up(config, parts)
     for place in missing:
         journal.add(measure_prompt(config, parts, place))

@@ -1,0 +1,57 @@
+"""Tokens a second of the machine, seconds a token of one text, and how many rows decoded at once.
+
+In a batch the times of a row's steps and passes are walltimes, which it shares with as many rows as `rows` says; its
+`decode_s` is its share. Plain numbers only.
+"""
+
+from collections.abc import Sequence
+
+from specbench.records.schema import PromptRecord, Throughput, TraceRecord, Way
+from specbench.theory import expected_tokens
+
+
+def seconds_of(trace: TraceRecord) -> list[float]:
+    """Seconds of each step or pass."""
+    return trace.get("steps_s") or [one["draft_s"] + one["verify_s"] + one["accept_s"] for one in trace["passes"]]
+
+
+def rows_of(trace: TraceRecord) -> list[int]:
+    """How many rows each step or pass had: 1 without a batch."""
+    return trace.get("rows") or [1] * len(seconds_of(trace))
+
+
+def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
+    """Of both ways; none of speculative decoding where its texts are `wrong`."""
+    alone, ours = _of_way(prompts, "baseline"), _of_way(prompts, "speculative")
+    return {
+        "batch": batch,
+        "occupancy": ours[0],
+        "occupancy_baseline": alone[0],
+        "tokens_per_second": None if wrong else ours[1],
+        "tokens_per_second_baseline": alone[1],
+        "latency_s": None if wrong else ours[2],
+        "latency_s_baseline": alone[2],
+    }
+
+
+def _of_way(prompts: Sequence[PromptRecord], way: Way) -> tuple[float, float, float]:
+    """Mean rows, tokens a second, seconds a token of a row."""
+    traces = [prompt[way] for prompt in prompts]
+    tokens = sum(len(trace["tokens"]) for trace in traces)
+    rows = [number for trace in traces for number in rows_of(trace)]
+    waited_s = sum(sum(seconds_of(trace)) for trace in traces)
+    return (
+        len(rows) / sum(1 / number for number in rows),
+        tokens / sum(t["decode_s"] for t in traces),
+        waited_s / tokens,
+    )
+
+
+def expected_tokens_of_rows(prompts: Sequence[PromptRecord], gamma: int) -> float:
+    """Expected tokens of a row's pass: the mean of Omega(alpha_b) over the rows of a batch.
+
+    Omega of the mean alpha would be too low, for Omega is convex. A row is in a batch for as many passes as its text
+    needs, its tokens over Omega(alpha_b), and counts that often.
+    """
+    rows = [(len(p["beta"]), expected_tokens(sum(p["beta"]) / len(p["beta"]), gamma)) for p in prompts if p["beta"]]
+    return sum(tokens for tokens, _ in rows) / sum(tokens / omega for tokens, omega in rows)

@@ -1,0 +1,104 @@
+"""`specbench run batch=B`: texts as alone, what the record says, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from calls import called, refusal, small_run
+
+from specbench.cli import main
+from specbench.run import runner
+
+Folders = dict[str, Path]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven prompts of very different lengths."""
+    words = ("old dog tree small cat house red man dog green tree runs sees sits " * 2).split()
+    rows = [{"en": " ".join(words[: 1 + 5 * number % 23]), "de": "der hund ."} for number in range(11)]
+    file = tmp_path_factory.mktemp("many") / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return file
+
+
+def texts(record: dict) -> list[tuple[list[int], list[int]]]:  # type: ignore[type-arg]
+    return [(one["baseline"]["tokens"], one["speculative"]["tokens"]) for one in record["prompts"]]
+
+
+@pytest.mark.parametrize(("kind", "engine"), [("t5", "static"), ("gpt2", "eager"), ("llama", "static")])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_each_row_writes_and_draws_what_it_does_alone(
+    folders: Folders, many: Path, tmp_path: Path, capfd: Capture, kind: str, engine: str, temperature: int
+) -> None:
+    of = (f"task.path={many}", f"engine={engine}", f"sampling.temperature={temperature}")
+    alone = called(small_run(folders, tmp_path, *of, kind=kind), tmp_path, capfd)[3]
+    code, out, _, record = called(small_run(folders, tmp_path, *of, "batch=2", kind=kind), tmp_path, capfd)
+    assert code == 0 and "batch 2" in out and "tokens a second" in out
+    assert texts(record) == texts(alone)
+    assert record["summary"]["alpha"] == pytest.approx(alone["summary"]["alpha"])
+    assert record["summary"]["lossless"] and record["summary"]["batch"] == 2
+    assert 1 < record["summary"]["occupancy"] <= 2 and "-b2-" in record["run_id"]
+
+
+def test_time_belongs_to_a_pass_of_the_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:
+    record = called(small_run(folders, tmp_path, f"task.path={many}", "batch=3"), tmp_path, capfd)[3]
+    summary, prompts = record["summary"], record["prompts"]
+    for way in ("baseline", "speculative"):
+        for trace in (prompt[way] for prompt in prompts):
+            times = trace["steps_s"] or [one["draft_s"] + one["verify_s"] + one["accept_s"] for one in trace["passes"]]
+            assert len(trace["rows"]) == len(times) and set(trace["rows"]) <= {1, 2, 3}
+            shares = [time / rows for time, rows in zip(times, trace["rows"], strict=True)]
+            assert trace["decode_s"] == pytest.approx(sum(shares))
+    alone_s = sum(prompt["baseline"]["decode_s"] for prompt in prompts)
+    assert summary["tokens_per_second_baseline"] == pytest.approx(summary["tokens"] / alone_s)
+    assert summary["speedup_measured"] == pytest.approx(
+        summary["tokens_per_second"] / summary["tokens_per_second_baseline"]
+    )
+    assert summary["speedup_measured"] == pytest.approx(
+        summary["tokens_per_pass"]
+        / (summary["drafting_per_pass"] + summary["checking_per_pass"] + summary["accepting_per_pass"])
+    )
+    assert summary["prediction"] == "Eq. 1 by row"
+
+
+def test_a_batched_run_resumes_with_equal_texts(
+    folders: Folders, many: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [*small_run(folders, tmp_path, f"task.path={many}"), "batch=2", "sampling.temperature=1"]
+    whole = called([*argv, f"results={tmp_path / 'whole'}"], tmp_path / "whole", capfd)[3]
+    real, measured = runner.measure_group, list[list[int]]()
+
+    def interrupted(config, parts, rows, places):  # type: ignore[no-untyped-def]
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(list(places))
+        return real(config, parts, rows, places)
+
+    monkeypatch.setattr(runner, "measure_group", interrupted)
+    assert main(argv) == 130
+    monkeypatch.setattr(runner, "measure_group", real)
+    code, _, err, record = called(argv, tmp_path, capfd)
+    assert code == 0 and "resuming after 8 finished prompts" in err
+    assert measured == [list(range(8))]
+    assert texts(record) == texts(whole) and record["summary"]["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["batch=0"], "batch=0: must be from 1 to 1024"),
+        (["batch=4", "gamma=auto"], "gamma=auto: its probe times passes of one prompt"),
+        (["batch=4", "gamma=adaptive"], "gamma=adaptive: its probe times passes of one prompt"),
+        (["batch=4", "target.device_map=auto"], "batch=4: the target must be on one device"),
+    ],
+)
+def test_what_a_batch_cannot_do_is_refused(
+    folders: Folders, tmp_path: Path, capfd: Capture, overrides: list[str], said: str
+) -> None:
+    assert said in refusal(small_run(folders, tmp_path, *overrides), capfd)
+
+
+def test_a_beam_search_has_no_batch(capfd: Capture) -> None:
+    assert "batch" in refusal(["beam", "batch=4"], capfd)
