@@ -80,7 +80,8 @@ def make_record(
 
 def explained(record: RunRecord) -> RunRecord:
     """A record with why it is as fast as it is."""
-    config, has_speed = record["config"], record["summary"]["speedup_measured"] is not None
+    config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
+    has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
     found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
     return {**record, "explanation": found}
 
