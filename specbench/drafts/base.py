@@ -133,6 +133,7 @@ def models_of(draft: Draft) -> Sequence[Model]:
     return draft.models if isinstance(draft, UsesModels) else ()
 
 
+@runtime_checkable
 class Batchable(Protocol):
     """A draft that runs models of its own, other than the target."""
 
