@@ -8,12 +8,13 @@ from decode import spec_of
 from networks import network
 
 from specbench.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative, together
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, UniformDraft, in_batch
+from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, TreeDraft, UniformDraft, in_batch
 from specbench.gamma import Heuristic
-from specbench.models import Batch, Prompt
+from specbench.models import Batch, Prompt, Read, read_together
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling
+from specbench.trees import ByConfidence, FixedShape, Shape
 
 SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")
@@ -82,3 +83,66 @@ def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
     assert [one.tokens for one in ours] == [
         autoregressive(target, prompt, spec, generator(0)).tokens for prompt in prompts
     ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+@torch.inference_mode()
+def test_a_row_with_trees_writes_what_it_writes_alone(kind: str, engine: str) -> None:
+    """Trees of other shapes in each row, since an end of text has no children and the room ends."""
+    target, small = (ENGINES[engine](network(kind, seed, layers=2), SIZE, frozenset({1})) for seed in (1, 2))
+    prompts = prompts_of(kind)
+    for plan in (FixedShape(Shape.of_widths([3, 2, 1])), ByConfidence(size=7, top=2, depth=4)):
+        draft = TreeDraft(ModelDraft(small, SIZE), plan, "fixed", frozenset({1}))
+        spec = spec_of(Sampling(0.0), 20, plan.depth)
+        ours, theirs = in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec)
+        same(ours, theirs)
+        assert [[one.path for one in trace.passes] for trace in ours] == [
+            [one.path for one in trace.passes] for trace in theirs
+        ]
+
+
+class Watched(Batch):
+    """Counts the rows of each run."""
+
+    def extend_many(self, reads):  # type: ignore[no-untyped-def]
+        self.runs.append(len(reads))
+        return super().extend_many(reads)
+
+
+@torch.inference_mode()
+def test_reads_are_gathered_and_rows_that_end_make_room() -> None:
+    target = EagerModel(network("gpt2", 1), SIZE, frozenset({1}))
+    batch = Watched(target, 3)
+    batch.runs = []  # type: ignore[attr-defined]
+    prompts = prompts_of("gpt2")
+    spec = spec_of(Sampling(0.0), 20, 3)
+    traces = together((speculate(batch, UniformDraft(SIZE, CPU), p, spec, generator(0)) for p in prompts), 3, batch)
+    assert sum(batch.runs) == sum(len(trace.passes) for trace in traces)  # type: ignore[attr-defined]
+    rows = [number for trace in traces for number in trace.rows or []]
+    assert sum(1 / number for number in rows) == pytest.approx(len(batch.runs))  # type: ignore[attr-defined]
+    assert batch.runs.count(3) > len(batch.runs) / 2  # type: ignore[attr-defined]
+
+
+@torch.inference_mode()
+def test_a_row_that_leaves_is_filled_by_the_last_one() -> None:
+    target = EagerModel(network("llama", 1), SIZE, frozenset())
+    batch, prompts = Batch(target, 4), prompts_of("llama")
+    sessions = [batch.start(prompt) for prompt in prompts[:4]]
+    alone = [target.start(prompt) for prompt in prompts[:4]]
+    del sessions[1]
+    del alone[1]
+    for _ in range(2):
+        ours = read_together([Read(session, [3, 4]) for session in sessions])
+        assert [session.row for session in sessions] == [0, 2, 1]
+        for logits, session in zip(ours, alone, strict=True):
+            torch.testing.assert_close(logits, session.extend([3, 4]), rtol=1e-4, atol=1e-4)
+
+
+def test_more_sessions_than_rows_are_a_fault_of_the_caller() -> None:
+    batch = Batch(EagerModel(network("gpt2", 1), SIZE, frozenset()), 1)
+    held = batch.start(Prompt((), (3, 4)))
+    with pytest.raises(ValueError, match="none of 1 is free"):
+        batch.start(Prompt((), (3, 4)))
+    del held
+    batch.start(Prompt((), (3, 4)))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
@@ -77,6 +77,10 @@ def _check_batch(config: RunConfig) -> None:
         raise UserError(
             f"gamma={config.gamma}: its probe times passes of one prompt; with batch={config.batch} give a "
             "number, or gamma=heuristic"
+        )
+    if any(isinstance(one, EarlyExitConfig) for one in config.draft.levels()):
+        raise UserError(
+            f"draft={config.draft.label()}: cannot be batched, since it reads on in the target's own cache; use batch=1"
         )
     if config.target.device_map or config.target.tp_plan:
         raise UserError(

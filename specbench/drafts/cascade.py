@@ -52,7 +52,7 @@ class CascadeDraft:
 
     def in_batch(self, rows: int) -> "CascadeDraft":
         middle = Batch.of(self.model, rows)
-        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size)
+        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size, self.trees)
 
 
 class CascadeSession(ModelDraftSession):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTrees, models_of, start_beside
+from specbench.drafts.base import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_beside
 from specbench.drafts.continuations import Continuations, Merged
 from specbench.models import Prompt, Session
 from specbench.sampling import Sampling
@@ -30,6 +30,9 @@ class MergedDraft:
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MergedSession":
         return MergedSession(self, [start_beside(session, draft, prompt, sampling) for draft in self.drafts])
+
+    def in_batch(self, rows: int) -> "MergedDraft":
+        return MergedDraft([in_batch(draft, rows) for draft in self.drafts])
 
 
 class MergedSession:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Children, Proposal
-from specbench.drafts.base import Draft, DraftSession, ReadsTrees, models_of, start_beside
+from specbench.drafts.base import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_beside
 from specbench.drafts.continuations import Continuations
 from specbench.models import Prompt, Session
 from specbench.sampling import Sampling
@@ -32,6 +32,9 @@ class TreeDraft:
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
         return self._grower(start_beside(session, self.draft, prompt, sampling), sampling)
+
+    def in_batch(self, rows: int) -> "TreeDraft":
+        return TreeDraft(in_batch(self.draft, rows), self.plan, self.children, self.eos_ids)
 
     def _grower(self, session: DraftSession, sampling: Sampling) -> "TreeDraftSession":
         assert isinstance(session, ReadsTrees)

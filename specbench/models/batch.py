@@ -50,7 +50,9 @@ class Batch:
     @torch.inference_mode()
     def start(self, prompt: Prompt) -> "RowSession":
         """A session in the first free row that has read all of the prompt but the prefix's last token."""
-        row = next(index for index in range(self.rows) if self._session(index) is None)
+        row = next((index for index in range(self.rows) if self._session(index) is None), None)
+        if row is None:
+            raise ValueError(f"rows: none of {self.rows} is free")
         session = RowSession(self, row)
         self._sessions[row] = weakref.ref(session)
         if prompt.source:
