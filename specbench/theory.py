@@ -34,6 +34,13 @@ def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float 
     return expected_tokens(alpha, gamma) / (gamma * c + verify_cost)
 
 
+def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float = 1.0) -> float:
+    """Expected speedup of trees, G(n, d) / (t(n) + d c): Theorem 3.8 with the `tokens` that a pass over the tree gives
+    (`trees.expected_tokens`), its `depth` in draft steps, since a level is read in one, and for its 1 the
+    `verify_cost` of the tree's n nodes (Chen et al. 2024, "Sequoia", section 4). A chain's depth is its gamma."""
+    return tokens / (depth * c + verify_cost)
+
+
 def operations_increase(alpha: float, gamma: int, c_hat: float) -> float:
     """Expected factor of arithmetic operations, (1 - alpha)(gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)):
     Theorem 3.11."""

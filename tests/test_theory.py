@@ -21,6 +21,12 @@ def test_theorem_3_8_and_its_calibrated_form() -> None:
     assert theory.walltime_improvement(0.75, 7, 0.02, verify_cost=1.2) < theory.walltime_improvement(0.75, 7, 0.02)
 
 
+def test_theorem_3_8_of_a_chain_as_a_tree() -> None:
+    tokens = theory.expected_tokens(0.75, 7)
+    assert theory.tree_improvement(tokens, 7, 0.02) == pytest.approx(theory.walltime_improvement(0.75, 7, 0.02))
+    assert theory.tree_improvement(4.0, 3, 0.1, verify_cost=1.7) == pytest.approx(2.0)
+
+
 def test_theorem_3_11() -> None:
     assert theory.operations_increase(0.8, 5, 0.0) == pytest.approx(1.63, abs=5e-3)
 

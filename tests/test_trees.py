@@ -19,7 +19,7 @@ from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
 from specbench.drafts.corpus import gather
 from specbench.drafts.counts import fit
 from specbench.measure.by_position import acceptance_by_position
-from specbench.measure.tree_passes import of_trees, predicted_tokens
+from specbench.measure.tree_passes import of_trees
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
@@ -184,7 +184,6 @@ def test_columns_of_passes_over_trees() -> None:
     columns = of_trees(passes)
     assert (columns["nodes_per_pass"], columns["depth_per_pass"]) == (3, 2)
     assert columns["acceptance_by_rank"] == [1 / 4, 2 / 3]  # visits: root thrice, node 1 once; the end not
-    assert predicted_tokens(passes, [0.25, 0.5]) == pytest.approx(1 + 0.25 + 0.5 + 0.5 * 0.25)
     assert of_trees([base]) == {}
 
 

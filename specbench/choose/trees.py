@@ -15,9 +15,9 @@ from specbench.drafts import TreeDraft
 from specbench.errors import UserError
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import Agreement
-from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
 from specbench.measure.predict import Grown
 from specbench.measure.ranks import acceptance_vector
+from specbench.measure.tree_forecast import forecast_passes
 from specbench.run.tree import measured_acceptance, plan_of, with_tree
 from specbench.trees import FixedShape, expected_tokens
 
@@ -45,20 +45,21 @@ def _grown(
     plan = plan_of(config, acceptance)
     choice = GammaChoice(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
     parts = with_tree(config, bare, choice)
+    assert isinstance(parts.draft, TreeDraft)
+    passes = []
+    for prompt, text, one in zip(prompts, texts, along, strict=True):
+        counted = forecast_passes(
+            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.finds
+        )  # fmt: skip
+        if counted is None:
+            raise UserError(
+                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it does "
+                "not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
+            )
+        passes.append(counted)
     if isinstance(plan, FixedShape) and ranks:
-        passes = [tree_passes(one.given_for(children), plan.shape, most) for one in ranks]
         tokens = expected_tokens(plan.shape, acceptance)
     else:
-        if isinstance(plan, FixedShape) and not config.draft.finds and sampling.temperature > 0:
-            raise UserError(
-                f"tree={config.tree.shape}: what draft={candidate.draft} draws at T>0 is not predicted, for it "
-                "does not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
-            )
-        assert isinstance(parts.draft, TreeDraft)
-        passes = [
-            replayed_passes(parts.target, parts.draft, prompt, text, sampling, most)
-            for prompt, text in zip(prompts, texts, strict=True)
-        ]
         tokens = sum(map(len, texts)) / float(np.sum(passes))
     grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)
     return replace(candidate, parts=parts, levels=plan.depth), grown

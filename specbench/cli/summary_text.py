@@ -73,7 +73,7 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
 def _predicted_tokens(s: Summary) -> str:
     predicted, gamma = s["tokens_per_pass_predicted"], s["gamma"]
     if predicted is not None and s["prediction"] == BY_RANK:
-        return f"predicted from the acceptance by rank: {predicted:.2f}"
+        return f"predicted by teacher forcing, from the acceptance by rank along the target's text: {predicted:.2f}"
     if predicted is None or gamma is None:
         return "γ follows the text; Eq. 1 has one γ"
     if s["prediction"] == BY_POSITION:
@@ -86,8 +86,10 @@ def _predicted_tokens(s: Summary) -> str:
 def _by_rank(s: Summary) -> list[tuple[str, str, str]]:
     if not s.get("acceptance_by_rank"):
         return []
-    first = " ".join(f"{share:.3f}" for share in s["acceptance_by_rank"][:4])
-    return [("acceptance by rank", first, "of a node's children: how often the first, second, ... is accepted")]
+    rows = [("acceptance by rank", s["acceptance_by_rank"], "how often a node's first, second, ... child is accepted")]
+    if (estimated := s.get("acceptance_by_rank_estimated")) is not None:
+        rows.append(("  estimated", estimated, "by teacher forcing, without verifying a tree"))
+    return [(name, " ".join(f"{share:.3f}" for share in shares[:4]), said) for name, shares, said in rows]
 
 
 def _theorem(s: Summary, number: str) -> str:

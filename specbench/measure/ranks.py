@@ -42,6 +42,10 @@ class Ranks:
         """`given` of children that are chosen so, [tokens, ranks]."""
         return self.given.get(children, self.given["fixed"])
 
+    def accepted_for(self, children: Children) -> list[float]:
+        """`accepted` of children that are chosen so."""
+        return self.accepted.get(children, self.accepted["fixed"])
+
 
 @dataclass
 class RankReader:
@@ -93,7 +97,7 @@ def acceptance_vector(texts: Sequence[Ranks], children: Children) -> list[float]
     """P[k]: the share of the tokens of all texts at which the child of each rank is the accepted one; what Sequoia's
     dynamic programme is given. Zeros where there is no text."""
     tokens = sum(len(text.given_for(children)) for text in texts if text.given)
-    sums = [text.accepted.get(children, text.accepted["fixed"]) for text in texts if text.accepted]
+    sums = [text.accepted_for(children) for text in texts if text.accepted]
     if not tokens:
         return [0.0] * MOST_RANKS
     return [sum(column) / tokens for column in zip(*sums, strict=True)]

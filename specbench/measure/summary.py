@@ -24,7 +24,7 @@ from specbench.measure.theorems import (
     unpredicted,
 )
 from specbench.measure.throughput import expected_tokens_of_rows, rows_of, seconds_of, throughput
-from specbench.measure.tree_passes import of_trees, predicted_tokens
+from specbench.measure.tree_passes import estimated_by_rank, forecast_tokens, levels, of_trees
 from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
@@ -65,7 +65,7 @@ def summarise(
     ruled: UnderRule = under_rule(prompts, resamples, seed) if lossy else {}
     step_s = median(steps_s)
     full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
-    drafting = [a_pass["draft_s"] / a_pass["drafted"] for a_pass in passes if a_pass["drafted"]]
+    drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
     drafted = sum(a_pass["drafted"] for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
@@ -102,7 +102,9 @@ def summarise(
     }
     trees = of_trees(passes)
     if trees:
-        predicted = by_rank(predicted_tokens(passes, trees["acceptance_by_rank"]), costs, counted)
+        trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
+        tokens = forecast_tokens(prompts)
+        predicted = unpredicted() if tokens is None else by_rank(tokens, trees["depth_per_pass"], costs, counted)
     elif gamma is None:
         predicted = unpredicted()
     elif falls:

@@ -76,14 +76,14 @@ def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -
     }
 
 
-def by_rank(tokens: float, costs: PassCosts, summary: Counted) -> Predicted:
-    """The same for passes over trees: `tokens` are expected from the acceptance by rank, Theorem 3.8 has what drafting
-    the mean tree costs for its gamma c."""
-    drafted = summary["drafted_per_pass"]
+def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> Predicted:
+    """The same for passes over trees of `depth` levels in the mean: `tokens` are expected along the target's own text
+    from the acceptance by rank."""
+    drafted, c = summary["drafted_per_pass"], summary["c"]
     return {
         "prediction": BY_RANK,
         "tokens_per_pass_predicted": tokens,
-        "speedup_predicted": tokens / (costs.drafting + 1),
+        "speedup_predicted": None if c is None else theory.tree_improvement(tokens, depth, c),
         "speedup_calibrated": tokens / costs.total,
         "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
     }

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from specbench.records.schema import OfTrees, PassRecord
-from specbench.trees import ROOT, Shape, expected_tokens
+from specbench.records.schema import OfTrees, PassRecord, PromptRecord
+from specbench.trees import ROOT, Shape
 
 
 def parents_of(a_pass: PassRecord) -> list[int] | None:
@@ -61,6 +61,20 @@ def of_trees(passes: Sequence[PassRecord]) -> OfTrees:
     }
 
 
-def predicted_tokens(passes: Sequence[PassRecord], acceptance: Sequence[float]) -> float:
-    """Expected tokens of the mean pass (Sequoia, Proposition 3.4), from the shapes that passes had."""
-    return sum(expected_tokens(Shape(tuple(parents_of(one) or ())), acceptance) for one in passes) / len(passes)
+def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
+    """P[k] along the target's own texts by teacher forcing; None where it was not measured."""
+    sums = [prompt["tree"]["accepted"] for prompt in prompts if "tree" in prompt]
+    known = [one for one in sums if one is not None]
+    if len(known) < len(prompts):
+        return None
+    tokens = sum(len(prompt["baseline"]["tokens"]) for prompt in prompts)
+    return [sum(column) / tokens for column in zip(*known, strict=True)]
+
+
+def forecast_tokens(prompts: Sequence[PromptRecord]) -> float | None:
+    """Tokens a pass that the trees were expected to give along the target's own texts; None where that is unknown."""
+    passes = [prompt["tree"]["passes"] for prompt in prompts if "tree" in prompt]
+    known = [one for one in passes if one is not None]
+    if len(known) < len(prompts):
+        return None
+    return sum(len(prompt["baseline"]["tokens"]) for prompt in prompts) / sum(known)

@@ -88,6 +88,13 @@ class EvidenceRecord(TypedDict):
     outside: Annotated[int, "tokens to which p gives no probability"]
 
 
+class TreeForecast(TypedDict):
+    """What the trees of a run were expected to give along the target's own text (`specbench.measure.tree_forecast`)."""
+
+    accepted: Annotated[list[float] | None, "by rank of the child: probability of acceptance, summed over the tokens"]
+    passes: Annotated[float | None, "null where they cannot be computed"]
+
+
 class LoadRecord(TypedDict):
     """What the process's threads did while a prompt was decoded, both ways together."""
 
@@ -110,6 +117,7 @@ class PromptRecord(TypedDict):
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]
     proof: NotRequired[EvidenceRecord]
+    tree: NotRequired[TreeForecast]
     load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
 
 
@@ -145,7 +153,7 @@ class Names(TypedDict):
 class Predicted(TypedDict):
     """What the theorems make of the run's own alpha, c and v; null where gamma changed from pass to pass."""
 
-    prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', or 'by position'"]]
+    prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
     speedup_predicted: Annotated[float | None, "Theorem 3.8"]
     speedup_calibrated: Annotated[float | None, "with what passes cost for its 1"]
@@ -249,6 +257,9 @@ class OfTrees(TypedDict, total=False):
     nodes_per_pass: Annotated[float, "drafted tokens of the mean pass"]
     depth_per_pass: Annotated[float, "levels of the mean pass"]
     acceptance_by_rank: Annotated[list[float], "of visits to a node: the share in which child 1, 2, ... was accepted"]
+    acceptance_by_rank_estimated: NotRequired[
+        Annotated[list[float] | None, "the same by teacher forcing along the target's own text"]
+    ]
 
 
 class Measured(Counted, Throughput, OfTrees, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):

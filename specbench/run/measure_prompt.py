@@ -9,12 +9,16 @@ import torch
 from specbench.acceptance import lenient
 from specbench.config import RunConfig
 from specbench.decoding import DecodingSpec, Trace, autoregressive, speculative
+from specbench.drafts import TreeDraft
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
 from specbench.measure.evidence import evidence
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
-from specbench.records.schema import PromptRecord, TraceRecord
+from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
+from specbench.measure.tree_forecast import forecast_passes
+from specbench.models import Prompt
+from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
 from specbench.run.accept import build_verification
 from specbench.run.build import Parts
 from specbench.run.core_time import CoreTime, between, core_times
@@ -103,7 +107,12 @@ def prompt_record(
     rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
     if lossy is not None:
         rules["rule"] = lossy
-    agreement = agreements(parts.target, [parts.draft], prompt, baseline.tokens, sampling, rules)[0]
+    draft = parts.draft
+    reader = None
+    if isinstance(draft, TreeDraft) and config.draft.scores_children:
+        generator = generator_for(config.seed, index, "ranks", parts.device)
+        reader = RankReader(sampling, generator, most=max(MOST_RANKS, draft.plan.most_children))
+    agreement = agreements(parts.target, [draft], prompt, baseline.tokens, sampling, rules, readers=[reader])[0]
     # Sums over the tokens are all that alpha(l) and its interval need.
     under = {name: sum(values) for name, values in agreement.under.items()}
     varied = {name: sum(values) for name, values in agreement.total_variation.items()}
@@ -111,8 +120,22 @@ def prompt_record(
         raw["rule"] = {"accept_probability": under.pop("rule"), "total_variation": varied.pop("rule")}
     elif sampling.temperature > 0:
         raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).to_json()
+    if isinstance(draft, TreeDraft) and lossy is None:
+        raw["tree"] = _forecast(config, parts, draft, prompt, baseline.tokens, agreement.ranks)
     raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
     return raw
+
+
+def _forecast(
+    config: RunConfig, parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None
+) -> TreeForecast:
+    passes = forecast_passes(
+        parts.target, draft, prompt, text, parts.spec.sampling, config.max_new_tokens, ranks, config.draft.finds
+    )
+    return {
+        "accepted": None if ranks is None else ranks.accepted_for(draft.children),
+        "passes": None if passes is None else float(passes.sum()),
+    }
 
 
 def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:

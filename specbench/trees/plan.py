@@ -19,6 +19,10 @@ class FixedShape:
     def size(self) -> int:
         return self.shape.size
 
+    @property
+    def most_children(self) -> int:
+        return self.shape.most_children
+
 
 @dataclass(frozen=True)
 class ByConfidence:
@@ -29,6 +33,10 @@ class ByConfidence:
     size: int
     depth: int
     top: int
+
+    @property
+    def most_children(self) -> int:
+        return self.top
 
 
 Plan = FixedShape | ByConfidence
