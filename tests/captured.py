@@ -31,11 +31,13 @@ class CapturesAtOnce(CudaGraphModel):
         return found
 
     def _alike(self, network: Any) -> CudaGraphModel:
-        return CapturesAtOnce(network, self.vocabulary_size, self.eos_ids, self.packed, self.capture)
+        return CapturesAtOnce(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
 
 
-def graphs(network: Any, vocabulary_size: int = 40, eos_ids: frozenset[int] = frozenset({1})) -> CudaGraphModel:
-    return CapturesAtOnce(network, vocabulary_size, eos_ids, capture=Repeated)
+def graphs(
+    network: Any, vocabulary_size: int = 40, eos_ids: frozenset[int] = frozenset({1}), invariant: bool = False
+) -> CudaGraphModel:
+    return CapturesAtOnce(network, vocabulary_size, eos_ids, invariant=invariant, capture=Repeated)
 
 
 def graphs_before_the_clock(

@@ -20,7 +20,7 @@ COLUMNS = (
     "operations_predicted", "quality_metric", "quality_baseline", "quality_speculative", "identical", "device",
     "dtype", "simulated", "accept", "lossy", "alpha_rule", "total_variation", "prediction", "operations", "proof_z",
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
-    "tokens_per_second",
+    "tokens_per_second", "numerics",
 )  # fmt: skip
 # The few that fit a screen.
 SHOWN = {

@@ -136,8 +136,14 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
-        table.append(("identical texts", f"{100 * s['identical']:.1f}%", "the target's own greedy text"))
+        table.append(("identical texts", f"{100 * s['identical']:.1f}%", _how_identical(s)))
     return table + _proof(s)
+
+
+def _how_identical(s: Summary) -> str:
+    if s.get("numerics") == "invariant":
+        return "the target's own greedy text; its logits are equal to the bit, as was proved at start"
+    return "the target's own greedy text"
 
 
 def _proof(s: Summary) -> list[tuple[str, str, str]]:
@@ -190,12 +196,16 @@ def remarks(s: Summary) -> list[str]:
         )
     elif not s["lossless"] and s.get("proof_tokens"):
         lines.append(_disproof(s))
+    elif not s["lossless"] and s.get("numerics") == "invariant":
+        lines.append(
+            "NOT LOSSLESS: texts differ although numerics are invariant, so no speed is given; please report this"
+        )
     elif not s["lossless"]:
         lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
     elif s["identical"] is not None and s["identical"] < 1:
         lines.append(
             f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
-            f"tokens, which {s['dtype']} rounding decides; dtype=float32 gives identical texts"
+            f"tokens, which {s['dtype']} rounding decides; {_without_rounding(s)}"
         )
     if s.get("accept") == "block":
         lines.append("Eq. 1 and Theorem 3.8 are of Algorithm 1; block verification has as many tokens a pass or more")
@@ -252,6 +262,12 @@ def _disproof(s: Summary) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _without_rounding(s: Summary) -> str:
+    if (reason := s.get("numerics_reason")) is not None:
+        return f"numerics are fast: {reason}"
+    return "numerics=invariant gives identical texts"
 
 
 def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:

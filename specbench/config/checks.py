@@ -18,6 +18,7 @@ RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # w
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 METRICS = ("bleu", "rouge")
 ENGINES = ("auto", "eager", "static", "cudagraph", "compile")
+NUMERICS = ("auto", "invariant", "fast")
 
 
 def check(config: RunConfig) -> None:
@@ -32,6 +33,7 @@ def check(config: RunConfig) -> None:
     require(config.seed >= 0, "seed", config.seed, "at least 0")
     require(config.dtype in DTYPES, "dtype", config.dtype, " | ".join(DTYPES))
     require(config.engine in ENGINES, "engine", config.engine, " | ".join(ENGINES))
+    require(config.numerics in NUMERICS, "numerics", config.numerics, " | ".join(NUMERICS))
     device = re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", config.device)
     require(device is not None, "device", config.device, "auto | cpu | cuda | cuda:N | mps")
     require(config.threads is None or config.threads >= 1, "threads", config.threads, "at least 1, or null")

@@ -99,6 +99,11 @@ class RunConfig:
         "auto",
         "eager | static | cudagraph | compile | auto: cudagraph on CUDA, static on a CPU, where the model allows it",
     )
+    numerics: str = key(
+        "auto",
+        "of the target: invariant, its logits at a position are the same to the bit, however many positions it reads "
+        "at once | fast | auto: fast",
+    )
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     warmup: int = key(2, "prompts decoded before anything is timed")
     resamples: int = key(2000, "bootstrap resamples over prompts")

@@ -72,18 +72,21 @@ class CudaGraphModel(StaticModel):
         vocabulary_size: int,
         eos_ids: frozenset[int],
         packed: PackedWeights | None = None,
+        invariant: bool = False,
         capture: Callable[[Callable[[], Tensor]], Captured] = CudaCapture,
     ) -> None:
-        super().__init__(network, vocabulary_size, eos_ids, packed)
+        super().__init__(network, vocabulary_size, eos_ids, packed, invariant)
         self.capture = capture
         self._graphs: OrderedDict[Key, StepGraph] = OrderedDict()
         self._asked: dict[Key, tuple[Step, int, Sequence[Tensor]]] = {}  # for steps that ran uncaptured
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
-        self._largest = READY_FOR
+        self._largest = max(READY_FOR, self.rows)
         self.captures = self.uncaptured = 0
 
     def _alike(self, network: Any) -> "CudaGraphModel":
-        return CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.capture)
+        made = CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
+        made.rows = self.rows
+        return made
 
     def _prepare(self) -> None:
         """Nothing: a graph computes its positions itself."""
@@ -186,21 +189,21 @@ class CudaGraphSession(StaticSession):
 
     model: CudaGraphModel
 
-    def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
-        count, nodes = len(tokens), len(self._tree)
+    def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
+        count, nodes, chained = len(tokens), len(self._tree), self._tree.is_chain
         begins = self.length + (nodes - count if nodes else 0)
         # Tokens past the last are written where the next step writes; after a tree they would be nodes.
-        filled = next((size for size in COUNTS if size >= count), count) if self._tree.is_chain else count
-        if count > MOST_TOKENS or step is self.model.program.last or begins + filled > self._room():
-            return super()._step(step, tokens)
+        filled = next((size for size in COUNTS if size >= rows), rows) if chained else rows
+        beyond = begins + (filled if filled > rows else count) > self._room()
+        if filled > MOST_TOKENS or step is self.model.program.last or beyond:
+            return super()._step(step, tokens, rows)
         if (graph := self.model.graph(step, filled, self._buffers)) is None:
-            return super()._step(step, tokens)
-        if filled == count:
-            layout = Layout(*self._looked_up(0, count, lambda: self._layout(count).tensors))
-        else:
-            layout = self._filled(begins, filled)
+            return super()._step(step, tokens, rows)
+        if filled == rows:
+            placed = self._looked_up((0, rows), count, lambda: self._layout(count).filled(rows).tensors)
+            return graph.run(self._ids(tokens, rows), Layout(*placed), self._sources)
         ids_1L = self.model.ids([*tokens, *([0] * (filled - count))])
-        return graph.run(ids_1L, layout, self._sources)[:count]
+        return graph.run(ids_1L, self._filled(begins, filled), self._sources)[:rows]
 
     def _filled(self, begins: int, count: int) -> Layout:
         """Of `count` tokens from `begins` on, whatever of them is read."""
@@ -213,9 +216,9 @@ class CudaGraphSession(StaticSession):
         """Ask for the graphs of steps over so many tokens, in all the buffers that a text of `needed` tokens uses."""
         while True:
             for count in counts:
-                self.model.ask(
-                    self.model.program.one if count == 1 else self.model.program.several, count, self._buffers
-                )
+                if count >= self.model.rows:
+                    step = self.model.program.one if count == 1 else self.model.program.several
+                    self.model.ask(step, count, self._buffers)
             if self._capacity >= needed:
                 break
             self.reserve(self._capacity + 1)

@@ -19,6 +19,7 @@ from specbench.errors import UserError, first_line
 from specbench.models.base import Prompt, get_ready
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
+from specbench.models.invariant import make_invariant
 from specbench.models.static import CompiledModel, StaticModel
 
 # The largest difference of two computations of the same logits, of the largest logit.
@@ -28,9 +29,18 @@ TRIED_TOKENS = 6
 KINDS: dict[str, type[StaticModel]] = {"static": StaticModel, "cudagraph": CudaGraphModel, "compile": CompiledModel}
 
 
-def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> EagerModel:
-    """`network` run by `engine`: auto | eager | static | cudagraph | compile."""
+def with_engine(
+    engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str = "fast"
+) -> EagerModel:
+    """`network` run by `engine`: auto | eager | static | cudagraph | compile.
+
+    `numerics`: invariant | fast | auto, which is fast. Logits at a position are invariant if they are the same to the
+    bit, however many positions are read at once. Where that cannot be had, `not_invariant` of the model says why, and
+    the model is fast.
+    """
     on_cuda = network.device.type == "cuda"
+    if numerics == "auto":
+        numerics = "fast"
     if engine == "cudagraph" and not on_cuda:
         raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
     if engine == "auto":
@@ -39,21 +49,43 @@ def with_engine(engine: str, network: Any, vocabulary_size: int, eos_ids: frozen
     else:
         fall_back = False
     if engine == "eager":
-        return EagerModel(network, vocabulary_size, eos_ids)
+        return _not_invariant(EagerModel(network, vocabulary_size, eos_ids), numerics)
     try:
-        return _checked(KINDS[engine], network, vocabulary_size, eos_ids)
+        if numerics == "fast" or engine == "compile":
+            return _not_invariant(_checked(KINDS[engine], network, vocabulary_size, eos_ids), numerics)
+        return _invariant(KINDS[engine], network, vocabulary_size, eos_ids)
     except Exception as error:  # whatever a model's own code raises when it is captured
         if not fall_back:
             raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
         model = EagerModel(network, vocabulary_size, eos_ids)
         model.fell_back = first_line(error)
-        return model
+        return _not_invariant(model, numerics)
 
 
-def _checked(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
+def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
+    """`model`, which runs kernels that nobody chose for that."""
+    if numerics != "fast":
+        model.not_invariant = f"engine={model.engine} takes its kernels as they come"
+    return model
+
+
+def _invariant(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
+    """The captured model with invariant kernels, if they are proved to be; otherwise the fast one, with the reason."""
+    model = _checked(kind, network, vocabulary_size, eos_ids, invariant=True)
+    began = time.perf_counter()
+    if (reason := make_invariant(model)) is not None:
+        model = _checked(kind, network, vocabulary_size, eos_ids)
+        model.not_invariant = reason
+    model.warmup_s += time.perf_counter() - began
+    return model
+
+
+def _checked(
+    kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], invariant: bool = False
+) -> StaticModel:
     """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up."""
     began = time.perf_counter()
-    model = kind(network, vocabulary_size, eos_ids)
+    model = kind(network, vocabulary_size, eos_ids, invariant=invariant)
     ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
     apart = _apart(ours, own)
     if not apart <= ROUNDING[network.dtype]:

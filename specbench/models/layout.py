@@ -41,6 +41,17 @@ class Layout:
         """Positions of the new tokens."""
         return self.positions_BC.gather(1, self.slots_BL)
 
+    def filled(self, rows: int) -> "Layout":
+        """This arrangement with the newest token once more, until there are so many: it is written where it is."""
+        more = rows - self.slots_BL.shape[1]
+        if more <= 0:
+            return self
+        return Layout(
+            torch.cat([self.slots_BL, self.slots_BL[:, -1:].expand(-1, more)], 1),
+            self.positions_BC,
+            torch.cat([self.visible_BLC, self.visible_BLC[:, -1:].expand(-1, more, -1)], 1),
+        )
+
 
 def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
     """`count` tokens one after another, following the `length` tokens that are cached: slot, position and number in the

@@ -89,9 +89,10 @@ def load_model(
     device: torch.device,
     engine: str = "eager",
     with_states: bool = False,
+    numerics: str = "fast",
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'. `with_states`: its sessions
-    hand over what its head reads.
+    hand over what its head reads. `numerics`: invariant | fast | auto, see `engines.with_engine`.
 
     A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one.
     """
@@ -100,10 +101,10 @@ def load_model(
     if spread and engine not in ("auto", "eager"):
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
     if model.weights == "random":
-        return _random(model, key, vocabulary, dtype, device, engine)
+        return _random(model, key, vocabulary, dtype, device, engine, numerics)
     network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
     if spread:
-        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary))
+        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
@@ -112,7 +113,7 @@ def load_model(
     except torch.OutOfMemoryError as error:
         raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
     width = hand_over(network, key) if with_states else 0
-    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary))
+    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width = width
     return made
 
@@ -125,7 +126,13 @@ def layers_of(model: ModelConfig, key: str) -> int:
 
 
 def _random(
-    model: ModelConfig, key: str, vocabulary: Vocabulary, dtype: torch.dtype, device: torch.device, engine: str
+    model: ModelConfig,
+    key: str,
+    vocabulary: Vocabulary,
+    dtype: torch.dtype,
+    device: torch.device,
+    engine: str,
+    numerics: str,
 ) -> EagerModel:
     """The shape of `model` with random weights. It ends no text: where one ends would be chance."""
     shape = config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
@@ -133,7 +140,7 @@ def _random(
         network = random_network(shape, dtype, device)
     except torch.OutOfMemoryError as error:
         raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
-    return with_engine(engine, network, vocabulary.size, frozenset())
+    return with_engine(engine, network, vocabulary.size, frozenset(), numerics)
 
 
 def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:

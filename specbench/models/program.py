@@ -27,8 +27,10 @@ from specbench.models.graph import (
     for_outputs,
     hoist,
     lower,
+    lower_invariant,
     markers,
     simplify,
+    with_path_order,
 )
 from specbench.models.graph.capture import example_sizes
 from specbench.models.layout import Layout, chain
@@ -74,7 +76,8 @@ class Step:
 @dataclass(frozen=True)
 class Program:
     """A captured model. `one` steps over one token, `several` over any number from 2; `last` gives the last token's
-    logits only. `encode` maps source ids [1, S] to cross-attention keys and values, layer by layer."""
+    logits only; `tree`, of an invariant program, steps over two nodes of a tree or more. `encode` maps source ids
+    [1, S] to cross-attention keys and values, layer by layer."""
 
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
     cache_dtype: torch.dtype
@@ -82,6 +85,7 @@ class Program:
     one: Step
     several: Step
     last: Step
+    tree: Step | None
     encode: Callable[[Tensor], list[Tensor]] | None
 
     @staticmethod
@@ -124,6 +128,10 @@ class Program:
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
             sizes = hoist(graph, [], with_constants=True)
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
+            along_paths = None
+            if lowering is lower_invariant:
+                own = range(SOURCE_LENGTH + 1, SOURCE_LENGTH + 1 + len(self_states))
+                along_paths = with_path_order(sizes.rest, POSITIONS, VISIBLE, own)
         return Program(
             shapes,
             cache_dtype,
@@ -133,6 +141,9 @@ class Program:
             last=_cut(
                 sizes, for_last_row(sizes.rest), lambda module: lower(module, weights, False)
             ),  # run once a prompt
+            tree=None
+            if along_paths is None
+            else _cut(sizes, along_paths, lambda module: lowering(module, weights, False)),
             encode=None if encode is None else _encode(encode, weights),
         )
 

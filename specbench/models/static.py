@@ -12,12 +12,14 @@ from specbench.models.base import Prompt
 from specbench.models.batch_steps import CapturedSteps, StepsOfRows
 from specbench.models.buffers import BufferPool, TensorCache
 from specbench.models.eager import EagerModel
-from specbench.models.graph import Lowering, PackedWeights, compiled, lower
+from specbench.models.graph import Lowering, PackedWeights, compiled, lower, lower_invariant
 from specbench.models.program import Program
-from specbench.models.static_session import StaticSession
+from specbench.models.static_session import MOST_ROWS, StaticSession
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
+# Filled up: there a step is bound by reading weights, and one shape means one choice of kernels.
+ROWS_ON_A_GPU = MOST_ROWS
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
 
@@ -26,14 +28,23 @@ class StaticModel(EagerModel):
 
     engine = "static"
     lowering: Lowering = staticmethod(lower)
+    rows: int  # the fewest that a step reads; what is missing is filled up
 
     def __init__(
-        self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], packed: PackedWeights | None = None
+        self,
+        network: Any,
+        vocabulary_size: int,
+        eos_ids: frozenset[int],
+        packed: PackedWeights | None = None,
+        invariant: bool = False,
     ) -> None:
+        """`invariant`: with kernels whose rows do not depend on how many are read at once."""
         super().__init__(network, vocabulary_size, eos_ids)
         began = time.perf_counter()
-        self.packed = packed or PackedWeights()
-        self.program = Program.of(network, self._cache_dtype(network), self.lowering, self.packed)
+        self.packed, self.invariant = packed or PackedWeights(), invariant
+        self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
+        lowering = lower_invariant if invariant else self.lowering
+        self.program = Program.of(network, self._cache_dtype(network), lowering, self.packed)
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache()
@@ -46,7 +57,16 @@ class StaticModel(EagerModel):
             StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).look_up(USUAL_COUNTS)
 
     def _alike(self, network: Any) -> "StaticModel":
-        return type(self)(network, self.vocabulary_size, self.eos_ids, self.packed)
+        made = type(self)(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant)
+        made.rows = self.rows
+        return made
+
+    def read_rows(self, rows: int) -> None:
+        """From now on a step reads so many rows at least; what is missing is filled up."""
+        if rows != self.rows:
+            self.rows = rows
+            self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache()
+            self._prepare()
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         if reason := self.no_batches or self.placement.no_trees:
@@ -64,7 +84,7 @@ class StaticModel(EagerModel):
         dtype: torch.dtype = network.dtype
         return torch.promote_types(dtype, torch.float32) if network.device.type == "cpu" else dtype
 
-    def start(self, prompt: Prompt) -> "StaticSession":
+    def start(self, prompt: Prompt) -> StaticSession:
         return StaticSession(self, prompt)
 
     def capacity(self, needed: int) -> int:

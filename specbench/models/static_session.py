@@ -23,6 +23,8 @@ from specbench.models.program import Program, Step
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
 
+MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
+
 
 class CapturedModel(SessionModel, Protocol):
     """What a session uses of a model whose steps are captured."""
@@ -33,6 +35,8 @@ class CapturedModel(SessionModel, Protocol):
     positions: TensorCache
     tree_positions: TensorCache
     longest: int | None
+    invariant: bool  # rows do not depend on how many are read at once
+    rows: int  # the fewest that a step reads
 
     def numbers(self, slots: int) -> Tensor:
         """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
@@ -152,33 +156,60 @@ class StaticSession:
             self.reserve(needed)
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
-        count, model, tree = len(tokens), self.model, self._tree
         self.level()
         if parents is not None:
-            model.require_trees()
+            self.model.require_trees()
+        most = MOST_ROWS if self.model.invariant and not last_row else len(tokens)
+        blocks = [
+            self._read(
+                tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
+            )
+            for first in range(0, len(tokens), most)
+        ]
+        logits_LV = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        if parents is None:
+            self._last.put(logits_LV, self.model.state_width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        return logits_LV
+
+    def _read(self, tokens: Sequence[int], parents: Sequence[int] | None, last_row: bool) -> Tensor:
+        """Logits of a block that one step reads."""
+        count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
         if parents is not None or tree.parents:
             tree.grow(tokens, parents)
         self._make_room(self.length + (len(tree.parents) or count))
-        step = model.program.one if count == 1 else model.program.last if last_row else model.program.several
-        logits_LV = self._step(step, tokens)
+        rows = count if last_row else max(count, model.rows)
+        step = program.one if rows == 1 else program.last if last_row else program.several
+        if program.tree is not None and not tree.is_chain:
+            step, rows = program.tree, max(rows, 2)
+        logits_LV = self._step(step, tokens, rows)
         if parents is None:
             self.length += count
-            self._last.put(logits_LV, model.state_width, self.length)
-        else:
-            self._last.put_nodes(logits_LV, model.state_width, len(tree) - count)
-        return logits_LV
+        return logits_LV if rows == count or last_row else logits_LV[:count]
 
     def states(self, start: int, stop: int) -> Tensor | None:
         return self._last.states(start, stop)
 
-    def _step(self, step: Step, tokens: Sequence[int]) -> Tensor:
-        # The step proper reads no positions: what it computes from them is an input, too.
-        ids_1L, count = self.model.ids(tokens), len(tokens)
-        fixed = self._of_source(step, ids_1L, count)
-        placed = self._looked_up(id(step), count, partial(self._placed, step, ids_1L, fixed))
-        return step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+    def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
+        """Logits [`rows`, V], of which the first are those of `tokens`."""
+        return step.run(*self.inputs(step, tokens, rows))[0]
 
-    def _looked_up(self, what: int, count: int, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def inputs(self, step: Step, tokens: Sequence[int], rows: int) -> list[Tensor]:
+        """What `step` takes to read `tokens`, filled up to so many rows."""
+        # The step proper reads no positions: what it computes from them is an input, too.
+        ids_1L, count = self._ids(tokens, rows), len(tokens)
+        fixed = self._of_source(step, ids_1L, count)
+        placed = self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
+        return [ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]]
+
+    def _ids(self, tokens: Sequence[int], rows: int) -> Tensor:
+        """`tokens` as a step reads them, filled up to so many rows as `Layout.filled` does."""
+        return self.model.ids([*tokens, *[tokens[-1]] * (rows - len(tokens))] if rows > len(tokens) else tokens)
+
+    def _looked_up(
+        self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
         """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only. `what`
         tells such tensors apart."""
         nodes = self._tree.parents
@@ -196,18 +227,20 @@ class StaticSession:
         """Move the nodes of `path`, of a tree that follows `length` tokens, to where these end."""
         self._held["self"].move_slots([length + node for node in tree.select(path)], length)
 
-    def _placed(self, step: Step, ids_1L: Tensor, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The layout of the newest tokens or nodes, and what the step computes from it."""
-        layout = self._layout(ids_1L.shape[1])
+    def _placed(self, step: Step, ids_1L: Tensor, count: int, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The layout of the newest `count` tokens or nodes, and what the step computes from it."""
+        layout = self._layout(count).filled(ids_1L.shape[1])
         inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
         return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
     def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
         """What the step computes from sizes and the source's length."""
-        cached, key = self.model.sources, (id(step), self._sources, count, self._capacity)
+        rows = ids_1L.shape[1]
+        cached, key = self.model.sources, (id(step), self._sources, rows, self._capacity)
         found = cached.get(key)
         if found is None:
-            inputs = (ids_1L, *self._layout(count).tensors, self._source_length_1, *self._buffers)
+            layout = self._layout(count).filled(rows)
+            inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
             of_sizes = step.of_sizes(*inputs)
             found = cached.put(key, (*of_sizes, *step.of_source(*inputs, *of_sizes)))
         return found
@@ -217,8 +250,9 @@ class StaticSession:
         program, began = self.model.program, self.length
         end = min(self._capacity, self.model.longest or self._capacity)
         for count in counts:
-            step, ids_1L = program.one if count == 1 else program.several, self.model.ids([0] * count)
+            rows = max(count, self.model.rows)
+            step, ids_1L = program.one if rows == 1 else program.several, self._ids([0] * count, rows)
             fixed = self._of_source(step, ids_1L, count)
             for self.length in range(began, end - count + 1):
-                self._looked_up(id(step), count, partial(self._placed, step, ids_1L, fixed))
+                self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
         self.length = began

@@ -288,6 +288,10 @@ class Summary(Names, Measured, Quality):
     device: str
     dtype: str
     engine: str
+    numerics: NotRequired[
+        Annotated[str, "invariant: what the target reads at a position is the same to the bit in every pass; or fast"]
+    ]
+    numerics_reason: NotRequired[Annotated[str | None, "why fast, where it was not chosen"]]
     warmup_s: Seconds
     hardware: str
     simulated: Annotated[bool, "acceptance was drawn at a given alpha, or weights are random"]

@@ -36,6 +36,8 @@ class Parts:
     device: torch.device
     engine: str  # what ran the target, and after a '+' the draft where it is another
     warmup_s: float  # seconds that made the engines ready
+    invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
+    not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
 
 
@@ -120,9 +122,17 @@ def build_each(
             require_room(config, model.longest, [*task.prompts, *task.probe_prompts])
             engine += f"+{model.engine}" if model.engine != target.engine else ""
             warmup_s += model.warmup_s
+        numerics = target.invariant, _batched(config) or target.not_invariant
         draft, spec = drafts[_key(config)], build_spec(config)
-        found.append(Parts(*task, vocabulary, target, draft, device, engine, warmup_s, spec))
+        found.append(Parts(*task, vocabulary, target, draft, device, engine, warmup_s, *numerics, spec))
     return found
+
+
+def _batched(config: RunConfig) -> str | None:
+    """Why a batch is decoded with fast numerics where others were asked for."""
+    if config.batch == 1 or config.numerics != "invariant":
+        return None
+    return f"rows of several texts are not proved to be invariant (batch={config.batch})"
 
 
 def _key(config: RunConfig) -> str:

@@ -22,6 +22,8 @@ def identify(config: RunConfig) -> str:
         del frozen["tree"]
     if config.batch == 1:  # or batches
         del frozen["batch"]
+    if config.numerics == "auto":  # and before this could be chosen
+        del frozen["numerics"]
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"

@@ -36,11 +36,16 @@ class ModelRequest:
     device: torch.device
     with_states: bool = False
 
+    @property
+    def numerics(self) -> str:
+        """A draft may round as it likes: what it proposes is verified. Rows of several texts are not proved."""
+        return self.run.numerics if self.key == "target" and self.run.batch == 1 else "fast"
+
     def weights(self) -> tuple[Any, ...]:
         """What tells apart two models in memory: where the weights come from, and what runs them."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
-        run = (self.run.dtype, self.device, self.run.engine, self.with_states, simulated)
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.with_states, simulated)
         return (source, files_of(self.model), *run)
 
 
@@ -64,9 +69,12 @@ class ModelLoader:
             request.device,
             request.run.engine,
             request.with_states,
+            request.numerics,
         )
         if model.fell_back is not None:
             say(f"{request.key}: engine=auto came to eager, {model.fell_back}")
+        if model.not_invariant is not None and (request.numerics == "invariant" or model.engine != "eager"):
+            say(f"{request.key}: numerics={request.numerics} came to fast, {model.not_invariant}")
         return model
 
 

@@ -58,6 +58,8 @@ def make_record(
         "device": config.device,
         "dtype": config.dtype,
         "engine": parts.engine,
+        "numerics": "invariant" if parts.invariant else "fast",
+        "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,
         "hardware": hardware(surroundings, config.device),
         "simulated": config.simulate.alpha is not None,

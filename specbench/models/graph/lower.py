@@ -1,6 +1,7 @@
 """Kernels for a simplified graph: its named operations and linear maps become the fastest calls on this device."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,8 +12,19 @@ from specbench.models.graph import kernels
 from specbench.models.graph.nodes import add_constant, aten, calls, constant, finished, replace, value
 from specbench.models.graph.torch_private import computes_bf16, lay_out, packed_linear
 
-# In fp32 oneDNN's own layout pays from here: for one token, and for several.
-LARGE_FP32 = {True: 2**20, False: 2**18}
+
+@dataclass(frozen=True)
+class Kernels:
+    """What stands for attention and for linear maps. `large_fp32` is how many weights an fp32 map must have for
+    oneDNN's own layout: in a step over one token, and over several."""
+
+    attend: Callable[..., Tensor] = kernels.attend
+    attend_alone: Callable[..., Tensor] = kernels.attend_alone
+    linear: Callable[..., Tensor] = packed_linear
+    large_fp32: tuple[int, int] = (2**20, 2**18)  # from here it pays
+
+
+FAST = Kernels()
 
 
 class PackedWeights:
@@ -32,15 +44,15 @@ class PackedWeights:
 Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]
 
 
-def lower(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
-    """`module` with kernels chosen, in place, ready to run."""
-    _name_kernels(module, one_token)
+def lower(module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST) -> Callable[..., Any]:
+    """`module` with the kernels `chosen`, in place, ready to run."""
+    _name_kernels(module, one_token, chosen)
     for node in calls(module, aten.rsqrt.default):
         _as_rms_norm(module, node)
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
     if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
         for node in calls(module, aten.linear.default):
-            _lean_linear(module, node, packed, one_token)
+            _lean_linear(module, node, packed, chosen, chosen.large_fp32[0 if one_token else 1])
     return direct(module)
 
 
@@ -54,18 +66,18 @@ def direct(module: GraphModule) -> Callable[..., Any]:
 
 def compiled(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
     """`module` for torch.compile, which makes kernels and layouts of its own, at the first run for each new size."""
-    _name_kernels(module, one_token)
+    _name_kernels(module, one_token, FAST)
     made: Callable[..., Any] = torch.compile(finished(module), options={"freezing": True})
     return made
 
 
-def _name_kernels(module: GraphModule, one_token: bool) -> None:
+def _name_kernels(module: GraphModule, one_token: bool, chosen: Kernels) -> None:
     for node in calls(module, torch.ops.specbench.write.default):
         node.target = kernels.write
     for node in calls(module, torch.ops.specbench.attend.default):
         query, key = value(node.args[0]), value(node.args[1])
         alone = one_token and query.shape[1] == key.shape[1]
-        node.target = kernels.attend_alone if alone else kernels.attend
+        node.target = chosen.attend_alone if alone else chosen.attend
 
 
 def _as_rms_norm(module: GraphModule, root: Node) -> None:
@@ -142,16 +154,16 @@ def _through_torch(node: Node) -> None:
         node.op, node.target, node.args = "call_method", WIDENINGS[node.args[1]], node.args[:1]  # type: ignore[index]
 
 
-def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, one_token: bool) -> None:
+def _lean_linear(module: GraphModule, node: Node, packed: PackedWeights, chosen: Kernels, large_fp32: int) -> None:
     weight = constant(module, node.args[1])
     bias = node.args[2] if len(node.args) > 2 else None
     if weight is None or value(node.args[0]).dtype != weight.dtype:
         return
     bf16 = weight.dtype == torch.bfloat16 and computes_bf16()
-    if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= LARGE_FP32[one_token]):
+    if not bf16 and not (weight.dtype == torch.float32 and weight.numel() >= large_fp32):
         return
     with module.graph.inserting_before(node):
         laid_out = add_constant(module, packed.of(weight))
-        lean = module.graph.call_function(packed_linear, (node.args[0], laid_out, bias))
+        lean = module.graph.call_function(chosen.linear, (node.args[0], laid_out, bias))
     lean.meta = dict(node.meta)
     replace(node, lean)
