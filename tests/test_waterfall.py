@@ -129,6 +129,31 @@ def test_encoder_and_prefill_come_after_the_measured_speedup() -> None:
     assert "encoder and prefill" in sentences(found)[-1]
 
 
+def test_a_tree_goes_level_by_level() -> None:
+    """Two children a node, two levels: the second child makes good for the first, so the tree gains over a chain."""
+    record, draw = planted(lengths=[100] * 5), np.random.default_rng(3)
+    for prompt in record["prompts"]:
+        passes, done = [], 0
+        while done < 100:
+            path = [int(draw.integers(2))] if draw.random() < 0.8 else []
+            path += [2 + 2 * path[0] + int(draw.integers(2))] if path and draw.random() < 0.6 else []
+            emitted = min(len(path) + 1, 100 - done)
+            passes.append(prompt["speculative"]["passes"][0] | {
+                "drafted": 6, "accepted": min(len(path), emitted), "emitted": emitted,
+                "parents": [-1, -1, 0, 0, 1, 1], "path": path,
+            })  # fmt: skip
+            done += emitted
+        prompt["speculative"] |= {"passes": passes, "decode_s": len(passes) * STEP_S}
+        prompt["beta"] = [0.5] * 100
+    found = waterfall(record, resamples=50)
+    steps = {step.name: step for step in found.steps}
+    assert found.ideal == 3 and list(steps)[:3] == ["rejections", "shape", "ends"] and "positions" not in steps
+    assert steps["rejections"].speedup == pytest.approx(1.75) and steps["shape"].factor.value > 1.2
+    assert steps["shape"].speedup == pytest.approx(1 + 0.8 + 0.48, rel=0.1)
+    assert product(found) == pytest.approx(found.measured.value) and "tree" in found.sample.missing[0]
+    assert {one.quantity: one for one in needs(found, 2.5)}["alpha"].why
+
+
 def test_a_table_of_ends_counts_the_passes_of_a_walk() -> None:
     for chances in ([0.7] * 5, [0.8, 0.5, 0.2]):
         table = passes_to_come(np.array(chances), 20)

@@ -18,6 +18,7 @@ VERBS = {
     "results": ("specbench.cli.results", "all records as one table"),
     "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor a step, the biggest lever first"),
     "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width takes"),
+    "export": ("specbench.cli.export", "a profile of a draft and its target as JSON, for other programs"),
     "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),

@@ -8,6 +8,7 @@ from specbench.cli.options import options
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
+from specbench.records.profile import Profile
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
 from specbench.report.names import selected
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--schema", nargs="?", const="run", metavar="KIND",
-        help=f"print what a record holds, as JSON Schema: run (default), {', '.join(DOCUMENTS)}",
+        help=f"print what a record holds, as JSON Schema: run (default), profile, {', '.join(DOCUMENTS)}",
     )  # fmt: skip
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
         grouped(arguments.results, arguments.group_by, arguments.format)
         return 0
     if arguments.schema is not None:
-        kind = selected([arguments.schema], {"run": RunRecord} | DOCUMENTS, "kind of record")[0]
+        kind = selected([arguments.schema], {"run": RunRecord, "profile": Profile} | DOCUMENTS, "kind of record")[0]
         print(json.dumps(json_schema(kind), indent=1, ensure_ascii=False))
         return 0
     if arguments.forget:

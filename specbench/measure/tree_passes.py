@@ -29,6 +29,11 @@ def offered(a_pass: PassRecord) -> int:
 def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
     """Of all visits to a node with children, the share in which the child of each rank was the accepted one. A node is
     visited where it is the root or was accepted; the node that ends the text, after which nothing counts, is not."""
+    return [hit / seen for hit, seen in zip(*rank_counts(passes), strict=True)]
+
+
+def rank_counts(passes: Sequence[PassRecord]) -> tuple[list[int], list[int]]:
+    """How often the child of each rank was accepted, and how many visits had a child of that rank."""
     visits: list[int] = []
     accepted: list[int] = []
     for one in passes:
@@ -47,7 +52,7 @@ def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
                 visits[rank] += 1
             if place < len(taken):
                 accepted[shape.ranks[taken[place]]] += 1
-    return [hit / seen for hit, seen in zip(accepted, visits, strict=True)]
+    return accepted, visits
 
 
 def of_trees(passes: Sequence[PassRecord]) -> OfTrees:

@@ -1,0 +1,63 @@
+"""`specbench export`: what a run or a document of `specbench alpha` measured, for other programs."""
+
+import json
+import sys
+from pathlib import Path
+
+from specbench.cli.formats import plain
+from specbench.cli.options import options
+from specbench.errors import UserError
+from specbench.records.profile import Profile
+
+KINDS = ("profile",)
+ABOUT = (
+    "A profile of a draft and its target, as JSON: α by position and rank, by task, place in the text and length of "
+    "the context, with intervals and sample sizes, and the measured speedup of each γ by length of the context. From "
+    "runs that differ in task or γ alone, or from one draft of a document of specbench alpha. "
+    "'specbench results --schema profile' prints what it holds."
+)
+
+
+def main(argv: list[str]) -> int:
+    parser = options("export", ABOUT)
+    about = "runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=about)
+    parser.add_argument("--as", dest="kind", required=True, choices=KINDS, help="what to make of it")
+    parser.add_argument("--draft", metavar="NAME", help="which draft of a document of specbench alpha that has several")
+    parser.add_argument("--temperature", type=float, metavar="T", help="which temperature of such a document")
+    parser.add_argument("--output", metavar="FILE", help="write it there instead of printing it")
+    arguments = parser.read(argv)
+    made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
+    text = json.dumps(plain(made), indent=1, ensure_ascii=False) + "\n"
+    if arguments.output is None:
+        sys.stdout.write(text)
+        return 0
+    from specbench.files import write_atomically
+
+    print(write_atomically(Path(arguments.output), text, "--output FILE"))
+    return 0
+
+
+def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:
+    from specbench.measure.profile import profile_of_runs, profile_of_scores
+    from specbench.records.catalog import Catalog
+    from specbench.records.scored import betas, find_scored
+
+    documents = [one for name in names if (one := find_scored(results, name)) is not None]
+    if not documents:
+        if draft is not None or temperature is not None:
+            raise UserError("--draft, --temperature: choose from a document of specbench alpha; a run has one of each")
+        catalog = Catalog(results)
+        return profile_of_runs([catalog.whole(run_id) for run_id in dict.fromkeys(map(catalog.find, names))])
+    document = documents[0]
+    if len(names) > 1:
+        raise UserError(f"{names[0]}: a profile is of runs, or of one document of specbench alpha alone")
+    scored = [
+        (row, texts)
+        for row, texts in betas(document)
+        if draft in (None, row["draft"]) and temperature in (None, row["temperature"])
+    ]
+    if len(scored) != 1:
+        there = ", ".join(f"{row['draft']} at T={row['temperature']:g}" for row, _ in betas(document))
+        raise UserError(f"{document['alpha_id']}: holds {there}; name one with --draft and --temperature")
+    return profile_of_scores(document, scored)

@@ -1,0 +1,132 @@
+"""A profile is what its schema says, and its numbers are those of its records; what cannot be one is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_records import make
+from records.test_schema import faults
+
+from specbench.cli import main
+from specbench.config.paths import PACKAGE
+from specbench.measure.ranges import bounds, range_of
+from specbench.records import store
+from specbench.records.documents import write_document
+from specbench.records.json_schema import json_schema
+from specbench.records.profile import PROFILE_VERSION, Profile
+
+Capture = pytest.CaptureFixture[str]
+KEPT = PACKAGE.parent / "results"
+
+
+def export(capsys: Capture, *words: str) -> Any:
+    assert main(["export", *words, "--as", "profile"]) == 0
+    profile = json.loads(capsys.readouterr().out)
+    schema = json.loads(json.dumps(json_schema(Profile)))
+    assert faults(profile, schema, schema["$defs"]) == []
+    return profile
+
+
+def test_ranges_double_and_hold_every_number() -> None:
+    for number in range(1, 200):
+        first, last = bounds(range_of(number))
+        assert first <= number <= last
+    assert [bounds(index) for index in range(4)] == [(1, 4), (5, 8), (9, 16), (17, 32)]
+
+
+def test_a_profile_has_the_numbers_of_its_run(tmp_path: Path, capsys: Capture) -> None:
+    run_id = make(tmp_path, gamma=3, temperature=1.0)
+    profile = export(capsys, run_id, f"results={tmp_path}")
+    (task,), record = profile["tasks"], store.read(store.record_file(tmp_path, run_id))
+    summary, prompts = record["summary"], record["prompts"]
+    assert profile["profile_version"] == PROFILE_VERSION and task["sources"] == [run_id]
+    assert task["alpha"]["value"] == pytest.approx(summary["alpha"]) and task["alpha"]["tokens"] == summary["tokens"]
+    for one, counted in zip(task["by_position"], summary["acceptance_by_position"], strict=True):
+        assert one["position"] == counted["position"] and one["tokens"] == counted["reached"]
+        assert one["value"] == pytest.approx(counted["accepted"] / counted["reached"])
+        assert one["low"] <= one["value"] <= one["high"] and one["prompts"] <= len(prompts)
+    early = [beta for prompt in prompts for beta in prompt["beta"][:4]]
+    assert task["by_place"][0]["value"] == pytest.approx(np.mean(early))
+    for key in ("by_place", "by_context"):  # ranges divide the tokens
+        assert sum(one["tokens"] for one in task[key]) == summary["tokens"]
+        mean = sum(one["value"] * one["tokens"] for one in task[key]) / summary["tokens"]
+        assert mean == pytest.approx(summary["alpha"])
+
+
+def test_a_profile_round_trips_through_a_file(tmp_path: Path, capsys: Capture) -> None:
+    run_id = make(tmp_path)
+    printed = export(capsys, run_id, f"results={tmp_path}")
+    file = tmp_path / "profile.json"
+    assert main(["export", run_id, f"results={tmp_path}", "--as", "profile", "--output", str(file)]) == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == printed
+    assert json.loads(json.dumps(printed)) == printed
+
+
+def test_runs_at_several_gammas_give_a_schedule(tmp_path: Path, capsys: Capture) -> None:
+    """A draft that costs much: the more it drafts the slower, in every range of contexts."""
+    ids = [make(tmp_path, gamma=gamma, c=0.6, alpha=0.5) for gamma in (1, 3, 7)]
+    (task,) = export(capsys, *ids, f"results={tmp_path}")["tasks"]
+    assert task["sources"] == ids and len(task["gamma_by_context"]) >= 2
+    for one in task["gamma_by_context"]:
+        assert one["batch"] == 1 and [row["gamma"] for row in one["gammas"]] == sorted(
+            row["gamma"] for row in one["gammas"]
+        )
+        assert one["best"] == max(one["gammas"], key=lambda row: row["speedup"]["value"])["gamma"]
+    assert task["gamma_by_context"][1]["best"] == 1
+    assert len(task["by_position"]) == 7
+
+
+def test_runs_on_several_tasks_are_parts_of_one_profile(tmp_path: Path, capsys: Capture) -> None:
+    ids = [make(tmp_path, task=task) for task in ("ende-mini", "sum-mini")]
+    profile = export(capsys, *ids, f"results={tmp_path}")
+    assert [task["task"] for task in profile["tasks"]] == ["ende-mini", "sum-mini"]
+
+
+@pytest.mark.skipif(not (KEPT / "kept").is_dir(), reason="needs a checkout, with results/kept")
+@pytest.mark.parametrize(
+    "name", ["lookup-sum-mini-T0-g3", "t5-nano-ende-mini-T1-g3-lenient-0.1", "t5-nano-ende-mini-T0-gadaptive"]
+)
+def test_kept_records_have_profiles(name: str, capsys: Capture) -> None:
+    (task,) = export(capsys, f"t5-mini-{name}", f"results={KEPT}")["tasks"]
+    assert task["by_position"] and task["by_context"]
+    assert bool(task["gamma_by_context"]) != bool(task["missing"])
+
+
+def test_a_document_of_alpha_gives_the_profile_of_one_draft(tmp_path: Path, capsys: Capture) -> None:
+    share = {"value": 0.5, "low": 0.4, "high": 0.6}
+    row = {
+        "target": "t5-mini", "draft": "heads", "task": "ende-mini", "temperature": 0.0, "top_k": None, "top_p": None,
+        "accept": "exact", "lossy": False, "prompts": 2, "tokens": 6, "dtype": "float32", "hardware": "a CPU",
+        "created": "2026-01-02T03:04:05+00:00", "simulated": False, "acceptance_by_rank": {"fixed": [share, share]},
+    }  # fmt: skip
+    texts = [{"beta": [1.0, 0.0, 0.5], "ahead": [{"beta": [0.0, 1.0, 0.0]}]}, {"beta": [1.0] * 3, "ahead": []}]
+    document = {
+        "alpha_id": "t5-mini-ende-mini-1", "rows": [row, row | {"draft": "bigram"}],
+        "settings": [{"temperature": 0.0, "drafts": {"heads": texts, "bigram": texts}}],
+    }  # fmt: skip
+    write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
+    (task,) = export(capsys, "t5-mini-ende-mini-1", "--draft", "heads", f"results={tmp_path}")["tasks"]
+    assert task["alpha"]["value"] == pytest.approx(0.75) and task["alpha"]["tokens"] == 6
+    assert [one["value"] for one in task["by_position"]] == pytest.approx([0.75, 1 / 3])
+    assert [one["rank"] for one in task["by_rank"]] == [1, 2] and task["by_rank"][0]["children"] == "fixed"
+    assert task["by_context"] == [] and task["missing"]
+    assert main(["export", "t5-mini-ende-mini-1", "--as", "profile", f"results={tmp_path}"]) == 2
+    assert "holds heads at T=0, bigram at T=0; name one with --draft" in capsys.readouterr().err
+
+
+def test_what_is_no_profile_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    a, b = make(tmp_path), make(tmp_path, temperature=1.0)
+    assert main(["export", a, b, "--as", "profile", f"results={tmp_path}"]) == 2
+    assert "the runs of a profile differ in task or gamma alone" in capsys.readouterr().err
+    assert main(["export", a, "--as", "table", f"results={tmp_path}"]) == 2
+    assert "profile" in capsys.readouterr().err
+    assert main(["export", a, "--as", "profile", "--draft", "bigram", f"results={tmp_path}"]) == 2
+    assert "--draft, --temperature: choose from a document of specbench alpha" in capsys.readouterr().err
+
+
+def test_the_schema_is_printed(capsys: Capture) -> None:
+    assert main(["results", "--schema", "profile"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["Profile"]["properties"]["profile_version"] == {"enum": [PROFILE_VERSION]}
