@@ -13,16 +13,8 @@ from specbench.measure.tree_passes import levels, rank_counts
 from specbench.records.profile import FORMAT, PROFILE_VERSION, PositionShare, Profile, RankShare, TaskProfile
 from specbench.records.schema import PromptRecord, Row, RunRecord
 
-SAME = (
-    "target",
-    "draft",
-    "temperature",
-    "top_k",
-    "top_p",
-    "accept",
-    "dtype",
-    "hardware",
-)  # what all records of a profile have in common
+# What all records of a profile have in common.
+SAME = ("target", "draft", "temperature", "top_k", "top_p", "accept", "dtype", "hardware")
 
 
 def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
