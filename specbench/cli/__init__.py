@@ -23,6 +23,10 @@ VERBS = {
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
     "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
+    "certify": (
+        "specbench.cli.certify",
+        "are texts that a server wrote the target's? exit code 0, 1 or 2 (cannot tell)",
+    ),
     "read": ("specbench.cli.read", "what engines print about speculative decoding: what each number is, and α from it"),
     "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),

@@ -82,6 +82,10 @@ class Vocabulary:
         end = self.tokenizer.eos_token_id
         return ids if end is None else [*ids, end]
 
+    def continuation(self, text: str) -> list[int]:
+        """The tokens of `text` alone, without those that begin or end one."""
+        return self._tokenize(text, add_special_tokens=False)
+
     def text(self, tokens: Sequence[int]) -> str:
         decoded: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return decoded

@@ -1,0 +1,143 @@
+"""`specbench certify`: are texts that some server wrote the target's?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from specbench.cli.formats import aside, print_rows
+from specbench.cli.hydra_app import launch_one, to_schema
+from specbench.cli.overrides import read
+from specbench.cli.prepared import say
+from specbench.cli.usage import usage
+from specbench.config import CertifyConfig, check_certify
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.run.certify import Certified
+
+ABOUT = """
+Given prompts and what any server wrote for them, say whether the texts are the target's. At T=0 every token must be the
+target's best one, but for rounding; at T>0 (sampling.temperature=) the texts must follow its distribution. A row of
+OUTPUTS.jsonl is {"prompt": TEXT or IDS, "tokens": IDS} or {"prompt": ..., "text": TEXT}, with "finish_reason" if known.
+Exit code 0: the target's; 1: not the target's; 2: cannot tell (or the command line is wrong). docs/certify.md
+"""
+SHOWN = 10  # departures in the table; JSON has all
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(usage("certify", ABOUT, CertifyConfig, line="OUTPUTS.jsonl target=NAME [key=value ...]"))
+        return 0
+    files, words = _apart(argv)
+    command = read(words, CertifyConfig)
+    codes: list[int] = []
+
+    def task(composed: DictConfig) -> None:
+        codes.append(job(command.form, _only(files), to_schema(composed, CertifyConfig)))
+
+    launch_one(task, "certify", CertifyConfig, command.argv, "certify")
+    return codes[0] if codes else 0
+
+
+def job(form: str, file: Path, config: CertifyConfig) -> int:
+    check_certify(config)
+    if not file.exists():
+        raise UserError(f"{file}: there is no file of that name")
+    from specbench.run.certify import certify
+
+    found = certify(config, file, say)
+    document = as_document(found)
+    print_rows(form, [_flat(document)], lambda: draw(found), document=document)
+    for reason, rows in found.left_out.items():
+        print(f"{rows} rows left out: {reason}", file=aside(form))
+    return found.certificate.exit_code
+
+
+def as_document(found: Certified) -> dict[str, Any]:
+    certificate = found.certificate
+    return {
+        "verdict": certificate.verdict,
+        "exit_code": certificate.exit_code,
+        "reason": certificate.reason,
+        "target": found.target,
+        **asdict(found.sampling),
+        "dtype": found.dtype,
+        "rows": found.rows,
+        "rows_left_out": dict(found.left_out),
+        "rows_from_text": found.from_text,
+        "tokens_after_ends": found.after_end,
+        "tokens": certificate.tokens,
+        "power": certificate.power,
+        "tokens_needed": certificate.needed,
+        "tests": certificate.tests,
+        "departures": [
+            {"row": where, **asdict(one), "is_rounding": one.is_rounding} for where, one in found.departures
+        ],
+    }
+
+
+def draw(found: Certified) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    certificate = found.certificate
+    console.print(f"[bold]{certificate.verdict}[/bold]: {certificate.reason}")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    greedy = found.sampling.temperature == 0
+    rows = [
+        ("target", f"{found.target}, T={found.sampling.temperature:g}, {found.dtype}"),
+        ("rows", f"{found.rows}" + (f" ({found.from_text} from text, not tokens)" if found.from_text else "")),
+        ("tokens", str(certificate.tokens)),
+    ]
+    if certificate.power is not None:
+        what = "share of differing tokens, with 95%" if greedy else "total variation a token, 9 times in 10"
+        rows.append(("would have shown", f"{certificate.power:.3g}: {what}"))
+    if certificate.needed is not None:
+        rows.append(("tokens needed", f"about {certificate.needed}"))
+    for name, title in (("", "likelihood"), ("_draft", "draft"), ("2", "second moment"), ("_order", "order")):
+        tests: Any = certificate.tests
+        if tests is not None and tests[f"proof_z{name}"] is not None:
+            rows.append((f"z, {title}", f"{tests[f'proof_z{name}']:+.2f}  p {tests[f'proof_p{name}']:.2g}"))
+    if found.after_end:
+        rows.append(("after ends of texts", f"{found.after_end} tokens dropped"))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    faults = sorted(found.departures, key=lambda pair: pair[1].is_rounding)
+    for where, one in faults[:SHOWN]:
+        said = "rounding" if one.is_rounding else "not rounding"
+        token = "another text" if one.token < 0 else f"token {one.token} for {one.best}"
+        far = f"{one.margin:.3g} logits below the best, noise {one.noise:.2g}"
+        console.print(f"{where}, token {one.position + 1}: {token}, {far}: {said}", markup=False)
+    if len(faults) > SHOWN:
+        console.print(f"and {len(faults) - SHOWN} more; --format json has them")
+
+
+def _apart(argv: list[str]) -> tuple[list[str], list[str]]:
+    """File names, and the rest: a word that is no option, no value of one and has no '='."""
+    files, words = list[str](), list[str]()
+    for place, word in enumerate(argv):
+        before = argv[place - 1] if place else ""
+        is_value = before.startswith("-") and "=" not in before
+        (words if word.startswith("-") or "=" in word or is_value else files).append(word)
+    return files, words
+
+
+def _only(files: list[str]) -> Path:
+    if len(files) != 1:
+        said = (
+            "name the file of outputs" if not files else f"one file of outputs, not {len(files)} ({', '.join(files)})"
+        )
+        raise UserError(f"certify: {said}: specbench certify OUTPUTS.jsonl target=NAME")
+    return Path(files[0])
+
+
+def _flat(document: dict[str, Any]) -> dict[str, Any]:
+    """A row for CSV: the departures are only counted."""
+    departing = document["departures"]
+    return {**document, "departures": len(departing), "faults": sum(not one["is_rounding"] for one in departing)}

@@ -1,0 +1,54 @@
+"""The keys of `specbench certify`: of a run those that its target and its sampling have, and a few of its own."""
+
+import math
+from dataclasses import dataclass
+
+from specbench.config.checks import check
+from specbench.config.draft import DraftConfig
+from specbench.config.draft_keys import DraftKeys
+from specbench.config.keys import fresh, key
+from specbench.config.model import ModelConfig
+from specbench.config.ranges import require
+from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
+
+
+@dataclass
+class CertifyConfig:
+    """What the texts are said to be written by, and how."""
+
+    target: ModelConfig = fresh(ModelConfig, "the model that the texts are said to be of")
+    draft: DraftConfig = fresh(
+        DraftKeys, "the draft that the server used, if it is known: faults of its loop show earlier"
+    )
+    task: TaskConfig = fresh(TaskConfig, "where an n-gram draft has its training text from")
+    sampling: SamplingConfig = fresh(SamplingConfig, "how the server sampled")
+    within: float = key(
+        0.1, "what must have shown for a yes: at T>0 a total variation a token, at T=0 a share of tokens that differ"
+    )
+    noise: float | None = key(
+        None,
+        "at T=0: how far the server's logits may lie from ours; unset: measured here, one token a pass against many",
+    )
+    limit: int | None = key(None, "rows; unset: all")
+    dtype: str = key("auto", "as the server's: bfloat16 | float32 | float16; auto: as in a run")
+    device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
+    threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
+    seed: int = key(0, "of the target's own texts, which say how often a text is tokenised in another way")
+
+
+def check_certify(config: CertifyConfig) -> None:
+    """Raise UserError at the first value out of range, before anything is loaded."""
+    require(0 < config.within < 1, "within", config.within, "between 0 and 1")
+    noise = config.noise
+    require(noise is None or (math.isfinite(noise) and noise >= 0), "noise", noise, "at least 0, or null")
+    require(config.target.weights == "trained", "target.weights", config.target.weights, "trained")
+    check(certify_run(config))
+
+
+def certify_run(config: CertifyConfig) -> RunConfig:
+    """The run that loads the same target and draft. Its engine is eager: a text is read at once."""
+    return RunConfig(
+        target=config.target, draft=config.draft, task=config.task, sampling=config.sampling, gamma=1,
+        limit=config.limit, dtype=config.dtype, device=config.device, engine="eager", threads=config.threads,
+        seed=config.seed,
+    )  # fmt: skip

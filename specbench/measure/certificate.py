@@ -1,0 +1,93 @@
+"""Are texts the target's? From what was read of them to a verdict, with what they could have shown.
+
+At T = 0 every token must be the target's best one, but for rounding (`measure.departures`). Where none of n tokens is
+another, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). At T > 0 the tests of `measure.proof` decide, and
+their power is the total variation a token that they would have shown nine times in ten. A yes needs both: nothing
+found, and enough tokens to have found it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench.measure.departures import Departure
+from specbench.measure.proof import SCORES, Proof, Score
+from specbench.records.schema import Proved
+
+Verdict = Literal["the target's", "not the target's", "cannot tell"]
+EXIT_CODES: dict[Verdict, int] = {"the target's": 0, "not the target's": 1, "cannot tell": 2}
+MISSED = 0.05  # a share of differing tokens is bounded with 95%
+NAMES: dict[Score, str] = {
+    "likelihood": "the likelihood of tokens",
+    "draft": "how many tokens the draft likes",
+    "echo": "the second moment",
+    "order": "the uniform numbers of the draws",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A verdict and its reason in words.
+
+    Attributes:
+        tokens: how many were read.
+        power: what would have shown: at T > 0 the total variation a token, at T = 0 the share of tokens that differ.
+        needed: about how many tokens would make `power` the one that is asked for, where they are too few.
+        tests: at T > 0, the tests as records name them.
+    """
+
+    verdict: Verdict
+    reason: str
+    tokens: int
+    power: float | None
+    needed: int | None = None
+    tests: Proved | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+
+def greedy_certificate(tokens: int, found: Sequence[Departure], within: float) -> Certificate:
+    """Of texts at T = 0 with `tokens` in all, of which `found` differ from the target's choice."""
+    power = greedy_power(tokens)
+    faults = sum(not one.is_rounding for one in found)
+    if faults:
+        texts = "1 text differs" if faults == 1 else f"{faults} texts differ"
+        reason = f"{texts} from the target's own by more than rounding"
+        return Certificate("not the target's", reason, tokens, power)
+    rounding = f"; {len(found)} near ties fell the other way, which rounding explains" if found else ""
+    if power is None or power > within:
+        needed = math.ceil(math.log(MISSED) / math.log1p(-within))
+        return Certificate("cannot tell", f"{tokens} tokens are too few{rounding}", tokens, power, needed)
+    return Certificate("the target's", f"every token is the target's own choice{rounding}", tokens, power)
+
+
+def greedy_power(tokens: int) -> float | None:
+    """The share of differing tokens that would have shown at least one of them with 95%."""
+    return 1 - MISSED ** (1 / tokens) if tokens else None
+
+
+def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "") -> Certificate:
+    """Of texts at T > 0. `retokenised` says why a test that fails may be the tokenizer's doing; '' where it cannot."""
+    if proof is None or not proof.tokens:
+        return Certificate("cannot tell", "no token was read", 0, None)
+    tests, power = proof.columns(), proof.power
+    failed = [NAMES[name] for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed]
+    said = f"{proof.outside} tokens have no probability under the target" if proof.outside else ""
+    if failed:
+        said = "; ".join(filter(None, (said, f"tokens do not follow the target's distribution: {', '.join(failed)}")))
+    if said and retokenised:
+        return Certificate("cannot tell", f"{said}; but {retokenised}", proof.tokens, power, tests=tests)
+    if said:
+        return Certificate("not the target's", said, proof.tokens, power, tests=tests)
+    if power is None:
+        reason = (
+            "nothing is left to chance with this sampling, and no token contradicts it; certify it at temperature 0"
+        )
+        return Certificate("cannot tell", reason, proof.tokens, None, tests=tests)
+    if power > within:
+        needed = math.ceil(proof.tokens * (power / within) ** 2)
+        return Certificate("cannot tell", f"{proof.tokens} tokens are too few", proof.tokens, power, needed, tests)
+    return Certificate("the target's", "no test finds a difference", proof.tokens, power, tests=tests)

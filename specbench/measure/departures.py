@@ -1,0 +1,81 @@
+"""Where a text leaves the target's greedy choice, and whether rounding explains it.
+
+The text is read once, all of it, and every token is compared with the target's best one after the text so far. So one
+near tie that fell the other way does not hide what comes after it. As in `measure.lossless`, a place where they differ
+is computed in two ways, in one pass over many tokens and a token at a time, and rounding explains it if the token lies
+no further below the best than that noise can shift two logits.
+
+Shapes: L positions of a chunk, V tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.measure.agreement import logits_along
+from specbench.measure.lossless import NOISE_FACTOR
+from specbench.models import Model, Prompt
+from specbench.sampling import NOT_FINITE
+
+MOST_KEPT = 64  # rows of logits held at a time
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A token that is not the target's best. `position`: in the generated tokens; `margin`: by how many logits the best
+    token is ahead of it; `noise`: how far that row's logits move with the way of computing it, or are said to."""
+
+    position: int
+    token: int
+    best: int
+    margin: float
+    noise: float
+
+    @property
+    def is_rounding(self) -> bool:
+        return self.margin <= NOISE_FACTOR * self.noise
+
+
+def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: float | None = None) -> list[Departure]:
+    """Every departure of `written` from the target's greedy choice, up to the first that rounding does not explain.
+
+    `noise` is how far the logits of who wrote it may lie from the target's; None: as far as measured here. Raises
+    FloatingPointError where logits are not finite.
+    """
+    tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
+    session = target.start(prompt)
+    found: list[Departure] = []
+    for start, logits_LV in logits_along(session, tokens, first):
+        wide_LV = logits_LV[:, : target.vocabulary_size].float()
+        highest_L, best_L = wide_LV.max(-1)
+        if not bool(highest_L.isfinite().all()):
+            raise FloatingPointError(NOT_FINITE)
+        written_L = torch.tensor(tokens[start : start + len(wide_LV)], device=wide_LV.device)
+        places = (best_L != written_L).nonzero().flatten().tolist()
+        for begin in range(0, len(places), MOST_KEPT):
+            rows = {start + place: wide_LV[place].clone() for place in places[begin : begin + MOST_KEPT]}
+            found += _weighed(target, prompt, tokens, rows, noise)
+            if not found[-1].is_rounding:
+                return found
+    return found
+
+
+def _weighed(
+    target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None
+) -> list[Departure]:
+    """The departures at the places of `rows`, logits of one pass, up to the first that rounding does not explain."""
+    found, by_step = [], target.start(prompt)
+    for place in range(by_step.length + 1, max(rows) + 1):
+        step_V = by_step.extend([tokens[place - 1]])[-1, : target.vocabulary_size].float()
+        if place not in rows:
+            continue
+        moved = float(torch.nan_to_num(step_V - rows[place], 0.0).abs().max())
+        token, best = tokens[place], int(step_V.argmax())
+        margin = float(step_V[best] - step_V[token])
+        allowed = moved if noise is None else max(moved, noise / NOISE_FACTOR * 2)
+        found.append(Departure(place - len(prompt.prefix), token, best, margin, allowed))
+        if not found[-1].is_rounding:
+            break
+    return found

@@ -1,0 +1,202 @@
+"""Load a target, read what a server wrote, and judge it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specbench.acceptance import Verification, accept_exact
+from specbench.config import CertifyConfig, RunConfig, certify_run
+from specbench.config.model import name_of
+from specbench.decoding import DecodingSpec, autoregressive
+from specbench.drafts import Draft
+from specbench.measure.certificate import Certificate, greedy_certificate, sampled_certificate
+from specbench.measure.departures import Departure, departures
+from specbench.measure.evidence import evidence
+from specbench.measure.lossless import first_difference
+from specbench.measure.proof import prove
+from specbench.models import Vocabulary, load_tokenizer
+from specbench.models.eager import EagerModel
+from specbench.records.schema import EvidenceRecord
+from specbench.run.build import resolve
+from specbench.run.compatibility import require_range
+from specbench.run.draft_builders import builder_for
+from specbench.run.draft_builders.base import DraftRequest
+from specbench.run.error_translation import translated_errors
+from specbench.run.model_loader import ModelLoader, ModelRequest, Say
+from specbench.run.outputs import Output, Outputs, read_outputs
+from specbench.sampling import Sampling
+
+OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
+BEYOND = 8  # tokens that the target writes past a text that is compared as text
+NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate; the rows that it rests on and those left out, by reason; the departures by row at T = 0."""
+
+    certificate: Certificate
+    target: str
+    sampling: Sampling
+    dtype: str
+    rows: int
+    left_out: Counter[str]
+    after_end: int
+    from_text: int
+    departures: list[tuple[str, Departure]]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The target and what it is read with."""
+
+    config: CertifyConfig
+    run: RunConfig
+    vocabulary: Vocabulary
+    target: EagerModel
+    draft: Draft
+    sampling: Sampling
+    device: torch.device
+
+
+def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
+    """Judge the rows of a file. Raises UserError where they do not fit the target, MachineError where memory does not
+    suffice or its logits are not finite."""
+    run = resolve(certify_run(config))
+    with translated_errors(run):
+        judge = _load(config, run, say)
+        name, target = name_of(config.target), judge.target
+        found = read_outputs(path, judge.vocabulary, target.eos_ids, target.longest, config.limit, name)
+        say(f"{len(found.rows)} rows to judge, {sum(found.left_out.values())} left out")
+        greedy = judge.sampling.temperature == 0
+        certificate, where = (_greedy if greedy else _sampled)(judge, found)
+    return Certified(
+        certificate,
+        name,
+        judge.sampling,
+        run.dtype,
+        len(found.rows),
+        found.left_out,
+        found.after_end,
+        sum(row.text is not None for row in found.rows),
+        where,
+    )
+
+
+def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
+    device, loader = torch.device(run.device), ModelLoader()
+    vocabulary = load_tokenizer(run.target, "target")
+    require_range(run, vocabulary, name_of(run.target))
+    builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
+    builder.fit(say)
+    target = loader.load(ModelRequest(run.target, "target", vocabulary, run, device, builder.needs_states), say)
+    sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
+    return _Judge(config, run, vocabulary, target, builder.load(target, say), sampling, device)
+
+
+def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    """Of each row the departures that matter: all that rounding explains, or the first that it does not."""
+    where: list[tuple[str, Departure]] = []
+    tokens = 0
+    for row in found.rows:
+        differing, read = _departures(judge, row)
+        tokens += read
+        where += [(row.where, one) for one in differing]
+    return greedy_certificate(tokens, [one for _, one in where], judge.config.within), where
+
+
+def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
+    """The departures of a row and how many of its tokens were judged. A text whose own tokens depart is compared as
+    text: the target may have written it in other tokens."""
+    target, noise = judge.target, judge.config.noise
+    round_trips = row.text is None or judge.vocabulary.text(row.tokens) == row.text
+    differing = departures(target, row.prompt, row.tokens, noise) if round_trips else []
+    if row.text is None or (round_trips and all(one.is_rounding for one in differing)):
+        return differing, _read(differing, row)
+    own, whole, complete = _own_text(judge, row)
+    ended = row.tokens[-1] in target.eos_ids
+    if whole == row.text if ended and complete else whole.startswith(row.text) or not complete:
+        return [], min(len(own), len(row.tokens))
+    shared = next(
+        (count for count in range(len(own), -1, -1) if row.text.startswith(judge.vocabulary.text(own[:count]))), 0
+    )
+    if shared == len(own) and own[-1] in target.eos_ids:
+        shared -= 1  # the target ended its text here, and the row goes on
+    found = first_difference(target, row.prompt, own, [*own[:shared], -1])
+    assert found is not None
+    best = own[shared] if shared < len(own) else -1
+    moved = found.noise if noise is None else max(found.noise, noise / 2)
+    return [Departure(shared, -1, best, found.margin, moved)], shared + 1
+
+
+def _own_text(judge: _Judge, row: Output) -> tuple[list[int], str, bool]:
+    """What the target writes for a row's prompt, as tokens and text, until it ends, is longer than the row's text, or
+    is another; and False where its positions end before that."""
+    assert row.text is not None
+    most = None if judge.target.longest is None else judge.target.longest - len(row.prompt.prefix)
+    room = len(row.tokens) + BEYOND
+    while True:
+        room = room if most is None else min(room, most)
+        own = autoregressive(judge.target, row.prompt, _spec(judge.sampling, room), _generator(judge, 0)).tokens
+        whole = judge.vocabulary.text(own)
+        begins = row.text.startswith(whole) and len(whole) < len(row.text)
+        if not begins or own[-1] in judge.target.eos_ids:
+            return own, whole, True
+        if room == most:
+            return own, whole, False
+        room *= 2  # the tokenizer needs fewer tokens for this text than the target
+
+
+def _read(differing: Sequence[Departure], row: Output) -> int:
+    """Tokens of a row that were compared: all, or those up to the first that rounding does not explain."""
+    return differing[-1].position + 1 if differing and not differing[-1].is_rounding else len(row.tokens)
+
+
+def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    rows = []
+    for row in found.rows:
+        if row.text is not None and judge.vocabulary.text(row.tokens) != row.text:
+            found.left_out[NOT_ROUND] += 1
+        else:
+            rows.append(row)
+    found.rows[:] = rows
+    raw: list[dict[str, EvidenceRecord]] = [
+        {"proof": evidence(judge.target, judge.draft, row.prompt, row.tokens, judge.sampling).to_json()} for row in rows
+    ]
+    certificate = sampled_certificate(prove(raw), judge.config.within)  # type: ignore[arg-type]
+    if certificate.verdict == "not the target's" and any(row.text is not None for row in rows):
+        other = _written_otherwise(judge, rows)
+        if other:
+            certificate = sampled_certificate(prove(raw), judge.config.within, other)  # type: ignore[arg-type]
+    return certificate, []
+
+
+def _written_otherwise(judge: _Judge, rows: Sequence[Output]) -> str:
+    """How many of the target's own texts it writes in other tokens than the tokenizer makes of them; '' if none."""
+    other = asked = 0
+    for number, row in enumerate(rows[:OWN_TEXTS]):
+        spec = _spec(judge.sampling, len(row.tokens))
+        own = autoregressive(judge.target, row.prompt, spec, _generator(judge, number)).tokens
+        text = judge.vocabulary.text(own)
+        kept = [token for token in own if token not in judge.target.eos_ids]
+        asked += 1
+        other += judge.vocabulary.continuation(text) != kept
+    if not other:
+        return ""
+    return (
+        f"{other} of {asked} of the target's own texts come out of the tokenizer in other tokens, which these tests "
+        "would see too; give token ids"
+    )
+
+
+def _spec(sampling: Sampling, tokens: int) -> DecodingSpec:
+    return DecodingSpec(sampling, max(1, tokens), Verification(accept_exact, sampling))
+
+
+def _generator(judge: _Judge, number: int) -> torch.Generator:
+    return torch.Generator(judge.device).manual_seed(judge.config.seed * 1_000_003 + number)

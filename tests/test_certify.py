@@ -1,0 +1,267 @@
+"""`specbench certify`: texts of the target are certified, texts of others are not, and too little text says so."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calls import refusal
+from faults import WIDE, WORDS
+from toy import ToyModel
+
+from specbench.acceptance import Verification, accept_exact
+from specbench.cli import main
+from specbench.config.model import ModelConfig
+from specbench.decoding import DecodingSpec, autoregressive, speculative
+from specbench.drafts import ModelDraft
+from specbench.gamma import Constant
+from specbench.measure.certificate import greedy_certificate, greedy_power, sampled_certificate
+from specbench.measure.departures import departures
+from specbench.measure.proof import Proof, Statistic
+from specbench.models import Vocabulary, load_tokenizer
+from specbench.models.eager import EagerModel
+from specbench.models.load import load_model
+from specbench.sampling import Sampling
+
+Capture = pytest.CaptureFixture[str]
+Folders = dict[str, Path]
+PROMPTS = ["the old dog", "a small cat", "the man sees", "red tree under", "the house near", "a green man"]
+
+
+def loaded(folder: Path) -> tuple[Vocabulary, EagerModel]:
+    config = ModelConfig(path=str(folder))
+    vocabulary = load_tokenizer(config, "target")
+    return vocabulary, load_model(config, "target", vocabulary, torch.float32, torch.device("cpu"))
+
+
+def texts(
+    folders: Folders, kind: str = "gpt2", temperature: float = 0.0, most: int = 24, repeat: int = 1, draft: bool = False
+) -> list[dict[str, Any]]:
+    """Rows that our loops wrote, the baseline's or the speculative one's."""
+    vocabulary, target = loaded(folders[kind])
+    proposing = ModelDraft(loaded(folders[f"{kind}-draft"])[1], vocabulary.size)
+    sampling = Sampling(temperature)
+    spec = DecodingSpec(sampling, most, Verification(accept_exact, sampling), Constant(3))
+    rows = []
+    for number, text in enumerate(PROMPTS * repeat):
+        prompt, generator = vocabulary.prompt(text, "", 512), torch.Generator().manual_seed(number)
+        if draft:
+            tokens = speculative(target, proposing, prompt, spec, generator).tokens
+        else:
+            tokens = autoregressive(target, prompt, spec, generator).tokens
+        rows.append({"prompt": text, "tokens": tokens, "text": vocabulary.text(tokens)})
+    return rows
+
+
+def written(file: Path, rows: Sequence[dict[str, Any]], *fields: str) -> str:
+    file.write_text("".join(json.dumps({name: row[name] for name in fields or row}) + "\n" for row in rows))
+    return str(file)
+
+
+def certified(file: str, target: Path, capfd: Capture, *words: str) -> tuple[int, dict[str, Any]]:
+    argv = ["certify", file, f"target.path={target}", "dtype=float32", "device=cpu", "--format", "json", *words]
+    code = main(argv)
+    return code, json.loads(capfd.readouterr().out)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+@pytest.mark.parametrize("draft", [False, True])
+def test_our_greedy_texts_are_the_targets(
+    kind: str, draft: bool, folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    rows = texts(folders, kind, draft=draft)
+    code, found = certified(written(tmp_path / "o.jsonl", rows, "prompt", "tokens"), folders[kind], capfd)
+    assert (code, found["verdict"]) == (0, "the target's") and found["rows_from_text"] == 0
+    assert found["tokens"] == sum(len(row["tokens"]) for row in rows) and found["power"] < 0.1
+    code, found = certified(written(tmp_path / "t.jsonl", rows, "prompt", "text"), folders[kind], capfd)
+    assert (code, found["verdict"]) == (0, "the target's") and found["rows_from_text"] == len(rows)
+
+
+def test_one_changed_token_is_found_with_its_margin(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    rows = texts(folders)
+    best = rows[2]["tokens"][5]
+    rows[2]["tokens"][5] = token = best - 1 if best > 4 else best + 1
+    rows[2]["text"] = loaded(folders["gpt2"])[0].text(rows[2]["tokens"])
+    code, found = certified(written(tmp_path / "o.jsonl", rows, "prompt", "tokens"), folders["gpt2"], capfd)
+    assert (code, found["verdict"]) == (1, "not the target's")
+    (one,) = found["departures"]
+    assert one["row"].endswith("line 3") and one["position"] == 5 and (one["token"], one["best"]) == (token, best)
+    assert one["margin"] > 100 * one["noise"] and not one["is_rounding"]
+    code, found = certified(written(tmp_path / "t.jsonl", rows, "prompt", "text"), folders["gpt2"], capfd)
+    assert code == 1 and found["departures"][0]["position"] == 5
+
+
+def test_a_near_tie_is_put_down_to_rounding() -> None:
+    """One pass and a step differ by more than the two best tokens do."""
+    row = torch.zeros(WORDS).log_softmax(-1)
+    row[3], row[5] = row[3] + 2.0, row[3] + 1.999
+
+    class Session:
+        def __init__(self) -> None:
+            self.length = 0
+
+        def extend(self, tokens: Sequence[int]) -> torch.Tensor:
+            self.length += len(tokens)
+            rows = row.repeat(len(tokens), 1)
+            rows[:, 3] += 0.01 * (len(tokens) > 1)
+            return rows
+
+    class Rounding(ToyModel):
+        vocabulary_size, eos_ids = WORDS, frozenset[int]()
+
+        def start(self, prompt: object) -> Session:  # type: ignore[override]
+            return Session()
+
+    target = Rounding(torch.zeros(1))
+    near, far = [departures(target, WIDE, [3, token, 3, 3]) for token in (5, 7)]  # type: ignore[arg-type]
+    assert [one.is_rounding for one in near] == [True] and near[0].position == 1
+    assert [one.is_rounding for one in far] == [False] and far[0].margin == pytest.approx(2.0, abs=0.01)
+    assert [one.is_rounding for one in departures(target, WIDE, [3, 7, 3], noise=1.5)] == [True]  # type: ignore[arg-type]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    """False alarm: 3e-4 a run, of four tests."""
+    rows = texts(folders, kind, temperature=1.0, repeat=6, most=30, draft=True)
+    file = written(tmp_path / "o.jsonl", rows, "prompt", "tokens")
+    code, found = certified(file, folders[kind], capfd, "sampling.temperature=1", "within=0.3")
+    assert (code, found["verdict"]) == (0, "the target's")
+    assert abs(found["tests"]["proof_z"]) < 4 and abs(found["tests"]["proof_z2"]) < 4 and found["power"] < 0.3
+    code, found = certified(file, folders[kind], capfd, "sampling.temperature=1", "within=0.01")
+    assert (code, found["verdict"]) == (2, "cannot tell") and found["tokens_needed"] > found["tokens"]
+    code, found = certified(file, folders[kind], capfd, "sampling.temperature=1.6")
+    assert (code, found["verdict"]) == (1, "not the target's") and abs(found["tests"]["proof_z"]) > 4
+
+
+@pytest.mark.statistical
+def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
+    folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    """Texts of another model: q itself for p."""
+    rows = texts(folders, "gpt2", temperature=1.0, repeat=2, most=20)
+    words = ["sampling.temperature=1", f"draft.path={folders['gpt2']}", "draft=gpt-nano"]
+    file = written(tmp_path / "o.jsonl", rows, "prompt", "tokens")
+    code, found = certified(file, folders["gpt2-draft"], capfd, *words)
+    assert code == 1 and found["tests"]["proof_z_draft"] > abs(found["tests"]["proof_z2"])
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_of_assisted_generation_are_the_targets(
+    temperature: float, folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    """`generate(assistant_model=...)` of transformers; false alarm at T=1: 3e-4."""
+    vocabulary, target = loaded(folders["gpt2"])
+    draft = loaded(folders["gpt2-draft"])[1].network
+    draft.generation_config.update(num_assistant_tokens=3, num_assistant_tokens_schedule="constant")
+    sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    padding = list(range(vocabulary.size, target.network.config.vocab_size))  # rows of the head without a token
+    rows = []
+    torch.manual_seed(3)
+    for text in PROMPTS * (3 if temperature else 1):
+        ids = torch.tensor([vocabulary.prompt(text, "", 512).prefix])
+        made = target.network.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            assistant_model=draft,
+            max_new_tokens=24,
+            pad_token_id=0,
+            suppress_tokens=padding,
+            **sampled,
+        )
+        rows.append({"prompt": ids[0].tolist(), "tokens": made[0, ids.shape[1] :].tolist()})
+    words = [f"sampling.temperature={temperature}", "within=0.5"]
+    code, found = certified(written(tmp_path / "o.jsonl", rows), folders["gpt2"], capfd, *words)
+    assert (code, found["verdict"]) == (0, "the target's")
+
+
+def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    """A server drops the end of text from what it returns, or goes on after it."""
+    vocabulary, target = loaded(folders["t5"])
+    (end,) = target.eos_ids
+    rows = [row for row in texts(folders, "t5", temperature=3.0, most=60) if row["tokens"][-1] == end]
+    assert rows
+    words = ("sampling.temperature=3",)
+    dropped = [{**row, "tokens": row["tokens"][:-1], "finish_reason": "stop"} for row in rows]
+    file = written(tmp_path / "o.jsonl", dropped, "prompt", "tokens", "finish_reason")
+    code, found = certified(file, folders["t5"], capfd, *words)
+    assert code != 1 and found["tokens"] == sum(len(row["tokens"]) for row in rows)
+    longer = [{**row, "tokens": [vocabulary.start, *row["tokens"], 5, 6]} for row in rows]
+    code, found = certified(written(tmp_path / "l.jsonl", longer, "prompt", "tokens"), folders["t5"], capfd, *words)
+    assert code != 1 and found["tokens_after_ends"] == 2 * len(rows)
+    assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
+
+
+def test_a_text_that_claims_to_have_ended_where_the_target_goes_on(
+    folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    (end,) = loaded(folders["gpt2"])[1].eos_ids
+    early = [{**row, "tokens": row["tokens"][:3], "finish_reason": "stop"} for row in texts(folders, most=8)]
+    file = written(tmp_path / "o.jsonl", early, "prompt", "tokens", "finish_reason")
+    code, found = certified(file, folders["gpt2"], capfd)
+    assert code == 1 and {(one["token"], one["position"]) for one in found["departures"]} == {(end, 3)}
+    file = written(tmp_path / "c.jsonl", early, "prompt", "tokens")  # cut by length, for all that it says
+    assert certified(file, folders["gpt2"], capfd, "within=0.2")[0] == 0
+
+
+def test_rows_that_cannot_be_judged_are_counted(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    rows = texts(folders, temperature=1.0)
+    rows = [{"prompt": row["prompt"], "text": row["text"]} for row in rows]
+    rows += [
+        {"prompt": "the dog", "text": ""},
+        {"prompt": "the", "text": "dog  <odd>"},
+        {"prompt": "the", "text": "cat " * 200},
+    ]
+    file = written(tmp_path / "o.jsonl", rows)
+    code, found = certified(file, folders["gpt2"], capfd, "sampling.temperature=1")
+    left = found["rows_left_out"]
+    assert left["nothing was written"] == 1 and left["longer than the 128 positions of the target"] == 1
+    assert any("round-trip" in reason for reason in left) and sum(left.values()) + found["rows"] == len(rows)
+    code, found = certified(written(tmp_path / "e.jsonl", rows[-3:-2]), folders["gpt2"], capfd)
+    assert (code, found["verdict"], found["tokens"]) == (2, "cannot tell", 0)
+
+
+def test_verdicts() -> None:
+    assert greedy_power(0) is None and greedy_power(59) == pytest.approx(0.0495, abs=1e-3)
+    assert greedy_certificate(20, [], 0.1).exit_code == 2 and greedy_certificate(29, [], 0.1).exit_code == 0
+    fine, wrong = Statistic(1.0, 0.3), Statistic(9.0, 1e-12)
+    right = Proof(500, fine, fine, fine, fine, 0.05, 0)
+    assert sampled_certificate(right, 0.1).verdict == "the target's"
+    assert sampled_certificate(right, 0.01).needed == 500 * 25
+    assert sampled_certificate(Proof(500, fine, fine, fine, fine, 0.05, 2), 0.1).verdict == "not the target's"
+    failed = sampled_certificate(Proof(500, wrong, fine, fine, fine, 0.05, 0), 0.1)
+    assert failed.exit_code == 1 and "likelihood" in failed.reason
+    assert sampled_certificate(Proof(500, wrong, fine, fine, fine, 0.05, 0), 0.1, "strings").exit_code == 2
+    assert sampled_certificate(Proof(500, None, None, None, None, None, 0), 0.1).exit_code == 2
+
+
+MISTAKES: dict[str, Callable[[Path], str]] = {
+    "neither 'tokens' (ids) nor 'text'": lambda file: written(file, [{"prompt": "the dog"}]),
+    "no field 'prompt'": lambda file: written(file, [{"tokens": [3, 4]}]),
+    "these texts are of another vocabulary": lambda file: written(file, [{"prompt": "the", "tokens": [3, 49_000]}]),
+    "not a token id": lambda file: written(file, [{"prompt": "the", "tokens": ["dog"]}]),
+    "has no chat template": lambda file: written(
+        file, [{"messages": [{"role": "user", "content": "the"}], "tokens": [3]}]
+    ),
+    "there is no row in it": lambda file: written(file, []),
+    "not a JSON object on one line": lambda file: str(file.write_text('{"prompt": "the", "tok') and file),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_what_does_not_fit_gets_one_line(said: str, folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    file = MISTAKES[said](tmp_path / "o.jsonl")
+    assert main(["certify", file, f"target.path={folders['gpt2']}", "dtype=float32", "device=cpu"]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and said in err.splitlines()[-1] and "Traceback" not in err and file in err.splitlines()[-1]
+
+
+def test_command_lines_that_are_refused(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    assert "name the file of outputs" in refusal(["certify", "target=gpt-mini"], capfd)
+    assert "one file of outputs, not 2" in refusal(["certify", "a.jsonl", "b.jsonl"], capfd)
+    assert "nowhere.jsonl: there is no file" in refusal(["certify", "nowhere.jsonl"], capfd)
+    assert "within=2" in refusal(["certify", "o.jsonl", "within=2"], capfd)
+    assert "gamma: no such key" in refusal(["certify", "o.jsonl", "gamma=3"], capfd)
