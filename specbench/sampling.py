@@ -52,8 +52,9 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
         return torch.zeros_like(logits_LV).scatter_(-1, index_L1, one_L1)
     logits_LV = logits_LV / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_LV.shape[-1]:
-        kept_Lk, index_Lk = logits_LV.topk(sampling.top_k, dim=-1)
-        logits_LV = torch.full_like(logits_LV, -torch.inf).scatter_(-1, index_Lk, kept_Lk)
+        # All that equal the k-th: which of equals a search finds may depend on how many rows it searches.
+        lowest_L1 = logits_LV.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits_LV = logits_LV.masked_fill(logits_LV < lowest_L1, -torch.inf)
     probabilities_LV = logits_LV.softmax(-1)
     if sampling.top_p is not None and sampling.top_p < 1:
         probabilities_LV = _nucleus(probabilities_LV, sampling.top_p)

@@ -15,6 +15,10 @@ def own_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_lock.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(gpu_lock, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "set_device", PRESENT.append)
+
+
+PRESENT: list[int] = []  # what torch was told to use
 
 
 def two() -> int:
@@ -57,3 +61,11 @@ def test_the_physical_gpu_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
         with locked_device("cuda", print, two) as device:
             assert device.index == 0  # shown first, but it is the other one
+
+
+def test_torch_uses_the_gpu_that_was_taken() -> None:
+    """A stream or a capture that names no device is on torch's present one."""
+    with locked_device("cuda:1", print, two):
+        assert PRESENT[-1] == 1
+    with locked_device("cuda", print, two):
+        assert PRESENT[-1] == 0

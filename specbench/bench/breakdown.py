@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from statistics import median
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from specbench.bench.timing import medians
 from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
-from specbench.models import Model, Prompt, Session
+from specbench.models import Model, Prompt, Session, get_ready
 from specbench.sampling import Sampling
 
 REPEATS = 100
@@ -115,14 +116,21 @@ class Watched:
         self.now = model.now
         self.runs: list[tuple[float, float]] = []
 
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        """See `CapturesSteps`."""
+        get_ready(self.model, prompt, tokens)
+
     def start(self, prompt: Prompt) -> Session:
         """The model's own session, whose `extend` is wrapped, so that looking costs a pass as little as can be."""
         session = self.model.start(prompt)
-        extend, now, note = session.extend, self.now, self.runs.append
+        extend, now, note = type(session).extend, self.now, self.runs.append
+        itself = ref(session)  # a session that holds itself would keep its buffers until Python looks for such circles
 
         def watched(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
             began = now()
-            logits_LV = extend(tokens, parents)
+            held = itself()
+            assert held is not None
+            logits_LV = extend(held, tokens, parents)
             ended = now()
             note((ended, ended - began))
             return logits_LV

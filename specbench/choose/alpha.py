@@ -30,6 +30,7 @@ from specbench.run import Progress
 from specbench.run.accept import rule_label
 from specbench.run.build import build_each, resolve
 from specbench.run.error_translation import translated_errors
+from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
 from specbench.run.measure_prompt import generator_for
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
@@ -136,7 +137,9 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     it."""
     rows, settings = list[AlphaRow](), list[ScoredSetting]()
     surroundings = environment()
-    with translated_errors(resolve(configs[0])):
+    first = resolve(configs[0])
+    with locked_device(first.device, progress.say) as device, translated_errors(first):
+        configs = [replace(config, device=str(device)) for config in configs]
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
         for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
             began = time.perf_counter()
@@ -144,9 +147,9 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
             settings.append(_setting_record(scored, time.perf_counter() - began))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
-    first = candidates[0].config
-    digest = json_digest([ids, first.tokens, first.leniences])
-    alpha_id = f"{name_of(first.target)}-{first.task.name}-{digest}"
+    found = candidates[0].config
+    digest = json_digest([ids, found.tokens, found.leniences])
+    alpha_id = f"{name_of(found.target)}-{found.task.name}-{digest}"
     record: AlphaDocument = {
         "schema_version": SCHEMA_VERSION,
         "alpha_id": alpha_id,
@@ -155,7 +158,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    return write_document(alpha_folder(first.results) / f"{alpha_id}.json", record), record
+    return write_document(alpha_folder(found.results) / f"{alpha_id}.json", record), record
 
 
 def alpha_folder(results: str | Path) -> Path:

@@ -7,6 +7,7 @@ from typing import cast
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.prepared import launch_verb, prepared, say
 from specbench.config import BenchConfig, check_bench
+from specbench.errors import UserError
 from specbench.records.documents import BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -24,6 +25,11 @@ def main(argv: list[str]) -> int:
 def job(form: str, config: BenchConfig) -> None:
     check_bench(config)
     folder, run, parts = prepared(config, "bench")
+    if parts.fell_back is not None:
+        raise UserError(
+            f"engine=auto: a model's step cannot be captured ({parts.fell_back}), and eager steps say little of this "
+            "engine: give engine=eager to time them"
+        )
     import torch
 
     from specbench.bench import Bench, bench

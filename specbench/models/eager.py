@@ -45,8 +45,10 @@ class EagerModel:
         self._shallow: dict[int, EagerModel] = {}
         # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
         # Not a method of its own: a model that holds itself is freed late, and a sweep frees models to load others.
-        on_cuda = self.device.type == "cuda"
-        self.now: Callable[[], float] = partial(_now_on_cuda, self.device) if on_cuda else time.perf_counter
+        self.now: Callable[[], float] = {
+            "cuda": partial(_now_on_cuda, self.device),
+            "mps": _now_on_mps,
+        }.get(self.device.type, time.perf_counter)
 
     def shallow(self, layers: int) -> "EagerModel":
         """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
@@ -85,6 +87,11 @@ class EagerModel:
 
 def _now_on_cuda(device: torch.device) -> float:
     torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _now_on_mps() -> float:
+    torch.mps.synchronize()
     return time.perf_counter()
 
 

@@ -8,7 +8,6 @@ In a short dtype two correct computations may differ much if a network amplifies
 the network in fp32, and the captured step must not be much farther from that than the network itself.
 """
 
-import copy
 import time
 from typing import Any
 
@@ -19,6 +18,7 @@ from specbench.errors import UserError, first_line
 from specbench.models.base import Prompt, get_ready
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
+from specbench.models.in_fp32 import in_fp32
 from specbench.models.invariant import make_invariant
 from specbench.models.static import CompiledModel, StaticModel
 
@@ -92,7 +92,8 @@ def _checked(
         message = f"the captured step differs from the model's own by {apart:.2g} of the largest logit"
         if network.dtype not in (torch.bfloat16, torch.float16):
             raise RuntimeError(message)
-        exact = _tried(EagerModel(copy.deepcopy(network).float(), vocabulary_size, eos_ids))
+        with in_fp32(network):
+            exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
         if not (from_exact := _apart(ours, exact)) <= FARTHER * (rounded := _apart(own, exact)):
             raise RuntimeError(
                 f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"

@@ -104,6 +104,7 @@ def load_model(
         return _random(model, key, vocabulary, dtype, device, engine, numerics)
     network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
     if spread:
+        _require_placed(network, key, device)
         placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
@@ -116,6 +117,18 @@ def load_model(
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width = width
     return made
+
+
+def _require_placed(network: Any, key: str, device: torch.device) -> None:
+    """Raise MachineError where a loader with too little room put layers on the CPU or the disk: their steps would be
+    timed without a word."""
+    places = [str(place) for place in (getattr(network, "hf_device_map", None) or {}).values()]
+    elsewhere = [place for place in places if place in ("cpu", "disk")]
+    if elsewhere and device.type != "cpu":
+        raise MachineError(
+            f"{key}.device_map: {len(elsewhere)} of {len(places)} parts did not fit on the GPUs and are on "
+            f"{' and '.join(sorted(set(elsewhere)))}: give more GPUs, a smaller model or a shorter dtype"
+        )
 
 
 def layers_of(model: ModelConfig, key: str) -> int:

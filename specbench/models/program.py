@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from transformers import EncoderDecoderCache
 
+from specbench.models.buffers import TensorCache
 from specbench.models.graph import (
     Hoisted,
     Lowering,
@@ -35,8 +36,6 @@ from specbench.models.graph import (
 from specbench.models.graph.capture import example_sizes
 from specbench.models.layout import Layout, chain
 from specbench.models.placement import Placement
-
-SIZES_CACHED = 128  # sources of so many lengths have their position biases cached
 
 # The inputs of a step, in order; the buffers follow.
 IDS, SLOTS, POSITIONS, VISIBLE, SOURCE_LENGTH = range(5)
@@ -199,14 +198,13 @@ def _encode(graph: GraphModule, weights: PackedWeights) -> Callable[[Tensor], li
     """`graph`, from source ids to cross-attention keys and values, made ready."""
     parts = hoist(graph, [], with_constants=True)
     run = lower(parts.rest, weights, one_token=False)
-    of_size: dict[torch.Size, tuple[Tensor, ...]] = {}  # relative position biases
+    of_size = TensorCache()  # relative position biases
 
     def encoded(source: Tensor) -> list[Tensor]:
-        if source.shape not in of_size:
-            if len(of_size) >= SIZES_CACHED:
-                of_size.clear()
-            of_size[source.shape] = parts.apart.forward(source)
-        states: list[Tensor] = run(source, *of_size[source.shape])
+        biases = of_size.get(tuple(source.shape))
+        if biases is None:
+            biases = of_size.put(tuple(source.shape), parts.apart.forward(source))
+        states: list[Tensor] = run(source, *biases)
         return states
 
     return encoded

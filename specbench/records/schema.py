@@ -288,6 +288,11 @@ class Summary(Names, Measured, Quality):
     device: str
     dtype: str
     engine: str
+    fell_back: NotRequired[
+        Annotated[
+            str | None, "why engine=auto runs a model eagerly where its step should be captured; null: it is captured"
+        ]
+    ]
     numerics: NotRequired[
         Annotated[str, "invariant: what the target reads at a position is the same to the bit in every pass; or fast"]
     ]

@@ -12,6 +12,7 @@ from specbench.decoding import DecodingSpec
 from specbench.drafts import Draft
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_tokenizer
+from specbench.models.eager import EagerModel
 from specbench.models.graph.torch_private import computes_bf16
 from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
@@ -34,11 +35,25 @@ class Parts:
     target: Model
     draft: Draft
     device: torch.device
-    engine: str  # what ran the target, and after a '+' the draft where it is another
-    warmup_s: float  # seconds that made the engines ready
+    models: tuple[EagerModel, ...]  # the target, and those of the draft
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
+
+    @property
+    def engine(self) -> str:
+        """What runs the target, and after a '+' the draft where it is another."""
+        return "+".join(dict.fromkeys(model.engine for model in self.models))
+
+    @property
+    def fell_back(self) -> str | None:
+        """Why a model of engine=auto runs eagerly where it should be captured."""
+        return next((model.fell_back for model in self.models if model.fell_back), None)
+
+    @property
+    def warmup_s(self) -> float:
+        """Seconds that made the engines ready, up to now: some captures are made between texts."""
+        return sum(model.warmup_s for model in self.models)
 
 
 def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
@@ -114,17 +129,14 @@ def build_each(
             model.eos_ids = frozenset()
     found = []
     for config, task in zip(configs, encoded, strict=True):
-        engine, warmup_s = target.engine, target.warmup_s
         if config.tree.shape != "none":
             for model in (target, *builders[_key(config)].models):
                 model.require_trees()
         for model in builders[_key(config)].models:
             require_room(config, model.longest, [*task.prompts, *task.probe_prompts])
-            engine += f"+{model.engine}" if model.engine != target.engine else ""
-            warmup_s += model.warmup_s
         numerics = target.invariant, _batched(config) or target.not_invariant
-        draft, spec = drafts[_key(config)], build_spec(config)
-        found.append(Parts(*task, vocabulary, target, draft, device, engine, warmup_s, *numerics, spec))
+        draft, models = drafts[_key(config)], (target, *builders[_key(config)].models)
+        found.append(Parts(*task, vocabulary, target, draft, device, models, *numerics, build_spec(config)))
     return found
 
 

@@ -19,9 +19,12 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 @contextmanager
 def locked_device(
-    name: str, say: Callable[[str], None], count: Callable[[], int] = torch.cuda.device_count
+    name: str,
+    say: Callable[[str], None],
+    count: Callable[[], int] = torch.cuda.device_count,
 ) -> Iterator[torch.device]:
-    """The device called `name` ('cuda' is any free GPU), held until the end of the block."""
+    """The device called `name` ('cuda' is any free GPU), held until the end of the block, and torch's present one:
+    streams and captures that name no device are on that."""
     device = torch.device(name)
     if device.type != "cuda":
         yield device
@@ -36,6 +39,7 @@ def locked_device(
             except Timeout:
                 continue
             try:
+                torch.cuda.set_device(index)
                 yield torch.device("cuda", index)
             finally:
                 lock.release()

@@ -72,7 +72,10 @@ class ModelLoader:
             request.numerics,
         )
         if model.fell_back is not None:
-            say(f"{request.key}: engine=auto came to eager, {model.fell_back}")
+            say(
+                f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
+                f"slower: c, v and the speedup are those of an eager model ({model.fell_back})"
+            )
         if model.not_invariant is not None and (request.numerics == "invariant" or model.engine != "eager"):
             say(f"{request.key}: numerics={request.numerics} came to fast, {model.not_invariant}")
         return model

@@ -58,6 +58,7 @@ def make_record(
         "device": config.device,
         "dtype": config.dtype,
         "engine": parts.engine,
+        "fell_back": parts.fell_back,
         "numerics": "invariant" if parts.invariant else "fast",
         "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,

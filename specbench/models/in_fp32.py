@@ -1,0 +1,53 @@
+"""A network in a short dtype computing in fp32 for a while, with one block of it wide at a time.
+
+A copy of the whole in fp32 would take twice the room of a model that just fits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@contextmanager
+def in_fp32(network: nn.Module) -> Iterator[None]:
+    """Within, every block of `network` (each entry of a list of layers, and each module outside of these) has its
+    weights in fp32 while it runs, and so hands on fp32 states."""
+    short: dict[nn.Module, dict[nn.Parameter, Tensor]] = {}
+
+    def widen(block: nn.Module, args: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        held = short[block] = {weight: weight.data for weight in block.parameters() if weight.is_floating_point()}
+        for weight, values in held.items():
+            weight.data = values.float()
+        return tuple(_wide(one) for one in args), {name: _wide(one) for name, one in keywords.items()}
+
+    def restore(block: nn.Module, *_: Any) -> None:
+        for weight, values in short.pop(block, {}).items():
+            weight.data = values
+
+    hooks = []
+    for block in dict.fromkeys(_blocks(network)):  # embeddings may stand in several places
+        hooks.append(block.register_forward_pre_hook(widen, with_kwargs=True))
+        hooks.append(block.register_forward_hook(restore, always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of `module` that are widened whole: layers, and modules that have weights of their own."""
+    if next(module.parameters(recurse=False), None) is not None:
+        yield module
+        return
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from _blocks(child)
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
