@@ -45,10 +45,8 @@ class EagerModel:
         self._shallow: dict[int, EagerModel] = {}
         # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
         # Not a method of its own: a model that holds itself is freed late, and a sweep frees models to load others.
-        self.now: Callable[[], float] = {
-            "cuda": partial(_now_on_cuda, self.device),
-            "mps": _now_on_mps,
-        }.get(self.device.type, time.perf_counter)
+        waiting: dict[str, Callable[[], float]] = {"cuda": partial(_now_on_cuda, self.device), "mps": _now_on_mps}
+        self.now: Callable[[], float] = waiting.get(self.device.type, time.perf_counter)
 
     def shallow(self, layers: int) -> "EagerModel":
         """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
