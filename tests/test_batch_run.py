@@ -15,9 +15,9 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eleven prompts of very different lengths."""
+    """Nineteen prompts of very different lengths."""
     words = ("old dog tree small cat house red man dog green tree runs sees sits " * 2).split()
-    rows = [{"en": " ".join(words[: 1 + 5 * number % 23]), "de": "der hund ."} for number in range(11)]
+    rows = [{"en": " ".join(words[: 1 + 5 * number % 23]), "de": "der hund ."} for number in range(19)]
     file = tmp_path_factory.mktemp("many") / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n")
     return file
@@ -80,9 +80,20 @@ def test_a_batched_run_resumes_with_equal_texts(
     assert main(argv) == 130
     monkeypatch.setattr(runner, "measure_group", real)
     code, _, err, record = called(argv, tmp_path, capfd)
-    assert code == 0 and "resuming after 8 finished prompts" in err
-    assert measured == [list(range(8))]
+    assert code == 0 and "resuming after 16 finished prompts" in err
+    assert measured == [list(range(16))]
     assert texts(record) == texts(whole) and record["summary"]["processes"] == 2
+
+
+def test_a_batch_that_does_not_fit_names_the_largest_that_does(
+    folders: Folders, many: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.run.memory.free_bytes", lambda device: 2e6)
+    assert main(small_run(folders, tmp_path, f"task.path={many}", "batch=500")) == 2
+    said = capfd.readouterr().err.splitlines()[-1]
+    fits = int(said.rpartition("batch=")[2])
+    assert "batch=500: needs" in said and 1 < fits < 500
+    assert main(small_run(folders, tmp_path, f"task.path={many}", f"batch={fits}")) == 0
 
 
 @pytest.mark.parametrize(
@@ -98,6 +109,11 @@ def test_what_a_batch_cannot_do_is_refused(
     folders: Folders, tmp_path: Path, capfd: Capture, overrides: list[str], said: str
 ) -> None:
     assert said in refusal(small_run(folders, tmp_path, *overrides), capfd)
+
+
+def test_a_draft_in_the_targets_own_cache_cannot_be_batched(capfd: Capture) -> None:
+    said = refusal(["run", "draft=early-exit", "draft.layers=1", "batch=4"], capfd)
+    assert "draft=early-exit-1: cannot be batched" in said
 
 
 def test_a_beam_search_has_no_batch(capfd: Capture) -> None:

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 
+import chi
 import pytest
 import torch
 from decode import spec_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from networks import network
+from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative, together
 from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, TreeDraft, UniformDraft, in_batch
@@ -146,3 +150,68 @@ def test_more_sessions_than_rows_are_a_fault_of_the_caller() -> None:
         batch.start(Prompt((), (3, 4)))
     del held
     batch.start(Prompt((), (3, 4)))
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_any_schedule_of_ends_joins_and_gammas_gives_the_text_alone(data: st.DataObject) -> None:
+    """Exact tables, T = 1: each row makes the draws that it makes alone."""
+    target, small = (ToyModel(random_table(seed)) for seed in data.draw(st.tuples(*[st.integers(0, 5)] * 2)))
+    draft = data.draw(st.sampled_from([ModelDraft(small, VOCABULARY), UniformDraft(VOCABULARY, CPU)]))
+    rows = data.draw(st.integers(1, 4))
+    specs = [
+        spec_of(Sampling(data.draw(st.sampled_from([0.0, 1.0]))), data.draw(st.integers(1, 9)), gamma)
+        for gamma in data.draw(st.lists(st.sampled_from([1, 2, 5, Heuristic(4)]), min_size=1, max_size=7))
+    ]
+    ours = together(
+        (speculate(target, draft, PROMPT, spec, generator(index)) for index, spec in enumerate(specs)), rows, target
+    )
+    same(ours, [speculative(target, draft, PROMPT, spec, generator(i)) for i, spec in enumerate(specs)])
+    assert all(1 <= number <= rows for trace in ours for number in trace.rows or [])
+
+
+@settings(max_examples=12)
+@given(st.data())
+@torch.inference_mode()
+def test_any_schedule_over_one_cache_gives_the_text_alone(data: st.DataObject) -> None:
+    """Caches: rows of other lengths and limits join and leave, and grow the buffers for all."""
+    target, small = CACHED
+    lengths = data.draw(st.lists(st.integers(1, 70), min_size=1, max_size=6))
+    prompts, rows = prompts_of("llama", lengths), data.draw(st.integers(2, 4))
+    batch, draft = Batch(target, rows), ModelDraft(small, SIZE)
+    specs = [
+        spec_of(Sampling(0.0), data.draw(st.integers(1, 30)), data.draw(st.sampled_from([1, 4, Heuristic(6)])))
+        for _ in prompts
+    ]
+    inside = in_batch(draft, rows)
+    ours = together(
+        (speculate(batch, inside, *one, generator(0)) for one in zip(prompts, specs, strict=True)), rows, batch
+    )
+    same(ours, [speculative(target, draft, *one, generator(0)) for one in zip(prompts, specs, strict=True)])
+
+
+CACHED = tuple(EagerModel(network("llama", seed), SIZE, frozenset({1})) for seed in (1, 2))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["model", "uniform"])
+def test_rows_have_the_targets_distribution(name: str) -> None:
+    """Rows of one batch, four at a time, with draws of their own."""
+    target, small = ToyModel(random_table(1)), ToyModel(random_table(2))
+    draft: Draft = ModelDraft(small, VOCABULARY) if name == "model" else UniformDraft(VOCABULARY, CPU)
+    spec, drawn = spec_of(Sampling(1.0), 3, 3), list[list[int]]()
+
+    def decode(source: torch.Generator) -> list[int]:
+        if not drawn:
+            seeds = torch.randint(2**40, (64,), generator=source).tolist()
+            drawn.extend(
+                trace.tokens
+                for trace in together(
+                    (speculate(target, draft, PROMPT, spec, torch.Generator().manual_seed(seed)) for seed in seeds),
+                    4,
+                    target,
+                )
+            )
+        return drawn.pop()
+
+    assert chi.p_value(decode, exact(target, Sampling(1.0), 3), 4000) > chi.ALARM

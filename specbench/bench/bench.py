@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specbench.bench import growth
+from specbench.bench import batches, growth
 from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
 from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
@@ -34,7 +34,8 @@ class Bench:
     device: torch.device
     repeats: int = 3
     warmup_s: float = 0.0
-    parts: str = "abcdef"
+    parts: str = "abcdefg"
+    batches: tuple[int, ...] = (4, 16)
 
 
 @dataclass
@@ -93,9 +94,9 @@ def _theirs(setup: Bench, **keywords: Any) -> Decoder:
     return way
 
 
-def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder]) -> Row:
+def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: int | None = None) -> Row:
     try:
-        found = in_turn(ways, len(setup.prompts), setup.repeats)
+        found = in_turn(ways, texts or len(setup.prompts), setup.repeats)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, AttributeError) as error:  # it refuses some models that we run
@@ -125,6 +126,17 @@ def _against_assisted(setup: Bench) -> list[Row]:
         helper = at_fixed_gamma(_network(setup.draft.model), gamma)
         ways = {"ours": _ours(setup, gamma), "theirs": _theirs(setup, assistant_model=helper)}
         rows.append(_row("b", what, setup, ways))
+    return rows
+
+
+def _batches_against_generate(setup: Bench) -> list[Row]:
+    rows = []
+    for size in setup.batches:
+        what = f"autoregressive against generate, batch={size}"
+        groups = batches.groups_of(setup.prompts, size)
+        decoders = batches.ways(setup.target, _network(setup.target), groups, size, setup.max_new_tokens)
+        row = _row("g", what, setup, decoders, len(groups))
+        rows.append(replace(row, note=row.note.replace("texts", "batches")))
     return rows
 
 
@@ -218,4 +230,5 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "d": ("a step", _step_against_floor),
     "e": ("a pass", _inside_a_pass),
     "f": ("start, memory and growth", _growth),
+    "g": ("batches", _batches_against_generate),
 }

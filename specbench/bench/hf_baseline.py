@@ -1,5 +1,6 @@
 """transformers' own ways of decoding, on the very networks that we run: greedy and beam search, assisted generation."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,30 @@ def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any)
     written = _generated(network, prompt, max_new_tokens, num_beams=1, **keywords)
     tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
     return tokens
+
+
+def generate_many(
+    network: Any, prompts: Sequence[Prompt], max_new_tokens: int, ends: frozenset[int]
+) -> list[list[int]]:
+    """What `network.generate` writes after each of `prompts`, greedily, in one batch: sources are padded at their end,
+    prompts of a decoder-only model at their beginning, as `generate` has it."""
+    encoder_decoder = network.config.is_encoder_decoder
+    read = [prompt.source if encoder_decoder else prompt.prefix for prompt in prompts]
+    length, device = max(map(len, read)), network.device
+    ids, mask = (torch.zeros(len(read), length, dtype=torch.long, device=device) for _ in range(2))
+    for row, tokens in enumerate(read):
+        place = slice(0, len(tokens)) if encoder_decoder else slice(length - len(tokens), length)
+        ids[row, place], mask[row, place] = torch.tensor(tokens, device=device), 1
+    begun = length
+    keywords: dict[str, Any] = {}
+    if encoder_decoder:
+        keywords["decoder_input_ids"] = torch.tensor([prompt.prefix for prompt in prompts], device=device)
+        begun = len(prompts[0].prefix)
+    written = network.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1,
+        pad_token_id=_padding(network), **keywords,
+    )  # fmt: skip
+    return [up_to_end(tokens, ends) for tokens in written[:, begun:].tolist()]
 
 
 def beam_search(network: Any, prompt: Prompt, settings: BeamSettings, vocabulary_size: int) -> list[Hypothesis]:
@@ -34,10 +59,6 @@ def beam_search(network: Any, prompt: Prompt, settings: BeamSettings, vocabulary
 def _generated(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> Any:
     encoder_decoder = network.config.is_encoder_decoder
     ids = torch.tensor([prompt.source if encoder_decoder else prompt.prefix], device=network.device)
-    ends = network.generation_config.eos_token_id
-    pad = network.generation_config.pad_token_id
-    if pad is None:
-        pad = ends if isinstance(ends, int) or ends is None else ends[0]
     if encoder_decoder:
         keywords["decoder_input_ids"] = torch.tensor([prompt.prefix], device=network.device)
     return network.generate(
@@ -45,9 +66,17 @@ def _generated(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: An
         attention_mask=torch.ones_like(ids),
         max_new_tokens=max_new_tokens,
         do_sample=False,
-        pad_token_id=pad,
+        pad_token_id=_padding(network),
         **keywords,
     )
+
+
+def _padding(network: Any) -> int | None:
+    ends, padding = network.generation_config.eos_token_id, network.generation_config.pad_token_id
+    if padding is None:
+        padding = ends if isinstance(ends, int) or ends is None else ends[0]
+    found: int | None = padding
+    return found
 
 
 def at_fixed_gamma(draft: Any, gamma: int) -> Any:

@@ -49,6 +49,7 @@ def job(form: str, config: BenchConfig) -> None:
         repeats=config.repeats,
         warmup_s=parts.warmup_s,
         parts=config.parts,
+        batches=tuple(config.batches),
     )
     with translated_errors(run):
         rows = bench(setup, say)

@@ -79,7 +79,7 @@ def _predicted_tokens(s: Summary) -> str:
     if s["prediction"] == BY_POSITION:
         bound = expected_tokens(s.get("alpha_rule", s["alpha"]), gamma)
         return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
-    of = ", the mean over rows of Ω(α_b)" if s["prediction"] == BY_ROW else ""
+    of = ", each row with its own α and end" if s["prediction"] == BY_ROW else ""
     return f"Eq. 1 predicts {predicted:.2f}{of}"
 
 

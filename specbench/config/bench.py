@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from specbench.config.checks import check
 from specbench.config.keys import fresh, key
-from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig, SamplingConfig
 from specbench.errors import UserError
 
@@ -15,7 +15,10 @@ class BenchConfig(RunConfig):
 
     limit: int | None = key(8, "prompts")
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at")
-    parts: str = key("abcdef", "of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth")
+    parts: str = key(
+        "abcdefg", "of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches"
+    )
+    batches: list[int] = fresh(lambda: [4, 16], "the batches of part g")
     repeats: int = key(3, "how often each decoder decodes each prompt")
 
 
@@ -34,9 +37,14 @@ def check_bench(config: BenchConfig) -> None:
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
     require(
-        bool(config.parts) and set(config.parts) <= set("abcdef"),
+        bool(config.parts) and set(config.parts) <= set("abcdefg"),
         "parts",
         config.parts,
-        "letters from a to f, as in ab",
+        "letters from a to g, as in ab",
     )
+    require(
+        bool(config.batches) and all(2 <= batch <= MAX_BATCH for batch in config.batches),
+        "batches", config.batches, f"a list of numbers from 2 to {MAX_BATCH}",
+    )  # fmt: skip
+    require(config.batch == 1, "batch", config.batch, "1: part g times batches=[4,16]")
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")

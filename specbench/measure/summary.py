@@ -23,7 +23,7 @@ from specbench.measure.theorems import (
     by_rows,
     unpredicted,
 )
-from specbench.measure.throughput import expected_tokens_of_rows, rows_of, seconds_of, throughput
+from specbench.measure.throughput import expected_of_rows, rows_of, seconds_of, throughput
 from specbench.measure.tree_passes import estimated_by_rank, forecast_tokens, levels, of_trees
 from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
@@ -100,6 +100,7 @@ def summarise(
             str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
         },
     }
+    rates = throughput(prompts, batch, wrong)
     trees = of_trees(passes)
     if trees:
         trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
@@ -110,7 +111,7 @@ def summarise(
     elif falls:
         predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
     elif batch > 1 and not lossy:
-        predicted = by_rows(expected_tokens_of_rows(prompts, gamma), alpha.value, gamma, counted)
+        predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:
         predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
     measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed)
@@ -119,7 +120,6 @@ def summarise(
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
-    rates = throughput(prompts, batch, wrong)
     return {**counted, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from specbench import theory
 from specbench.measure.by_position import reached_and_accepted
 from specbench.measure.pass_costs import PassCosts
-from specbench.records.schema import Counted, Predicted, PromptRecord
+from specbench.measure.throughput import ExpectedOfRows
+from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
 
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 
@@ -45,22 +46,22 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
     }
 
 
-def by_rows(tokens: float, alpha: float, gamma: int, summary: Counted) -> Predicted:
-    """The same for a batch, whose rows emit `tokens` in the mean pass: each row has an alpha of its own. c and v are of
-    passes and steps at the same batch: c(B), and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B)."""
-    one = by_equation_1(alpha, gamma, summary)
-    more = tokens / theory.expected_tokens(alpha, gamma)
-    return one | {
+def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
+    """The same for a batch, whose rows have an alpha and an end each. c and v are of passes and steps of all rows: c(B)
+    and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where fewer rows are left in a pass than in a step of the target
+    alone, as where the last prompts end, a pass emits that much less."""
+    c, verify_cost = summary["c"] or 0.0, summary["verify_cost"]
+    tokens = expected.tokens * rates["occupancy"] / rates["occupancy_baseline"]
+    drafting = expected.drafted * c
+    return {
         "prediction": BY_ROW,
-        "tokens_per_pass_predicted": tokens,
-        "speedup_predicted": _times(one["speedup_predicted"], more),
-        "speedup_calibrated": _times(one["speedup_calibrated"], more),
-        "operations_predicted": _times(one["operations_predicted"], 1 / more),
+        "tokens_per_pass_predicted": expected.tokens,
+        "speedup_predicted": tokens / (drafting + 1),
+        "speedup_calibrated": (
+            None if verify_cost is None else tokens / (drafting + verify_cost + summary["overhead"])
+        ),
+        "operations_predicted": (expected.drafted * (summary["c_hat"] + 1) + 1) / expected.tokens,
     }
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -> Predicted:

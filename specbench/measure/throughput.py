@@ -5,9 +5,12 @@ In a batch the times of a row's steps and passes are walltimes, which it shares 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from specbench.measure.expected_passes import passes as expected_passes
 from specbench.records.schema import PromptRecord, Throughput, TraceRecord, Way
-from specbench.theory import expected_tokens
 
 
 def seconds_of(trace: TraceRecord) -> list[float]:
@@ -47,11 +50,24 @@ def _of_way(prompts: Sequence[PromptRecord], way: Way) -> tuple[float, float, fl
     )
 
 
-def expected_tokens_of_rows(prompts: Sequence[PromptRecord], gamma: int) -> float:
-    """Expected tokens of a row's pass: the mean of Omega(alpha_b) over the rows of a batch.
+class ExpectedOfRows(NamedTuple):
+    """Expected tokens of a row's pass, and how many it drafts."""
 
-    Omega of the mean alpha would be too low, for Omega is convex. A row is in a batch for as many passes as its text
-    needs, its tokens over Omega(alpha_b), and counts that often.
+    tokens: float
+    drafted: float
+
+
+def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
+    """Of the mean pass over the rows of a batch, each of which has an alpha_b of its own and a text that ends.
+
+    Where no text ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega is
+    convex.) A row counts for as many passes as its text needs at its alpha_b.
     """
-    rows = [(len(p["beta"]), expected_tokens(sum(p["beta"]) / len(p["beta"]), gamma)) for p in prompts if p["beta"]]
-    return sum(tokens for tokens, _ in rows) / sum(tokens / omega for tokens, omega in rows)
+    passes_D = np.zeros(gamma + 1)
+    for prompt in prompts:
+        if beta := prompt["beta"]:
+            passes_D += expected_passes([sum(beta) / len(beta)] * len(beta), gamma, max_new_tokens).sum(0)
+    passes = float(passes_D.sum())
+    return ExpectedOfRows(
+        sum(len(prompt["beta"]) for prompt in prompts) / passes, float(passes_D @ np.arange(gamma + 1)) / passes
+    )

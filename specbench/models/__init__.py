@@ -13,7 +13,7 @@ from specbench.models.base import (
     get_ready,
     up_to_end,
 )
-from specbench.models.batch import Batch, batch_of, read_together
+from specbench.models.batch import Batch, batch_of, bytes_of_row, read_together
 from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
@@ -37,6 +37,7 @@ __all__ = [
     "Vocabulary",
     "answered",
     "batch_of",
+    "bytes_of_row",
     "get_ready",
     "load_model",
     "load_tokenizer",

@@ -25,6 +25,7 @@ from specbench.models.tree import OpenTree
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this
+LOGITS = 16  # rows of logits that a row of a batch may hold at a time
 
 
 class Batch:
@@ -149,7 +150,7 @@ class Batch:
         """Room for `needed` tokens in each row, in the next power of two; what was read moves along."""
         if needed <= self._own.slots:
             return
-        capacity = max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
+        capacity = _power_of_two(needed)
         self._own = self._larger(self._own, "self", capacity)
         self._numbers_1C = torch.arange(capacity, device=self.device).unsqueeze(0)
         # Padding may stand past the last position that the network knows.
@@ -164,6 +165,23 @@ class Batch:
         if old.layers:
             new.copy_slots(old, old.slots)
         return new
+
+
+def bytes_of_row(model: Model, tokens: int, source: int) -> float:
+    """The most bytes that a row of a batch takes that reads so many tokens and a source of this length: keys and
+    values, the smaller buffers that they move from when these grow, and the logits of a run in fp32."""
+    steps = cast(BatchableModel, model).steps_of_rows(1)
+    slots = {"self": _power_of_two(tokens), "cross": -(-source // SOURCE_STEP) * SOURCE_STEP}
+    cached = sum(
+        heads * channels * slots[kind] * steps.cache_dtype.itemsize
+        for kind, shapes in steps.shapes.items()
+        for heads, channels in shapes
+    )
+    return 1.5 * cached + 4.0 * model.vocabulary_size * LOGITS
+
+
+def _power_of_two(needed: int) -> int:
+    return max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
 
 
 class RowSession:

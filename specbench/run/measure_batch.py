@@ -24,7 +24,7 @@ from specbench.run.measure_prompt import (
     shortened,
 )
 
-BATCHES = 4  # of a group
+BATCHES = 8  # of a group: few passes at its end have empty rows
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from specbench.run.gamma import with_gamma
 from specbench.run.identity import identify
 from specbench.run.measure_batch import Rows, groups, measure_group, warm_up_rows
 from specbench.run.measure_prompt import measure_prompt, warm_up
+from specbench.run.memory import require_memory
 from specbench.run.model_loader import ModelLoader
 from specbench.run.record import failed_record, make_record, resummarised
 
@@ -125,6 +126,7 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
     if config.batch > 1:
+        require_memory(config, parts)
         rows = Rows.of(parts, config.batch)
         warm_up_rows(config, parts, rows)
         for group in groups(missing, config.batch):

@@ -1,0 +1,46 @@
+"""What a batch takes of a machine's memory, before it is taken."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from specbench.config import RunConfig
+from specbench.drafts import models_of
+from specbench.errors import UserError
+from specbench.models import Model, Prompt, bytes_of_row
+from specbench.run.build import Parts
+
+MEMINFO = Path("/proc/meminfo")
+SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of their own
+
+
+def require_memory(config: RunConfig, parts: Parts) -> None:
+    """Raise UserError where the rows of `batch` do not fit into what is free, with the largest number that does."""
+    free = free_bytes(parts.device)
+    if free is None:
+        return
+    row = row_bytes([parts.target, *models_of(parts.draft)], parts.prompts, config.max_new_tokens)
+    most = int(SPARE * free / row)
+    if config.batch > most:
+        raise UserError(
+            f"batch={config.batch}: needs {config.batch * row / 1e9:.1f} GB for its caches and logits, and "
+            f"{free / 1e9:.1f} GB are free; the largest that fits is batch={max(1, most)}"
+        )
+
+
+def row_bytes(models: Sequence[Model], prompts: Sequence[Prompt], max_new_tokens: int) -> float:
+    """The most that a row takes of these models' memory, when the longest of `prompts` is in it."""
+    source = max(len(prompt.source) for prompt in prompts)
+    tokens = max(len(prompt.prefix) for prompt in prompts) + max_new_tokens
+    return sum(bytes_of_row(model, tokens, source) for model in models)
+
+
+def free_bytes(device: torch.device) -> float | None:
+    """What `device` can still give; None where the system does not tell."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or not MEMINFO.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
+    return 1024.0 * int(lines["MemAvailable"].split()[0]) if "MemAvailable" in lines else None
