@@ -22,7 +22,7 @@ class Branch:
         return self._decide(row_V.tolist())
 
     def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
-        accepted = min(1.0, float(over) / float(under))
+        accepted = min(1.0, float(over) / float(under)) if under > 0 else float(over > 0)
         return self._decide([1 - accepted, accepted]) == 1
 
     def _decide(self, likely: list[float]) -> int:
