@@ -112,14 +112,15 @@ def drafts(one: ToyModel, other: ToyModel, size: int) -> dict[str, Draft]:
     }
 
 
-def sequentially(row_V: torch.Tensor, count: int, how: Children, chance: Branch) -> list[int]:
-    tokens: list[int] = []
-    for _ in range(count):
-        if how == "replaced":
-            tokens.append(chance.draw(row_V))
-        elif float(row_V.index_fill(0, torch.tensor(tokens, dtype=torch.long), 0.0).sum()) > 0:
-            tokens.append(chance.draw(without(row_V, tokens)))
-    return tokens
+def sequentially(q_LV: torch.Tensor, counts: Sequence[int], how: Children, chance: Branch) -> list[list[int]]:
+    chosen: list[list[int]] = [[] for _ in counts]
+    for row_V, count, tokens in zip(q_LV, counts, chosen, strict=True):
+        for _ in range(count):
+            if how == "replaced":
+                tokens.append(chance.draw(row_V))
+            elif float(row_V.index_fill(0, torch.tensor(tokens, dtype=torch.long), 0.0).sum()) > 0:
+                tokens.append(chance.draw(without(row_V, tokens)))
+    return chosen
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import chi
@@ -128,8 +129,8 @@ def toy_tree(children: Children, *widths: int) -> TreeDraft:
 
 @pytest.mark.statistical
 def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def likeliest(row_V: torch.Tensor, count: int, *_: Any) -> list[int]:
-        return row_V.topk(count).indices.tolist()
+    def likeliest(q_LV: torch.Tensor, counts: Sequence[int], *_: Any) -> list[list[int]]:
+        return [row_V.topk(count).indices.tolist() for row_V, count in zip(q_LV, counts, strict=True)]
 
     monkeypatch.setattr("specbench.drafts.continuations.choose", likeliest)
     assert planted(toy_tree("distinct", 2, 2)) < chi.ALARM

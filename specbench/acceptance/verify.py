@@ -22,8 +22,23 @@ from specbench.acceptance.typical import Typical
 from specbench.sampling import Sampling, most_likely, standardise
 from specbench.trees import ROOT
 
+
+class RowsOfTree:
+    """p after each node [V], standardised when a rule first asks for it: a walk from the root sees few nodes."""
+
+    def __init__(self, logits_NV: Tensor, sampling: Sampling, vocabulary_size: int) -> None:
+        self.logits_NV, self.sampling, self.size = logits_NV, sampling, vocabulary_size
+        self._rows: dict[int, Tensor] = {}
+
+    def __getitem__(self, node: int) -> Tensor:
+        if node not in self._rows:
+            self._rows[node] = standardise(self.logits_NV[node : node + 1], self.sampling, self.size)[0]
+        return self._rows[node]
+
+
 LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
-Rows = Tensor | list[int]  # p [G + 1, V], or the tokens [G + 1] that have all of it
+# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it.
+Rows = Tensor | RowsOfTree | list[int]
 
 
 @dataclass(frozen=True)
@@ -50,13 +65,17 @@ class Verification:
         return self.sampling.temperature == 0 and self.rule in LOSSLESS
 
 
-def target_rows(logits_LV: Tensor, drafted: int, verification: Verification, vocabulary_size: int) -> Rows:
+def target_rows(
+    logits_LV: Tensor, drafted: int, verification: Verification, vocabulary_size: int, of_tree: bool = False
+) -> Rows:
     """p at the last `drafted` + 1 positions of the target's run.
 
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
     """
     if verification.argmax_only:
         return most_likely(logits_LV, vocabulary_size, drafted + 1)
+    if of_tree:
+        return RowsOfTree(logits_LV[-(drafted + 1) :], verification.sampling, vocabulary_size)
     return standardise(logits_LV[-(drafted + 1) :], verification.sampling, vocabulary_size)
 
 
@@ -66,6 +85,7 @@ def verify(rows: Rows, proposal: Proposal, verification: Verification, generator
         return _verify_tree(rows, proposal, proposal.parents, verification, generator)
     if isinstance(rows, Tensor):
         return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
+    assert isinstance(rows, list), "a chain has its rows at once"
     return _by_argmax(rows, proposal.tokens)
 
 
@@ -74,22 +94,23 @@ def _verify_tree(
 ) -> Verdict:
     """Of a tree; a tree that is a chain has the verdict of the chain, on the same random numbers."""
     tree = Tree(proposal.tokens, parents)
-    if not isinstance(rows, Tensor):
+    if isinstance(rows, list):
         return _tree_by_argmax(rows, tree)
-    chance = Uniforms(len(tree.tokens), generator, rows.device)
+    chance = Uniforms(len(tree.tokens), generator, rows[0].device)
     rule = verification.rule
     if rule is accept_exact:
-        q_NV = rows[1:] if proposal.q_NV is None else proposal.q_NV  # without q nothing was drawn, and none is asked
+        # Without q nothing was drawn, and none is asked for.
+        q_NV = [rows[0]] * len(tree.tokens) if proposal.q_NV is None else proposal.q_NV
         if not verification.k_sequential:
             return walk(rows, q_NV, tree, chance, ROUNDS[proposal.children])
         assert proposal.children == "replaced", "K-SEQ is for independent draws from one q"
         return walk(rows, q_NV, tree, chance, KSequential)
     # A token that was not drawn is a draw from a row of its own, with all mass on it.
-    q_NV = proposal.q(rows) if proposal.q_NV is None else proposal.q_NV
+    each_NV = proposal.q_NV or proposal.q(rows[0].unsqueeze(0)).unbind()
     if rule is accept_block:
-        return accept_traversal(rows, q_NV, tree, chance, proposal.children != "distinct")
+        return accept_traversal(rows, each_NV, tree, chance, proposal.children != "distinct")
     if isinstance(rule, Typical):
-        return accept_plausible(rule, rows, q_NV, tree, chance)
+        return accept_plausible(rule, rows, each_NV, tree, chance)
     raise ValueError("no rule for trees")
 
 

@@ -62,7 +62,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     session = target.start(prompt)
     target_started = target.now()
     drafting = start_beside(session, draft, prompt, spec.sampling)
-    propose = proposing(drafting)
+    propose, tree_drafting = proposing(drafting), drafting if isinstance(drafting, ProposesTrees) else None
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
@@ -76,7 +76,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
 
         unread = tokens[session.length :]
         logits_LV = yield _read(session, unread, proposal)
-        rows = target_rows(logits_LV, len(drafted), verification, target.vocabulary_size)
+        is_tree = proposal.parents is not None
+        rows = target_rows(logits_LV, len(drafted), verification, target.vocabulary_size, is_tree)
         verified_at = yield WITHIN
 
         path, token = verify(rows, proposal, verification, generator)
@@ -84,11 +85,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted
         # The newest token has not been read yet; all after it was rejected, and all beside it.
-        if proposal.parents is not None:
+        if is_tree:
             kept = path[: len(emitted) - 1]
             session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
-            assert isinstance(drafting, ProposesTrees)
-            drafting.select(kept)
+            assert tree_drafting is not None
+            tree_drafting.select(kept)
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = yield OVER

@@ -1,15 +1,16 @@
-"""The children of a node of a tree, chosen from its row of q.
+"""The children of the nodes of one level of a tree, chosen from their rows of q, all nodes at once.
 
-Shapes: V tokens of the vocabulary.
+Shapes: L nodes, K children, V tokens of the vocabulary.
 """
 
+from collections.abc import Sequence
 from math import inf, isfinite
 
 import torch
 from torch import Tensor
 
 from specbench.acceptance import Children
-from specbench.sampling import NOT_FINITE, draw
+from specbench.sampling import NOT_FINITE
 
 
 def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
@@ -24,17 +25,45 @@ def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
     ]
 
 
-def choose(row_V: Tensor, count: int, how: Children, generator: torch.Generator) -> list[int]:
-    """Up to `count` tokens drawn from a row of q, in the order in which they are to be tested.
+def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[list[int]]:
+    """Up to `counts[i]` tokens drawn from row i, in the order in which they are to be tested, by inverting distribution
+    functions as `sampling.draw` does; one child of one node is what a chain drafts.
 
-    replaced: independent draws from `row_V`, in which a token may come again.
-    distinct: draws without replacement; fewer where q has fewer tokens. A first draw is `sampling.draw`, so that one
-        child is what a chain drafts.
+    replaced: independent draws, in which a token may come again.
+    distinct: draws without replacement, each from what is left of its row; fewer where q has fewer tokens.
 
-    Raises FloatingPointError where the row is not finite.
+    Raises FloatingPointError where a row is not finite.
     """
-    if how == "replaced" or count == 1:
-        return [draw(row_V, generator) for _ in range(count)]
-    # An exponential race: with clocks of rates q(x), tokens ring in the order of such draws.
-    clocks_V = torch.empty(len(row_V), dtype=torch.float64, device=row_V.device).exponential_(generator=generator)
-    return likeliest((row_V.double() / clocks_V).log().unsqueeze(0), count)[0]
+    device, most = q_LV.device, max(counts)
+    if how == "replaced":
+        drawn_LK = _draw(q_LV, most, generator)
+    else:
+        left_LV, columns = q_LV.double(), list[Tensor]()
+        places = torch.arange(len(counts), device=device)
+        for rank in range(most):
+            if rank:  # of the nodes that have so many children
+                places = torch.tensor([place for place, count in enumerate(counts) if count > rank], device=device)
+            column_L = torch.full((len(counts),), NONE_LEFT, device=device)
+            column_L[places] = _draw(left_LV[places], 1, generator)[:, 0]
+            columns.append(column_L)
+            if rank + 1 < most:
+                left_LV.scatter_(-1, column_L.clamp(min=0).unsqueeze(-1), 0.0)
+        drawn_LK = torch.stack(columns, -1)
+    drawn = drawn_LK.tolist()
+    if any(tokens[0] < 0 for tokens in drawn):
+        raise FloatingPointError(NOT_FINITE)
+    return [[token for token in tokens[:count] if token >= 0] for tokens, count in zip(drawn, counts, strict=True)]
+
+
+NONE_LEFT = -1
+
+
+def _draw(weights_LV: Tensor, times: int, generator: torch.Generator) -> Tensor:
+    """Tokens [L, times] drawn independently; NONE_LEFT where a row has no mass, or is not finite."""
+    cumulative_LV = weights_LV.cumsum(-1, dtype=torch.float64)
+    mass_L1 = cumulative_LV[:, -1:]
+    uniform_LK = torch.rand(
+        len(weights_LV), times, generator=generator, device=weights_LV.device, dtype=torch.float64
+    )  # fmt: skip
+    found_LK = torch.searchsorted(cumulative_LV, uniform_LK * mass_L1, right=True)
+    return torch.where(mass_L1 > 0, found_LK, NONE_LEFT)  # NaN is not above 0

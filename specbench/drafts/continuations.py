@@ -62,11 +62,9 @@ class Predicted(Continuations):
         if how == "fixed":  # the likeliest tokens of q have the highest logits
             found = likeliest(self.logits_LV, max(counts))
             return [Siblings(tokens[:count]) for tokens, count in zip(found, counts, strict=True)]
-        siblings: list[Siblings] = []
-        for row_V, count in zip(self._q(), counts, strict=True):
-            tokens = choose(row_V, count, how, generator)
-            siblings.append(Siblings(tokens, [row_V] * len(tokens)))
-        return siblings
+        q_LV = self._q()
+        chosen = choose(q_LV, counts, how, generator)
+        return [Siblings(tokens, [row_V] * len(tokens)) for tokens, row_V in zip(chosen, q_LV, strict=True)]
 
     def ranked(self, count: int) -> list[Ranked]:
         sampling = BEFORE_ARGMAX if self.sampling.temperature == 0 else self.sampling

@@ -7,6 +7,7 @@ draws from a one-hot q would all be the same token. An end of text has no childr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -54,11 +55,14 @@ class _Tree:
     read: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
     operations: float = 0.0
 
+    def value(self, node: int) -> float:
+        return 1.0 if node == ROOT else self.values[node]
+
     def add(self, token: int, parent: int, value: float = 1.0) -> int:
         self.tokens.append(token)
         self.parents.append(parent)
         self.depths.append(1 if parent == ROOT else self.depths[parent] + 1)
-        self.values.append(value if parent == ROOT else value * self.values[parent])
+        self.values.append(value * self.value(parent))
         return len(self.tokens) - 1
 
 
@@ -105,14 +109,15 @@ class TreeDraftSession:
         level = [ROOT]
         following = self._counted(tree, self.session.after_text(tokens, depth), 1)
         for reached in range(1, depth + 1):
-            below = [
-                tree.add(token, node, confidence)
+            # Of a level no more nodes can remain than of the whole tree.
+            found = [
+                (confidence * tree.value(node), token, node, confidence)
                 for node, ranked in zip(level, following.ranked(plan.top), strict=True)
                 for token, confidence in ranked
             ]
-            open_nodes = [node for node in below if not self._ends(tree.tokens[node])]
-            best = best_first([tree.values[node] for node in open_nodes], [0] * len(open_nodes), plan.top)
-            level = [open_nodes[place] for place in best]
+            found.sort(key=itemgetter(0), reverse=True)
+            below = [tree.add(token, node, confidence) for _, token, node, confidence in found[: plan.size - 1]]
+            level = [node for node in below if not self._ends(tree.tokens[node])][: plan.top]
             if not level or reached == depth:
                 break
             following = self._after_level(tree, level)

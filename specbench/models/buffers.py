@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 CACHED_BYTES = 64 * 2**20  # masks and position biases that are cached between steps
+# Those of trees: shapes that are fixed for a run come again at each length, shapes that follow the text never.
+CACHED_OF_TREES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,10 @@ class BufferPool:
 
 class TensorCache:
     """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and are changed by nobody;
-    emptied when it grows large."""
+    of more than `most` bytes the oldest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = CACHED_BYTES) -> None:
+        self.most = most
         self._cached: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
         self._bytes = 0
 
@@ -99,9 +102,12 @@ class TensorCache:
     def put(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cache `tensors`, and return them as `get` will."""
         tensors = tuple(tensor.contiguous() for tensor in tensors)
-        self._bytes += sum(tensor.nbytes for tensor in tensors)
-        if self._bytes > CACHED_BYTES:
-            self._cached.clear()
-            self._bytes = 0
         self._cached[key] = tensors
+        self._bytes += _bytes(tensors)
+        while self._bytes > self.most and len(self._cached) > 1:
+            self._bytes -= _bytes(self._cached.pop(next(iter(self._cached))))
         return tensors
+
+
+def _bytes(tensors: tuple[Tensor, ...]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

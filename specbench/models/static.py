@@ -10,7 +10,7 @@ from torch import Tensor
 from specbench.errors import UserError
 from specbench.models.base import Prompt
 from specbench.models.batch_steps import CapturedSteps, StepsOfRows
-from specbench.models.buffers import BufferPool, TensorCache
+from specbench.models.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.models.eager import EagerModel
 from specbench.models.graph import Lowering, PackedWeights, compiled, lower, lower_invariant
 from specbench.models.program import Program
@@ -47,7 +47,7 @@ class StaticModel(EagerModel):
         self.program = Program.of(network, self._cache_dtype(network), lowering, self.packed)
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
-        self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache()
+        self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
         self._numbers: dict[int, Tensor] = {}
         self._prepare()
         self.warmup_s = time.perf_counter() - began
@@ -65,7 +65,7 @@ class StaticModel(EagerModel):
         """From now on a step reads so many rows at least; what is missing is filled up."""
         if rows != self.rows:
             self.rows = rows
-            self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache()
+            self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
             self._prepare()
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:

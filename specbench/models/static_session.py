@@ -157,7 +157,7 @@ class StaticSession:
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         self.level()
-        if parents is not None:
+        if parents is not None and not self._tree:
             self.model.require_trees()
         most = MOST_ROWS if self.model.invariant and not last_row else len(tokens)
         blocks = [

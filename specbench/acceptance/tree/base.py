@@ -67,5 +67,10 @@ class Uniforms:
         return draw(row_V, self.generator)
 
 
-Rows = Tensor | Sequence[Tensor]  # a row [V] a node
+class Rows(Protocol):
+    """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
+
+    def __getitem__(self, node: int, /) -> Tensor: ...
+
+
 TreeRule = Callable[[Rows, Rows, Tree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)

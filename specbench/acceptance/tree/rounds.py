@@ -19,7 +19,7 @@ Shapes: K children of one node, N nodes, V tokens of the vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -172,7 +172,7 @@ def accept_k_sequential(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> V
     return walk(p_NV, q_NV, tree, chance, KSequential)
 
 
-def acceptance_by_rank(p_V: Tensor, q_KV: Rows, tokens: Sequence[int], start: type[Node]) -> list[float]:
+def acceptance_by_rank(p_V: Tensor, q_KV: Iterable[Tensor], tokens: Sequence[int], start: type[Node]) -> list[float]:
     """For each of the children `tokens` of one node the probability that it is the accepted one. Its mean over drawn
     children is the acceptance vector of Sequoia (Proposition 3.4), its sum's mean the acceptance of the rule."""
     tests, reached, found = start(p_V, len(tokens)), 1.0, []
