@@ -49,7 +49,7 @@ def test_defaults_are_within_their_ranges() -> None:
 WRONG = {
     "gama=3": "gama: no such key; did you mean gamma?",
     "sampling.temprature=1": "sampling.temprature: no such key; did you mean sampling.temperature",
-    "+nonsense=1": "nonsense: no such key; the keys are accept, device, draft",
+    "+nonsense=1": "nonsense: no such key; the keys are accept, batch, device, draft",
     "gamma=x": "gamma=x: must be from 1 to 64, or auto | adaptive",
     "gamma=0": "gamma=0: must be from 1 to 64",
     "gamma=1000": "gamma=1000: must be from 1 to 64",
@@ -59,7 +59,7 @@ WRONG = {
     "draft=bigrm": "draft=bigrm: no such draft; did you mean bigram, ",
     "T=1": "T: no such key; did you mean sampling.temperature?",
     "top_p=0.9": "top_p: no such key; did you mean sampling.top_p?",
-    "--nonsense": "nonsense: no such key; the keys are accept, device, draft",
+    "--nonsense": "nonsense: no such key; the keys are accept, batch, device, draft",
     "--gamma": "--gamma: give a value",
     "--resolve": "--resolve: belongs to --cfg job",
     "--cfg=task": "--cfg task: must be job | hydra | all",
