@@ -65,7 +65,8 @@ class StaticModel(EagerModel):
         """From now on a step reads so many rows at least; what is missing is filled up."""
         if rows != self.rows:
             self.rows = rows
-            self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
+            self.sources, self.positions = TensorCache(), TensorCache()
+            self.tree_positions = TensorCache(CACHED_OF_TREES)
             self._prepare()
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
