@@ -16,6 +16,7 @@ from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
 from specbench.records.schema import Row
 from specbench.report.figure import Drawn, svg
+from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import score
@@ -23,7 +24,7 @@ from specbench.report.table import NONE, Table
 from specbench.report.tables import build as build_tables
 
 # Tables and figures that the paper does not have.
-BEYOND = ("gamma", "position", "beta", "cost", "beyond", "waterfall")
+BEYOND = ("gamma", "position", "beta", "cost", "beyond", "waterfall", "gap", "levers")
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
 
@@ -71,7 +72,7 @@ def _summary(frame: pd.DataFrame) -> Row:
 
 def _anchor(table: Table) -> str:
     """The table's id on the page. A figure may have the table's name."""
-    return f"{table.name}-table" if table.name in BEYOND else table.name
+    return f"{table.name}-table" if table.name in FIGURES else table.name
 
 
 def _table(table: Table) -> Row:

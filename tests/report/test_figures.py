@@ -29,7 +29,10 @@ def drawn(results: Path) -> dict[str, Drawn]:
     return {figure.name: figure for figure in build((), Records(results))}
 
 
-@pytest.mark.parametrize("name", FIGURES)
+FROM_RECORDS = [name for name in FIGURES if name != "gap"]  # the paper's printed numbers alone
+
+
+@pytest.mark.parametrize("name", FROM_RECORDS)
 def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Records) -> None:
     (empty,) = build((name,), nothing)
     assert empty.run_ids == []
@@ -37,7 +40,7 @@ def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Record
     assert svg(empty)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", FROM_RECORDS)
 def test_points_name_their_records(name: str, drawn: dict[str, Drawn], records: Records) -> None:
     figure = drawn[name]
     assert figure.run_ids

@@ -32,7 +32,8 @@ def test_every_table_in_every_format_with_and_without_records(
     name: str, form: str, records: Records, nothing: Records
 ) -> None:
     for source in (records, nothing):
-        assert len(render(TABLES[name](source), form).splitlines()) > 5
+        own_rows = name == "levers" and source is nothing  # it has a row a run, and none of the paper's
+        assert len(render(TABLES[name](source), form).splitlines()) > (0 if own_rows else 5)
 
 
 @pytest.mark.parametrize("name", TABLES)

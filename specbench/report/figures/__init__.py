@@ -9,6 +9,7 @@ from specbench.report.figures.beyond import beyond
 from specbench.report.figures.costs import cost
 from specbench.report.figures.curves import figure2, figure4
 from specbench.report.figures.gammas import gamma
+from specbench.report.figures.gap import gap
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
@@ -28,6 +29,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "cost": cost,
     "beyond": beyond,
     "waterfall": waterfall,
+    "gap": gap,
 }
 
 

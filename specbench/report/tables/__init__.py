@@ -8,7 +8,9 @@ from specbench.report.table import Table
 from specbench.report.tables.acceptance import table3
 from specbench.report.tables.beyond import beyond
 from specbench.report.tables.formulas import table1
+from specbench.report.tables.gap import gap
 from specbench.report.tables.lenience import table5
+from specbench.report.tables.levers import levers
 from specbench.report.tables.speedups import table2, table4
 
 TABLES: dict[str, Callable[[Records], Table]] = {
@@ -18,6 +20,8 @@ TABLES: dict[str, Callable[[Records], Table]] = {
     "table4": table4,
     "table5": table5,
     "beyond": beyond,
+    "gap": gap,
+    "levers": levers,
 }
 
 

@@ -1,0 +1,86 @@
+"""Where the paper's measured speedups leave Theorem 3.8, and what one quantity alone would have to be."""
+
+import pandas as pd
+
+from specbench.records.frame import Records
+from specbench.records.schema import Row
+from specbench.report.gap import Gap, Range, gaps, length_of_ends
+from specbench.report.table import Table
+
+FIELDS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")
+
+
+def gap(records: Records) -> Table:
+    del records
+    found = gaps()
+    return Table(
+        "gap",
+        "Gap. Where the paper's EMP leaves EXP",
+        pd.DataFrame([_show(one) for one in found]),
+        pd.DataFrame([_values(one) for one in found]),
+        said(found),
+    )
+
+
+def said(found: list[Gap]) -> list[str]:
+    """What the printed numbers say, and what they cannot."""
+    above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
+    never = [one for one in above if one.c.high < 0]
+    least, most = (end(one.verify_cost.value for one in above) for end in (min, max))
+    return [
+        "all from the printed α, γ, c and EMP; ranges: what numbers that round to the printed give. EXP: Theorem 3.8, "
+        "with v = 1. v, c, tokens a pass: what each alone would have to be for EMP",
+        f"EMP lies above EXP by more than rounding in {len(above)} of {len(found)} rows. What verifying and accepting "
+        f"cost is not the reason: v would have to be {least:.2f} to {most:.2f}, and a pass over several tokens costs "
+        f"no less than a step. A smaller c would do in {len(above) - len(never)} of them; in {len(never)} not even "
+        "c = 0. There a pass gave more tokens than Eq. 1 makes of the printed α, or a step of the baseline took longer than "
+        "the step that c was measured by",
+        f"EMP lies below EXP in {len(below)} rows: a pass cost more, or gave fewer tokens. "
+        + "; ".join(map(_below, below)),
+        "T5-large has one printed c; EMP lies above EXP with it on CNNDM, and on EnDe its two rows would take two "
+        "values of c that rounding does not bring together. So c alone explains them only if it differed from row to "
+        "row",
+        "not printed, and so not known: how long the texts were, v, the time of accepting, intervals. "
+        "`specbench explain RUN` has them for a run of ours",
+    ]
+
+
+def _below(one: Gap) -> str:
+    return (
+        f"{one.name}, γ={one.row['gamma']}: v and accepting of {one.verify_cost.value:.2f} steps, or a c of "
+        f"{one.c.value:.3f} for {one.row['c']:g}, or {one.tokens.value:.2f} tokens a pass for "
+        f"{one.tokens_expected.value:.2f} (the ends of texts alone: texts of about {length_of_ends(one):.0f} tokens)"
+    )
+
+
+def _show(one: Gap) -> Row:
+    return {
+        "row": one.name,
+        "γ": str(one.row["gamma"]),
+        "tokens, Eq. 1": _range(one.tokens_expected),
+        "EXP": _range(one.expected),
+        "EMP": f"{one.measured.value:.1f}",
+        "EMP / EXP": _percent(one.ratio),
+        "is": one.verdict,
+        "v alone": _range(one.verify_cost, least=1),
+        "c alone": _range(one.c, digits=3, least=0),
+        "tokens a pass alone": _range(one.tokens),
+    }
+
+
+def _percent(one: Range) -> str:
+    return f"{100 * (one.value - 1):+.0f}% [{100 * (one.low - 1):+.0f}, {100 * (one.high - 1):+.0f}]"
+
+
+def _range(one: Range, digits: int = 2, least: float | None = None) -> str:
+    """A range in words; impossible where all of it lies below `least`."""
+    text = f"{one.value:.{digits}f} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+    return f"{text} impossible" if least is not None and one.high < least else text
+
+
+def _values(one: Gap) -> Row:
+    row: Row = {key: one.row[key] for key in ("task", "target", "draft", "temperature", "gamma")}
+    for name in FIELDS:
+        span: Range = getattr(one, name)
+        row |= {name: span.value, f"{name}_low": span.low, f"{name}_high": span.high}
+    return row | {"verdict": one.verdict, "length_of_ends": length_of_ends(one)}

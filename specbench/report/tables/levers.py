@@ -1,0 +1,60 @@
+"""Every run in one row: from the ideal gamma + 1 to the measured speedup, and what costs most of it."""
+
+import pandas as pd
+
+from specbench.measure.waterfall import Waterfall, waterfall
+from specbench.records.choice import choose
+from specbench.records.explanation import StepName
+from specbench.records.frame import MACHINE, PAIR, Records, measured, rule_name
+from specbench.records.schema import Row
+from specbench.report.explanation import NAMES, name
+from specbench.report.paper import label
+from specbench.report.table import NONE, Table, interval, number
+from specbench.report.tables import notes
+
+STEPS: tuple[StepName, ...] = tuple(NAMES)
+HEADERS = {step: NAMES[step].partition(" (")[0] for step in STEPS}
+SHOWN = ("task", "M_p", "M_q", "T", "γ", "ideal", *HEADERS.values(), "measured", "first lever", "record")
+VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone")
+
+
+def levers(records: Records) -> Table:
+    frame = measured(records.every).dropna(subset=["speedup_measured"])
+    chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
+    found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
+    under = [
+        "factors of the speedup so far; from the ideal to what is left over they multiply to the measured speedup. "
+        "first lever: what would give most if it alone were taken away, and the speedup then. "
+        "`specbench explain RUN` gives intervals, milliseconds and words",
+        *notes.of_choice(chosen, records),
+        *notes.of_records(chosen),
+        *notes.of_precision(chosen),
+        *notes.of_filling("levers", not found),
+    ]
+    shown = pd.DataFrame([_show(row, one) for row, one in found], columns=list(SHOWN))
+    values = pd.DataFrame([_values(row, one) for row, one in found], columns=list(VALUES))
+    return Table("levers", "Levers. Where the speed of every run goes", shown, values, under)
+
+
+def _show(row: Row, found: Waterfall) -> Row:
+    factors = {step.name: step.factor.value for step in found.steps}
+    rule = rule_name(row)
+    lever = found.levers[0] if found.levers else None
+    return {
+        "task": label(row["task"]), "M_p": row["target"], "M_q": row["draft"], "T": f"{row['temperature']:g}",
+        "γ": ", ".join(filter(None, [row["gamma_said"], rule])), "ideal": number(found.ideal),
+        **{HEADERS[step]: f"×{factors[step]:.2f}" if step in factors else NONE for step in STEPS},
+        "measured": interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"]),
+        "first lever": NONE if lever is None else f"{name(lever.name, found)}: {lever.alone:.2f}",
+        "record": notes.marks([row["run_id"]], False),
+    }  # fmt: skip
+
+
+def _values(row: Row, found: Waterfall) -> Row:
+    lever = found.levers[0] if found.levers else None
+    return (
+        {key: row[key] for key in ("run_id", *PAIR, "gamma")}
+        | {"ideal": found.ideal, "measured": found.measured.value}
+        | {step.name: step.factor.value for step in found.steps}
+        | {"lever": lever and lever.name, "alone": lever and lever.alone}
+    )
