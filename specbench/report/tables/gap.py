@@ -33,8 +33,8 @@ def said(found: list[Gap]) -> list[str]:
         f"EMP lies above EXP by more than rounding in {len(above)} of {len(found)} rows. What verifying and accepting "
         f"cost is not the reason: v would have to be {least:.2f} to {most:.2f}, and a pass over several tokens costs "
         f"no less than a step. A smaller c would do in {len(above) - len(never)} of them; in {len(never)} not even "
-        "c = 0. There a pass gave more tokens than Eq. 1 makes of the printed α, or a step of the baseline took longer than "
-        "the step that c was measured by",
+        "c = 0. There a pass gave more tokens than Eq. 1 makes of the printed α, or a step of the baseline took longer "
+        "than the step that c was measured by",
         f"EMP lies below EXP in {len(below)} rows: a pass cost more, or gave fewer tokens. "
         + "; ".join(map(_below, below)),
         "T5-large has one printed c; EMP lies above EXP with it on CNNDM, and on EnDe its two rows would take two "
