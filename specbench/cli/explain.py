@@ -63,7 +63,7 @@ def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
             table.add_row("[bold]measured[/bold]", "", *_total(found.measured, found))
         table.add_row(
             name(step.name, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
-            f"{round(step.ms.value, 2) + 0:+.2f}", _span(step.ms, "+.2f"), "" if step.alone is None else f"{step.alone:.2f}",
+            _ms(step.ms.value), _span(step.ms, "+.2f"), "" if step.alone is None else f"{step.alone:.2f}",
         )  # fmt: skip
     table.add_row("[bold]end to end[/bold]", "", *_total(found.end_to_end, found))
     console.print(table)
@@ -73,6 +73,10 @@ def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
         console.print(line, markup=False)
     for line in remarks(record["summary"]):
         console.print(line)
+
+
+def _ms(value: float) -> str:
+    return f"{round(value, 2) + 0:+.2f}"  # no minus before a 0
 
 
 def _total(speedup: Interval, found: Waterfall) -> tuple[str, str, str]:
