@@ -18,6 +18,11 @@ Capture = pytest.CaptureFixture[str]
 SCHEMAS = {"run": RunConfig, "choose": ChooseConfig, "bench": BenchConfig, "beam": BeamConfig}
 GPT_LIKE = ("gpt2", "distilgpt2", "gpt-97m", "gpt-6m")
 
+TODAY = dict.fromkeys(
+    ("llama3.1-8b", "llama3.3-70b", "qwen2.5-7b", "qwen3-8b", "gemma2-9b", "gemma3-1b", "mistral-7b", "vicuna-7b"),
+    "mt-bench",
+) | {"pythia-2.8b": "lm1b", "opt-6.7b": "lm1b", "bart-large-cnn": "cnndm-plain", "opus-mt-en-de": "wmt"}
+
 
 def task_of(*overrides: str, primary: str = "run") -> str:
     ConfigStore.instance().store(name=f"{primary}_schema", node=SCHEMAS[primary])
@@ -31,6 +36,8 @@ def expected(target: str) -> str:
         return "lm1b"
     if target == "gpt-mini":
         return "lm-mini"
+    if target in TODAY:
+        return TODAY[target]
     # What ships, what is timed without weights, and a hub model of which nothing is known.
     return "ende-mini" if target in ("t5-mini", "hub") or target.startswith("random-") else "ende"
 

@@ -32,6 +32,12 @@ def test_every_kind_of_word() -> None:
     assert command.form == "json" and command.argv == [*command.switches, *command.overrides]
 
 
+def test_the_template_has_two_spellings() -> None:
+    for words in (["prompt.template=chat"], ["--prompt.template", "chat"], ["--prompt.template=chat"]):
+        assert read(words, RunConfig).overrides == ["task.chat_template=true"]
+    assert read(["prompt.template=none"], RunConfig).overrides == ["task.chat_template=false"]
+
+
 def test_a_verbs_own_options() -> None:
     assert read(["--dry-run"], RunConfig, alone=("dry-run",)).options == {"dry-run": ""}
     assert read(["picture=a.svg", "--verify", "3"], ChooseConfig, valued=("picture",)).options == {"picture": "a.svg"}

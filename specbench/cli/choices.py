@@ -73,8 +73,8 @@ def _choice(group: str, file: Path, search: Sequence[str]) -> Choice:
         parts: Any = [OmegaConf.to_container(composed[part]) for part in ("target", "task")]
         needs, origin = max(map(_place, parts, ("target", "task")), key=lambda one: NEEDS.index(one[0]))
         return Choice(group, name, needs, origin, comment, time="; ".join(times_of(name)) or None)
-    # A target names its default task by an override, which needs a task to override.
-    before = ["+task=ende-mini"] if group == "target" else []
+    # A target names its default task, and maybe its usual draft, by overrides of what must be there.
+    before = ["+task=ende-mini", "+draft=random"] if group == "target" else []
     composed = hydra.compose(overrides=[*search, *before, f"+{group}={name}"])
     content = OmegaConf.to_container(composed[group])
     assert isinstance(content, dict)

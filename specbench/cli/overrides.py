@@ -28,6 +28,9 @@ SHOWN = {
 }
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
 
+TEMPLATE = "prompt.template"
+TEMPLATES = {"chat": "task.chat_template=true", "none": "task.chat_template=false"}
+
 
 @dataclass(frozen=True)
 class CommandLine:
@@ -76,12 +79,23 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
             found.overrides.append(f"{key}={value if equals or key in flags else _value(words, key, schema)}")
         else:
             found.overrides.append(word)
+    found.overrides[:] = map(_respelt, found.overrides)
     if "--resolve" in found.switches and "--cfg" not in found.switches:
         raise UserError("--resolve: belongs to --cfg job, which shows the config; give both")
     if "--package" in found.switches and "--cfg" not in found.switches:
         raise UserError("--package: belongs to --cfg job, which shows the config; give both")
     checked_format(found.form)
     return found
+
+
+def _respelt(word: str) -> str:
+    """`prompt.template=chat|none` as the key that it means."""
+    key, _, value = word.partition("=")
+    if key != TEMPLATE:
+        return word
+    if value not in TEMPLATES:
+        raise UserError(f"{word}: must be {' | '.join(TEMPLATES)}")
+    return TEMPLATES[value]
 
 
 def _next(words: list[str], name: str) -> str:
@@ -92,7 +106,7 @@ def _next(words: list[str], name: str) -> str:
 
 def _value(words: list[str], key: str, schema: type[Any]) -> str:
     """The value of `--key`, the next word."""
-    known = {one.name for one in keys_of(schema)} | set(GROUPS)
+    known = {one.name for one in keys_of(schema)} | {*GROUPS, TEMPLATE}
     if key.startswith("-") or (key not in known and not any(one.startswith(f"{key}.") for one in known)):
         raise UserError(no_such_key(key, schema))
     return _next(words, f"--{key}")

@@ -1,5 +1,6 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
+from specbench.config.names import METRICS
 from specbench.measure.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.measure.waterfall import waterfall
 from specbench.records.catalog import digest
@@ -132,7 +133,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         ("operations", _number(s["operations"], 2) + "×", _predicted_operations(s)),
     ]
     if s["quality_metric"]:
-        name = {"bleu": "BLEU", "rouge": "ROUGE-L"}[s["quality_metric"]]
+        name = METRICS[s["quality_metric"]]
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:

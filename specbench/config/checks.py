@@ -5,6 +5,7 @@ from pathlib import Path
 
 from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig
 from specbench.config.model import ModelConfig, check_model
+from specbench.config.names import METRICS
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
@@ -15,8 +16,8 @@ RULES = ("exact", "lenient", "typical", "block", "traversal", "k-seq")
 ON_TREES = ("exact", "traversal", "k-seq", "typical")
 ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are on a chain
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
+PLACE = re.compile(r"\{\w+\}")  # of a field in a template
 DTYPES = ("auto", "bfloat16", "float32", "float16")
-METRICS = ("bleu", "rouge")
 ENGINES = ("auto", "eager", "static", "cudagraph", "compile")
 NUMERICS = ("auto", "invariant", "fast")
 
@@ -165,7 +166,11 @@ def _check_task(task: TaskConfig) -> None:
         require(path is None or Path(path).exists(), key, path, "a file or folder; there is none of that name")
     if task.path is None and task.hub is None and task.shipped is None:
         raise UserError(f"task={task.name}: set task.path=FILE, a file of rows (.jsonl, .csv, .txt, .gz or not)")
-    if task.chat_template and task.source_field is None:
+    require(
+        task.template is None or PLACE.search(task.template) is not None,
+        "task.template", task.template, "text with {field} for a field of a row",
+    )  # fmt: skip
+    if task.chat_template and task.source_field is None and task.template is None:
         raise UserError(
             f"task.chat_template=true: task={task.name} gives the beginning of a text, which no template asks for; "
             "use task=prompts, or set task.source_field="

@@ -6,6 +6,10 @@ from typing import Any
 
 from specbench.config.draft_kinds import DRAFT_KINDS
 
+METRICS = {
+    "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
+}  # fmt: skip
+
 
 def task_label(name: str, path: str | None) -> str:
     """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""

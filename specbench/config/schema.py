@@ -37,12 +37,15 @@ class TaskConfig:
     prefix: str = key("", "put before the source")
     suffix: str = key("", "put after the source for decoder-only models, to show where the answer begins")
     chat_template: bool | None = key(
-        None, "true: prompts go into the target's chat template; unset: only rows with messages do"
+        None,
+        "true: prompts go into the target's chat template; unset: only conversations do; prompt.template=chat|none",
     )
     prompt_words: int | None = key(None, "unconditional tasks: words of the text given; unset: 0, or 4 at T=0")
     max_source_tokens: int = key(512, "longer prompts are cut to this many tokens")
     train_limit: int = key(100_000, "rows of training text that n-gram drafts are fitted on")
-    metric: str | None = key(None, "bleu | rouge")
+    metric: str | None = key(None, "bleu | rouge | chrf | exact | number")
+    template: str | None = key(None, "the prompt as text with {field} for each field of a row; unset: source_field")
+    category_field: str | None = key(None, "the field that says what kind of prompt a row is; see results --by")
 
 
 @dataclass

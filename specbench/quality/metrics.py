@@ -5,6 +5,8 @@ import evaluate
 import sacrebleu
 from rouge_score import rouge_scorer
 
+from specbench.quality.rows import columns_of
+
 _FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
 
 
@@ -41,4 +43,39 @@ class Rouge(evaluate.Metric):
         return {"score": means["rougeL"], **means}
 
 
-METRICS: dict[str, type[evaluate.Metric]] = {"bleu": Bleu, "rouge": Rouge}
+class Mean(evaluate.Metric):
+    """The mean over rows of a score from 0 to 100 of `quality.rows`."""
+
+    metric = ""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=f"mean {self.metric} over rows, 0 to 100", citation="", features=_FEATURES
+        )
+
+    def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
+        scores = columns_of(self.metric, predictions, references)[:, 0]
+        return {"score": float(scores.mean())}
+
+
+class Chrf(Mean):
+    """chrF by sacreBLEU (Popovic 2015), mean over rows."""
+
+    metric = "chrf"
+
+
+class Exact(Mean):
+    """Share of texts that are the reference, but for case and white space."""
+
+    metric = "exact"
+
+
+class Number(Mean):
+    """Share of texts whose last number is the reference's, as GSM8K is scored."""
+
+    metric = "number"
+
+
+METRICS: dict[str, type[evaluate.Metric]] = {
+    "bleu": Bleu, "rouge": Rouge, "chrf": Chrf, "exact": Exact, "number": Number,
+}  # fmt: skip

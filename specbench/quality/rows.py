@@ -1,5 +1,6 @@
 """Scores as functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004)."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from rouge_score import rouge_scorer
 
 ORDERS = 4  # n-grams that BLEU counts
 _BLEU = sacrebleu.BLEU(effective_order=True)  # only its counts are used, which no option changes
+_CHRF = sacrebleu.CHRF()
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _ROUGE = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
 
 
@@ -45,9 +48,38 @@ def _rouge_row(text: str, reference: str) -> list[float]:
     return [100 * _ROUGE.score(reference, text)["rougeL"].fmeasure, 1.0]
 
 
-def _rouge(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+def _mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     values: NDArray[np.float64] = totals[..., 0] / totals[..., 1]
     return values
 
 
-ROW_SCORES = {"bleu": RowScore(_bleu_row, _bleu), "rouge": RowScore(_rouge_row, _rouge)}
+def _chrf_row(text: str, reference: str) -> list[float]:
+    return [_CHRF.sentence_score(text, [reference]).score, 1.0]
+
+
+def _exact_row(text: str, reference: str) -> list[float]:
+    return [100.0 * (_plain(text) == _plain(reference)), 1.0]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _number_row(text: str, reference: str) -> list[float]:
+    found, right = _last_number(text), _last_number(reference)
+    return [100.0 * (found is not None and found == right), 1.0]
+
+
+def _last_number(text: str) -> float | None:
+    """The last number in a text, as GSM8K's answers end in theirs; commas between digits are of no meaning."""
+    numbers = NUMBER.findall(text.replace(",", ""))
+    return float(numbers[-1]) if numbers else None
+
+
+ROW_SCORES = {
+    "bleu": RowScore(_bleu_row, _bleu),
+    "rouge": RowScore(_rouge_row, _mean),
+    "chrf": RowScore(_chrf_row, _mean),
+    "exact": RowScore(_exact_row, _mean),
+    "number": RowScore(_number_row, _mean),
+}

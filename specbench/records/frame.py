@@ -15,7 +15,6 @@ from specbench.records.store import Head
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
 CONFIG = ["config", *MACHINE]  # records that agree in these measure the same; the newest stands for them
-METRICS = {"bleu": "BLEU", "rouge": "ROUGE-L"}  # what tables call a score
 EXPECTED = [
     *PAIR, "top_k", "top_p", "gamma", "accept", "prompts", *MACHINE, "run_id", "config", "setting", "own_weights",
     "tokens", "alpha", "alpha_low", "alpha_high", "c", "verify_cost", "overhead", "c_hat",

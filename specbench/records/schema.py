@@ -119,6 +119,10 @@ class PromptRecord(TypedDict):
     proof: NotRequired[EvidenceRecord]
     tree: NotRequired[TreeForecast]
     load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
+    category: NotRequired[Annotated[str, "what kind of prompt its row is, by task.category_field"]]
+    turn: NotRequired[
+        Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
+    ]
 
 
 class PositionCounts(TypedDict):

@@ -90,11 +90,17 @@ def _dtype(name: str, device: torch.device) -> str:
 
 
 def build(
-    config: RunConfig, say: Say, note: Say | None = None, heading: str = "", loader: ModelLoader | None = None
+    config: RunConfig,
+    say: Say,
+    note: Say | None = None,
+    heading: str = "",
+    loader: ModelLoader | None = None,
+    later_turns: bool = False,
 ) -> Parts:
     """The parts of a resolved config. `say` is told of each long step, and `note` (unset: `say`) the task and what must
-    be known of its prompts; `heading` begins the first of these lines. `loader` loads the models."""
-    return build_each([config], say, note, heading, loader)[0]
+    be known of its prompts; `heading` begins the first of these lines. `loader` loads the models. `later_turns` of
+    conversations are prompts, too, to be completed by the answers before them."""
+    return build_each([config], say, note, heading, loader, later_turns)[0]
 
 
 def build_each(
@@ -103,6 +109,7 @@ def build_each(
     note: Say | None = None,
     heading: str = "",
     loader: ModelLoader | None = None,
+    later_turns: bool = False,
 ) -> list[Parts]:
     """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
     every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded. From
@@ -116,7 +123,7 @@ def build_each(
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
-    encoded = encode_tasks(configs, vocabulary, note or say, heading)
+    encoded = encode_tasks(configs, vocabulary, note or say, heading, later_turns)
     for making in builders.values():
         making.fit(say)
     states = any(making.needs_states for making in builders.values())

@@ -24,6 +24,9 @@ def identify(config: RunConfig) -> str:
         del frozen["batch"]
     if config.numerics == "auto":  # and before this could be chosen
         del frozen["numerics"]
+    for key in ("template", "category_field"):  # as a run was called before tasks had these
+        if frozen["task"][key] is None:
+            del frozen["task"][key]
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"

@@ -98,6 +98,10 @@ def prompt_record(
         "beta": [],
         "load": None if load is None else {"ran_s": load.ran_s, "waited_s": load.waited_s},
     }
+    if example.category is not None:
+        raw["category"] = example.category
+    if example.turns:
+        raw["turn"] = len(example.turns)
     if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
         raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)
         return raw

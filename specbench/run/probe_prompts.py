@@ -39,4 +39,5 @@ def split_examples(config: RunConfig, examples: Sequence[Example]) -> tuple[list
         )
     probed = min(MOST, max(1, rows // SHARE))
     measured = min(rows if config.limit is None else config.limit, rows - probed)
-    return list(examples[:measured]), list(examples[measured : measured + MOST])
+    others = list(examples[measured : measured + MOST])
+    return list(examples[:measured]), [one for one in others if len(one.turns) < 2] or others

@@ -11,7 +11,7 @@ from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
 from specbench.run.model_loader import Say
 from specbench.run.probe_prompts import rows_to_read, split_examples
-from specbench.tasks import Example, Task
+from specbench.tasks import Example, Task, interleaved
 
 
 class EncodedTask(NamedTuple):
@@ -23,32 +23,40 @@ class EncodedTask(NamedTuple):
 
 
 def encode_tasks(
-    configs: Sequence[RunConfig], vocabulary: Vocabulary, note: Say, heading: str = ""
+    configs: Sequence[RunConfig], vocabulary: Vocabulary, note: Say, heading: str = "", later_turns: bool = False
 ) -> list[EncodedTask]:
-    """The examples of each resolved config's task, and each of them in the target's tokens.
+    """The examples of each resolved config's task, and each of them in the target's tokens. `later_turns` of a
+    conversation are included if asked for; until what they follow is answered (`run.turns`) they hold questions alone.
 
     `note` is told the task and its number of prompts, after `heading`, and then what a reader must know of them. Raises
     UserError where a row cannot be a prompt.
     """
     encoded = []
     for config in configs:
-        examples, probed = split_examples(config, Task(config.task).examples(rows_to_read(config)))
-        prompts, probe_prompts = ([_prompt(config, vocabulary, one) for one in part] for part in (examples, probed))
+        read = Task(config.task).examples(rows_to_read(config), later_turns)
+        examples, probed = split_examples(config, read)
+        prompts, probe_prompts = ([encode(config, vocabulary, one) for one in part] for part in (examples, probed))
         encoded.append(EncodedTask(examples, prompts, probe_prompts))
-    described = (_describe(config, vocabulary, one) for config, one in zip(configs, encoded, strict=True))
+    described = (_describe(config, vocabulary, one, later_turns) for config, one in zip(configs, encoded, strict=True))
     for number, line in enumerate(dict.fromkeys(line for lines in described for line in lines)):
         note(line if number else heading + line)
     return encoded
 
 
-def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -> Iterator[str]:
+def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, later_turns: bool) -> Iterator[str]:
     """The task and its number of prompts in a line, and a line for each thing that changes what is measured."""
     task, target, number = config.task, name_of(config.target), len(encoded.prompts)
-    in_template = any(example.messages for example in encoded.examples)
+    in_template = any(example.messages or _in_template(config, vocabulary, example) for example in encoded.examples)
     yield (
         f"task {task.name}, {number} prompt{'' if number == 1 else 's'}"
         f"{', in the chat template of the target' if in_template else ''}"
     )
+    if any(example.turns for example in encoded.examples):
+        yield (
+            "a later turn reads the target's own answers to the turns before it"
+            if later_turns
+            else "of conversations of several turns the first is used here; specbench run with batch=1 decodes all"
+        )
     if encoded.probe_prompts:
         asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
         yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"
@@ -63,7 +71,8 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -
             f"task.prompt_words={task.prompt_words}: of each row of {task.path} only that many words are the prompt; "
             "task=prompts gives whole rows"
         )
-    asks = task.source_field is not None and not in_template and config.simulate.alpha is None
+    gives = task.source_field is not None or task.template is not None
+    asks = gives and not in_template and config.simulate.alpha is None
     if asks and vocabulary.has_chat_template and task.chat_template is None:
         yield (
             f"target={target} has a chat template, and these prompts are plain text: task.chat_template=true puts them "
@@ -77,13 +86,19 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask) -
         )
 
 
-def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prompt:
+def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers: Sequence[str] = ()) -> Prompt:
+    """`example` in the target's tokens; `answers` are to its turns but the last. Raises UserError where it cannot be a
+    prompt."""
     task = config.task
     where = f"task={task.name}, row {example.index + 1}"
     if task.source_field is not None and not example.prompt.removeprefix(task.prefix).strip():
         raise UserError(f"{where}: the prompt is empty (field '{task.source_field}')")
-    if not example.messages:
-        return vocabulary.prompt(example.prompt, task.suffix, task.max_source_tokens)
+    messages = example.messages
+    if _in_template(config, vocabulary, example):
+        messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
+    if not messages:
+        text = transcript_of(example, answers) if example.turns else example.prompt
+        return vocabulary.prompt(text, task.suffix, task.max_source_tokens)
     if not vocabulary.has_chat_template:
         raise UserError(
             f"target={name_of(config.target)}: its tokenizer has no chat template, which "
@@ -91,6 +106,19 @@ def _prompt(config: RunConfig, vocabulary: Vocabulary, example: Example) -> Prom
             + "; use plain prompts, or a chat model"
         )
     try:
-        return vocabulary.chat(example.messages, task.max_source_tokens)
+        return vocabulary.chat(messages, task.max_source_tokens)
     except TemplateError as error:
         raise UserError(f"{where}: the chat template of {name_of(config.target)} refuses it: {error}") from error
+
+
+def transcript_of(example: Example, answers: Sequence[str]) -> str:
+    """The questions and answers of a conversation as plain text, for a model without a chat template."""
+    return "\n\n".join(
+        message["content"] for message in interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
+    )
+
+
+def _in_template(config: RunConfig, vocabulary: Vocabulary, example: Example) -> bool:
+    """Whether a conversation of several turns goes into the chat template: where the target has one, unless told."""
+    asked = config.task.chat_template
+    return bool(example.turns) and (vocabulary.has_chat_template if asked is None else asked)

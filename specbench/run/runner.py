@@ -22,6 +22,7 @@ from specbench.run.measure_prompt import measure_prompt, warm_up
 from specbench.run.memory import require_memory
 from specbench.run.model_loader import ModelLoader
 from specbench.run.record import failed_record, make_record, resummarised
+from specbench.run.turns import put_answers
 
 
 class Progress(Protocol):
@@ -63,7 +64,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
         try:
             with translated_errors(config):
                 placed = replace(config, device=str(device))
-                parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader)
+                parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader, config.batch == 1)
                 parts, choice = with_gamma(config, parts, _choice_before(journal))
                 _decode_missing(config, parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
@@ -84,11 +85,15 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
     if agree(False):
         return
     with loader.device(config, progress.say) as device:
-        parts, _ = with_gamma(config, build(replace(config, device=str(device)), progress.say, loader=loader), None)
-        if missing := agree(list[int]()):
+        placed = replace(config, device=str(device))
+        parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
+        missing, answers = agree((list[int](), dict[int, str]()))
+        if missing:
             warm_up(config, parts)
             for place in missing:
-                measure_prompt(config, parts, place)
+                put_answers(config, parts, place, answers)
+                prompt = measure_prompt(config, parts, place)
+                answers[prompt["index"]] = prompt["baseline"]["text"]
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
@@ -118,7 +123,11 @@ def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
 
 def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
     total = len(parts.examples)
-    missing = agree([place for place, example in enumerate(parts.examples) if example.index not in journal.prompts])
+    done = [place for place, example in enumerate(parts.examples) if example.index in journal.prompts]
+    answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
+    for place in done:
+        put_answers(config, parts, place, answers)
+    missing, _ = agree((sorted({*range(total)} - {*done}), answers))
     if not missing:
         return
     if journal.prompts:
@@ -136,5 +145,8 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         return
     warm_up(config, parts)
     for place in missing:
-        journal.add(measure_prompt(config, parts, place))
+        put_answers(config, parts, place, answers)
+        prompt = measure_prompt(config, parts, place)
+        answers[prompt["index"]] = prompt["baseline"]["text"]
+        journal.add(prompt)
         progress.advance(len(journal.prompts), total)

@@ -3,7 +3,7 @@
 A `Task` streams `Example`s and training text. It knows fields and files; it does not know tokens or models.
 """
 
-from specbench.tasks.conversation import Message
+from specbench.tasks.conversation import Message, interleaved
 from specbench.tasks.task import Example, Task
 
-__all__ = ["Example", "Message", "Task"]
+__all__ = ["Example", "Message", "Task", "interleaved"]

@@ -15,7 +15,7 @@ def messages_of(row: Row, field: str) -> list[Message] | None:
     Raises UserError where a message has no role or no text.
     """
     found = row.fields.get(field if field in row.fields else MESSAGES_FIELD)
-    if not isinstance(found, list):
+    if not isinstance(found, list) or (found and all(isinstance(turn, str) for turn in found)):
         return None
     if not found:
         raise UserError(f"{row.where}: the conversation is empty")
@@ -34,6 +34,14 @@ def split_answer(messages: Sequence[Message]) -> tuple[list[Message], str | None
     if messages[-1]["role"] == "assistant":
         return list(messages[:-1]), messages[-1]["content"]
     return list(messages), None
+
+
+def interleaved(questions: Sequence[str], answers: Sequence[str]) -> list[Message]:
+    """A conversation of the user's `questions`, all but the last of them answered."""
+    messages = [{"role": "user", "content": questions[0]}]
+    for answer, question in zip(answers, questions[1:], strict=True):
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": question}]
+    return messages
 
 
 def transcript(messages: Sequence[Message]) -> str:

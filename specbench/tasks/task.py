@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.config import TaskConfig
@@ -10,6 +10,7 @@ from specbench.config.paths import shipped
 from specbench.errors import UserError
 from specbench.files import digest
 from specbench.tasks.conversation import Message, messages_of, split_answer, transcript
+from specbench.tasks.forms import WAY_OUT, filled, turns_of
 from specbench.tasks.hub import hub_rows
 from specbench.tasks.rows import TEXT_FIELD, Row, read_rows
 
@@ -19,7 +20,8 @@ class Example:
     """One prompt: its text, and what a person wrote in answer to it, if anyone did.
 
     `messages` are what a chat template makes the prompt of; empty where it is plain text. `shortened`: the task gives
-    only the first words of the row (`prompt_words`), and there are more.
+    only the first words of the row (`prompt_words`), and there are more. `turns` are the user's up to this one, where a
+    row has several: each but the first reads the answers to the examples before it. `category` is the row's kind.
     """
 
     index: int
@@ -27,6 +29,8 @@ class Example:
     reference: str | None
     messages: Sequence[Message] = ()
     shortened: bool = False
+    turns: Sequence[str] = ()
+    category: str | None = None
 
 
 class Task:
@@ -35,9 +39,11 @@ class Task:
     def __init__(self, config: TaskConfig) -> None:
         self.config = config
 
-    def examples(self, limit: int | None) -> list[Example]:
-        """The first `limit` examples. Raises UserError where there is no row or a field is missing."""
-        examples = list(itertools.islice(self._examples(), limit))
+    def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
+        """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone. Raises
+        UserError where there is no row or a field is missing."""
+        found = (example for example in self._examples() if later_turns or len(example.turns) < 2)
+        examples = list(itertools.islice(found, limit))
         if not examples:
             raise UserError(f"{self.origin()}: there is no row in it")
         return examples
@@ -45,45 +51,76 @@ class Task:
     def _examples(self) -> Iterator[Example]:
         config = self.config
         rows = self._rows(config.path, config.shipped, config.split)
-        for index in itertools.count():
-            group = list(itertools.islice(rows, config.rows_per_prompt))
-            if not group:
-                return
-            example = self._conversation(index, group) or self._text(index, group)
-            if config.metric is not None and example.reference is None:
-                raise UserError(
-                    f"{group[0].where}: no reference for task.metric={config.metric}; "
-                    "name its field with task.reference_field=, or set task.metric=null"
-                )
+        index = 0
+        while group := list(itertools.islice(rows, config.rows_per_prompt)):
+            for example in self._of_rows(index, group):
+                if config.metric is not None and example.reference is None and len(example.turns) < 2:
+                    raise UserError(
+                        f"{group[0].where}: no reference for task.metric={config.metric}; "
+                        "name its field with task.reference_field=, or set task.metric=null"
+                    )
+                yield example
+                index += 1
+
+    def _of_rows(self, index: int, group: Sequence[Row]) -> Iterator[Example]:
+        """The examples of one prompt's rows: one for each turn."""
+        config = self.config
+        example = self._conversation(index, group) or self._text(index, group)
+        category = group[0].fields.get(config.category_field or "")
+        example = replace(example, category=None if category is None else str(category))
+        if not example.turns:
             yield example
+        for number in range(1, len(example.turns) + 1):
+            turns = [config.prefix + example.turns[0], *example.turns[1:number]]
+            yield replace(example, index=index + number - 1, prompt=turns[-1], turns=turns)
 
     def _text(self, index: int, group: Sequence[Row]) -> Example:
         config = self.config
         name = config.reference_field
         reference = " ".join(self._field(row, name) for row in group) if name is not None else None
-        if config.source_field is None:
+        turns: list[str] = []
+        shortened = False
+        if config.source_field is None and config.template is None:
             words = [self._field(row, name or TEXT_FIELD).split() for row in group]
             given = config.prompt_words or 0
             sources = [" ".join(text[:given]) for text in words]
             shortened = any(len(text) > given for text in words)
         else:
-            sources, shortened = [self._source(row, config.source_field) for row in group], False
+            asked = [self._turns(row) for row in group]
+            sources = [" ".join(one) for one in asked]
+            if len(asked[0]) > 1:
+                self._require_one_row(group)
+                turns = asked[0]
         prompt = config.prefix + " ".join(sources)
-        messages = [{"role": "user", "content": prompt}] if config.chat_template else []
-        return Example(index, prompt, reference, messages, shortened)
+        messages = [{"role": "user", "content": prompt}] if config.chat_template and not turns else []
+        return Example(index, prompt, reference, messages, shortened, turns)
+
+    def _turns(self, row: Row) -> list[str]:
+        config = self.config
+        if config.template is not None:
+            return [filled(config.template, row)]
+        assert config.source_field is not None
+        way_out = WAY_OUT if config.reference_field is None else self._way_out(config.source_field)
+        return turns_of(row, config.source_field, config.reference_field is None, way_out)
+
+    def _require_one_row(self, group: Sequence[Row]) -> None:
+        if len(group) > 1:
+            rows = self.config.rows_per_prompt
+            raise UserError(f"task.rows_per_prompt={rows}: must be 1 for conversations ({group[0].where})")
 
     def _conversation(self, index: int, group: Sequence[Row]) -> Example | None:
         """The example that the messages of a row make; None where it holds none."""
         config, row = self.config, group[0]
-        messages = messages_of(row, config.source_field) if config.source_field is not None else None
+        if config.source_field is None or config.template is not None:
+            return None
+        messages = messages_of(row, config.source_field)
         if messages is None:
             return None
         if config.chat_template is False:
             raise UserError(
                 f"{row.where}: messages need a chat template; set task.chat_template=true, or leave it null"
             )
-        if len(group) > 1:
-            raise UserError(f"task.rows_per_prompt={config.rows_per_prompt}: must be 1 for conversations ({row.where})")
+        self._require_one_row(group)
         asked, answer = split_answer(messages)
         if not any(message["content"].strip() for message in asked):
             raise UserError(f"{row.where}: the conversation holds nothing to answer")
@@ -132,11 +169,6 @@ class Task:
             return Path(path)
         return shipped("data", ours) if ours is not None else None
 
-    def _source(self, row: Row, name: str) -> str:
-        """The text in the field `name`; of a task without references a line of plain text is a prompt, too."""
-        is_line = name not in row.fields and self.config.reference_field is None and list(row.fields) == [TEXT_FIELD]
-        return self._field(row, TEXT_FIELD if is_line else name)
-
     def _training_field(self) -> str:
         return self.config.reference_field or TEXT_FIELD
 
@@ -146,9 +178,12 @@ class Task:
         return "name the field with task.reference_field="
 
     def _field(self, row: Row, name: str) -> str:
+        return row.text(name, self._way_out(name))
+
+    def _way_out(self, name: str) -> str:
         task = self.config
         fields = {"task.source_field=": task.source_field, "task.reference_field=": task.reference_field}
         way_out = f"name your own fields with {' and '.join(key for key, field in fields.items() if field is not None)}"
         if task.source_field is not None and name == task.reference_field:
             way_out += "; task=prompts takes prompts without references"
-        return row.text(name, way_out)
+        return way_out

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from specbench.config.names import METRICS
 from specbench.quality import quality_difference
 from specbench.records.choice import remark
-from specbench.records.frame import METRICS, Records
+from specbench.records.frame import Records
 from specbench.records.schema import Row
 from specbench.report.comparison import ENTRY, among, comparable, fastest, planned
 from specbench.report.paper import experiment, fill

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
+from specbench.config.names import METRICS
 from specbench.records.alphas import alphas
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
-from specbench.records.frame import MACHINE, METRICS, Records, measured
+from specbench.records.frame import MACHINE, Records, measured
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
