@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from calls import called
 
+from specbench.cli import main
+
 
 @pytest.fixture
 def run(folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
@@ -58,3 +60,24 @@ def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     )
     assert code == 0, err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["nodes_per_pass"] > 4
+
+
+def test_trees_have_a_table_and_a_figure_with_published_figures_beside_them(
+    run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for keys in (("tree=widths", "tree.size=6"), ("gamma=5",)):
+        assert run(*keys, "engine=eager")[0] == 0
+    where = ["--results", str(tmp_path), "--min-prompts", "1"]
+    capfd.readouterr()
+    assert main(["tables", "trees", *where]) == 0
+    table = capfd.readouterr().out
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    ours = {row[4]: row for row in rows if row[0] == "gpt2"}
+    assert set(ours) == {"chain", "widths 4×2×2×1"} and {row[5] for row in ours.values()} == {"6"}
+    assert any(row[4] == "Sequoia" and row[6] == "5.08" and "Chen et al. 2024" in row[-1] for row in rows)
+    assert "nan" not in table
+    assert main(["figures", "trees", *where, "--format", "svg", "--output", str(tmp_path / "figures")]) == 0
+    values = (tmp_path / "figures" / "trees.csv").read_text()
+    assert "widths 4×2×2×1" in values and "EAGLE-2" in values
+    assert main(["tables", "beyond", *where]) == 0
+    assert "widths" not in capfd.readouterr().out.split("## ")[-1]  # trees have a table of their own

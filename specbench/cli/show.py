@@ -4,7 +4,7 @@ from pathlib import Path
 
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
-from specbench.records.schema import RunRecord
+from specbench.records.schema import RunRecord, Summary
 
 # Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
@@ -18,6 +18,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
+    parser.add_argument(
+        "--tree", type=int, metavar="N", help="of a run of trees: draw the tree of pass N (default: one)"
+    )
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.read(argv)
     from specbench.records.catalog import Catalog
@@ -30,6 +33,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--prompt {arguments.prompt}: this run has prompts 1 to {prompts}")
     number = typical_prompt(record) if arguments.prompt is None else arguments.prompt - 1
     _print(record, number)
+    _print_tree(record, number, arguments.tree)
     if arguments.picture is not None:
         _picture(record, number, Path(arguments.picture))
     return 0
@@ -53,7 +57,7 @@ def _print(record: RunRecord, number: int) -> None:
         said += f", {summary['accept']}" + (" (lossy)" if summary["lossy"] else "")
     console.print(
         f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold]{said}, "
-        f"T={summary['temperature']:g}, γ={summary['gamma'] or summary.get('gamma_requested')}, "
+        f"T={summary['temperature']:g}, {_drafted(summary)}, "
         f"prompt {number + 1} of {len(record['prompts'])}: {count(prompt)}",
         soft_wrap=True,
     )
@@ -68,6 +72,39 @@ def _print(record: RunRecord, number: int) -> None:
     for kind, words in WORDS.items():
         key.append(marked(words, kind), STYLES[kind]).append("   ")
     console.print(key, soft_wrap=True)
+
+
+def _drafted(summary: Summary) -> str:
+    """Its gamma, or its tree."""
+    tree = summary.get("tree")
+    return f"tree {tree}" if tree else f"γ={summary['gamma'] or summary.get('gamma_requested')}"
+
+
+def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
+    """The tree of one pass, where the run drafted trees."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from specbench.report.tree_drawing import telling_pass, tree_of_pass
+
+    prompt = record["prompts"][number]
+    passes = len(prompt["speculative"]["passes"])
+    if chosen is not None and not 1 <= chosen <= passes:
+        raise UserError(f"--tree {chosen}: this prompt has passes 1 to {passes}")
+    shown = telling_pass(prompt) if chosen is None else chosen - 1
+    if shown is None:
+        return
+    console = Console(highlight=False)
+    a_pass = prompt["speculative"]["passes"][shown]
+    said = f"the tree of pass {shown + 1}: {a_pass['drafted']} nodes, {a_pass['accepted']} accepted"
+    console.print(Text(f"\n     {said}", "bold"), soft_wrap=True)
+    for twig in tree_of_pass(record, prompt, shown):
+        style = STYLES.get(twig.kind, "dim")
+        mark = "{}" if console.color_system else MARKS.get(twig.kind, "({})")
+        text = mark.format(twig.text) if twig.kind != "accepted" else f"{twig.text} ✓"
+        console.print(Text("     ").append(twig.branches, "dim").append(text, style), soft_wrap=True)
+    if not console.color_system:
+        console.print("     token ✓ accepted, -token- tested and rejected, +token+ from the target, (token) not tested")
 
 
 def _picture(record: RunRecord, number: int, file: Path) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench.errors import UserError
-from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.schema import PassRecord, PromptRecord, RunRecord
+from specbench.trees import ROOT
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance
 # End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.
@@ -44,13 +45,13 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     written = ""
     position = 0
     for a_pass in ours["passes"]:
-        drafted, accepted = a_pass["tokens"], a_pass["accepted"]
+        drafted, accepted = along_path(a_pass), a_pass["accepted"]
         own = drafted[: min(accepted, a_pass["emitted"])]
-        pieces = [Piece(_plain(texts, token), "accepted") for token in own]
+        pieces = [Piece(token_text(texts, token), "accepted") for token in own]
         if accepted < min(len(drafted), a_pass["emitted"]):  # not after the end of the text
-            pieces.append(Piece(_plain(texts, drafted[accepted]), "rejected"))
+            pieces.append(Piece(token_text(texts, drafted[accepted]), "rejected"))
         if a_pass["emitted"] > accepted:
-            pieces.append(Piece(_plain(texts, ours["tokens"][position + accepted]), "target"))
+            pieces.append(Piece(token_text(texts, ours["tokens"][position + accepted]), "target"))
         if not made and pieces:
             pieces[0] = Piece(pieces[0].text.lstrip(), pieces[0].kind)  # a text does not begin with a space
         room = width - sum(len(piece.text) for piece in pieces)
@@ -59,6 +60,15 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
         written += "".join(piece.text for piece in pieces if piece.kind != "rejected")
         position += a_pass["emitted"]
     return made
+
+
+def along_path(a_pass: PassRecord) -> list[int]:
+    """The drafted tokens of a pass; of a tree those of the accepted path, and the first child of its end."""
+    tokens, parents, path = a_pass["tokens"], a_pass.get("parents"), a_pass.get("path")
+    if parents is None or path is None:
+        return tokens
+    end = path[-1] if path else ROOT
+    return [tokens[node] for node in (*path, *([parents.index(end)] if end in parents else []))]
 
 
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
@@ -81,7 +91,7 @@ def count(prompt: PromptRecord) -> str:
     return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"
 
 
-def _plain(texts: dict[str, str], token: int) -> str:
+def token_text(texts: dict[str, str], token: int) -> str:
     """Return a token's text on one line, with a sign of its own for the end of the text."""
     text = texts[str(token)].replace("\n", "⏎")
     if not text.strip():

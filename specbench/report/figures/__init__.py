@@ -13,6 +13,7 @@ from specbench.report.figures.gap import gap
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
+from specbench.report.figures.trees import trees
 from specbench.report.figures.waterfall import figure as waterfall
 from specbench.report.names import selected
 from specbench.report.style import styled
@@ -28,6 +29,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "beta": beta,
     "cost": cost,
     "beyond": beyond,
+    "trees": trees,
     "waterfall": waterfall,
     "gap": gap,
 }

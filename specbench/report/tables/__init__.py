@@ -12,6 +12,7 @@ from specbench.report.tables.gap import gap
 from specbench.report.tables.lenience import table5
 from specbench.report.tables.levers import levers
 from specbench.report.tables.speedups import table2, table4
+from specbench.report.tables.trees import trees
 
 TABLES: dict[str, Callable[[Records], Table]] = {
     "table1": table1,
@@ -22,6 +23,7 @@ TABLES: dict[str, Callable[[Records], Table]] = {
     "beyond": beyond,
     "gap": gap,
     "levers": levers,
+    "trees": trees,
 }
 
 
