@@ -1,5 +1,6 @@
 """`specbench run tree=...` from argv to record, on small random networks."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,39 @@ def test_trees_have_a_table_and_a_figure_with_published_figures_beside_them(
     assert "widths 4×2×2×1" in values and "EAGLE-2" in values
     assert main(["tables", "beyond", *where]) == 0
     assert "widths" not in capfd.readouterr().out.split("## ")[-1]  # trees have a table of their own
+
+
+OF_MODEL = "draft@draft.{0}=gpt-nano draft.{0}.shipped=null draft.{0}.path={1}"
+DRAFTS = {
+    "lookup": "draft=lookup",
+    "retrieval": "draft=retrieval",
+    "early-exit": "draft=early-exit",
+    "cascade": "draft=cascade draft.via.path={1} draft.via.shipped=null",
+    "merged": f"draft=merged {OF_MODEL.format('first', '{1}')} draft@draft.third=lookup",
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_every_kind_of_draft_grows_trees(run: Any, folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """The best shape from a probe and greedily; and sampled, which proves itself."""
+    if name == "retrieval" and find_spec("pydivsufsort") is None:
+        pytest.skip("needs pydivsufsort")
+    words = DRAFTS[name].format("", folders["gpt2-draft"]).split()
+    options = [*words[1:], f"draft.cache_dir={tmp_path / 'cache'}", "engine=eager", "warmup=1", "limit=3"]
+    code, _, err, record = run("tree=sequoia", "tree.size=8", "tree.depth=3", *options, draft=words[0])
+    assert code == 0, err
+    summary = record["summary"]
+    assert summary["identical"] == 1.0 and summary["tree"] == "sequoia 8" and summary["tokens_per_pass"] >= 1
+    code, _, err, record = run("tree=widths", "sampling.temperature=1", "accept=traversal", *options, draft=words[0])
+    assert code == 0, err
+    assert record["summary"]["lossless"] and abs(record["summary"]["proof_z"]) < 5
+
+
+def test_rules_of_trees_alone(run: Any) -> None:
+    options = ("tree=widths", "tree.children=replaced", "sampling.temperature=1", "engine=eager", "limit=3")
+    code, out, err, record = run("accept=k-seq", *options)
+    assert code == 0, err
+    assert record["summary"]["lossless"] and record["summary"]["accept"] == "k-seq" and "k-seq" in out
+    code, out, err, record = run("accept=typical", *options)
+    assert code == 0, err
+    assert record["summary"]["lossy"] and "(lossy)" in out

@@ -1,0 +1,86 @@
+"""Greedy identity of trees in fp32 on the models that ship: both families, every shape, every engine that runs on a CPU
+(captured graphs by their twin), 180 prompts each, 1,080 in all. Each prompt has one of the drafts.
+"""
+
+from collections import Counter
+from itertools import cycle
+from typing import Any
+
+import hydra
+import pytest
+import torch
+from captured import graphs
+from decode import autoregressive, speculative
+from hydra.core.config_store import ConfigStore
+
+from specbench.cli.hydra_app import to_schema
+from specbench.config import RunConfig, conf_dir
+from specbench.drafts import Draft, LookupDraft, MergedDraft, ModelDraft, TreeDraft
+from specbench.measure.lossless import first_difference
+from specbench.run.build import Parts, build_each, resolve
+from specbench.sampling import Sampling
+from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
+
+pytestmark = pytest.mark.slow
+
+PROMPTS, TOKENS = 180, 24
+GREEDY, CPU = Sampling(0.0), torch.device("cpu")
+PLANS: dict[str, Plan] = {
+    "widths": FixedShape(Shape.of_widths([3, 2, 1, 1])),
+    "sequoia": FixedShape(best_shape((0.6, 0.2, 0.1), 16, 5)),
+    "dynamic": ByConfidence(size=16, depth=4, top=4),
+}
+FAMILIES = {
+    "t5-mini": ["task=ende-mini", "task.shipped=ende-mini-train.jsonl.gz", "draft=t5-nano"],
+    "gpt-mini": ["task=lm-mini", "task.shipped=sum-mini-train.jsonl.gz", "draft=gpt-nano"],
+}
+OTHERS = {
+    "t5-mini": ["lookup", "blockwise", "early-exit", "cascade", "merged draft@draft.third=lookup"],
+    "gpt-mini": [
+        "lookup", "early-exit", "cascade draft@draft.via=gpt-nano", "merged draft@draft.first=gpt-nano",
+    ],
+}  # fmt: skip
+
+
+def parts_of(target: str, engine: str) -> list[Parts]:
+    """The parts of a run with each draft; the target is loaded once."""
+    drafts = ["", *(f"draft={draft}" for draft in OTHERS[target])]
+    ConfigStore.instance().store(name="run_schema", node=RunConfig)
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        configs = [
+            hydra.compose("run", overrides=[
+                f"target={target}", *FAMILIES[target], "dtype=float32", f"engine={engine}", f"limit={PROMPTS}",
+                f"max_new_tokens={TOKENS}", "tree=widths", "threads=1", *draft.split(),
+            ])
+            for draft in drafts
+        ]  # fmt: skip
+    return build_each([resolve(to_schema(config, RunConfig)) for config in configs], lambda _: None)
+
+
+def captured(parts: Parts) -> tuple[Any, list[Draft]]:
+    """The same networks as captured graphs."""
+    assert isinstance(parts.draft, ModelDraft)
+    size, ends = parts.target.vocabulary_size, parts.target.eos_ids
+    target, small = (graphs(model.network, size, ends) for model in (parts.target, parts.draft.model))  # type: ignore[attr-defined]
+    model, lookup = ModelDraft(small, size), LookupDraft(size, CPU, 3)
+    return target, [model, lookup, MergedDraft([model, lookup])]
+
+
+@pytest.mark.parametrize("engine", ["eager", "static", "cudagraph"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_texts_are_the_targets_own(name: str, engine: str) -> None:
+    every = parts_of(name, "eager" if engine == "cudagraph" else engine)
+    target: Any
+    target, drafts = captured(every[0]) if engine == "cudagraph" else (every[0].target, [one.draft for one in every])
+    ends, counts = target.eos_ids, Counter[str]()
+    for prompt, draft in zip(every[0].prompts, cycle(drafts)):
+        options: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": TOKENS, "generator": torch.Generator()}
+        own = autoregressive(target, prompt, **options).tokens
+        for plan in PLANS.values():
+            trace = speculative(target, TreeDraft(draft, plan, "distinct", ends), prompt, gamma=plan.depth, **options)
+            difference = first_difference(target, prompt, own, trace.tokens)
+            counts["same" if difference is None else "rounding" if difference.is_rounding else "other"] += 1
+            counts["accepted"] += sum(a_pass.accepted for a_pass in trace.passes)
+    print(f"\n{name}, {engine}: {len(every[0].prompts)} prompts, {dict(counts)}")
+    assert counts["same"] + counts["rounding"] == 3 * PROMPTS and counts["rounding"] <= 3
+    assert counts["accepted"] > PROMPTS
