@@ -146,6 +146,7 @@ class GammaChoice:
     alpha, prices: what `Adaptive` starts from.
     probe: a row for each gamma that was tried, best first; None without a probe.
     acceptance: by rank of the child, what the shape of a tree was made from.
+    size, verify, level: the size that was chosen for a tree, and from what: v(n), and what a level costs.
     """
 
     requested: int | str
@@ -155,6 +156,9 @@ class GammaChoice:
     prices: Mapping[int, float] | None = None
     probe: list[PredictionRow] | None = None
     acceptance: list[float] | None = None
+    size: int | None = None
+    verify: Mapping[int, float] | None = None
+    level: float | None = None
 
     @property
     def policy(self) -> Gamma:
@@ -178,6 +182,9 @@ class GammaChoice:
             values["probe"] = self.probe
         if self.acceptance is not None:
             values["acceptance"] = self.acceptance
+        if self.size is not None and self.verify is not None and self.level is not None:
+            values["size"], values["level"] = self.size, self.level
+            values["verify"] = {str(size): cost for size, cost in self.verify.items()}
         return values
 
     @classmethod
@@ -185,5 +192,6 @@ class GammaChoice:
         prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
         return cls(
             values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,
-            values.get("probe"), values.get("acceptance"),
+            values.get("probe"), values.get("acceptance"), values.get("size"),
+            {int(size): cost for size, cost in values.get("verify", {}).items()} or None, values.get("level"),
         )  # fmt: skip

@@ -63,6 +63,24 @@ def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     assert record["summary"]["identical"] == 1.0 and record["summary"]["nodes_per_pass"] > 4
 
 
+def test_the_size_is_chosen_from_what_verifying_costs_here(
+    run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err, record = run("tree=sequoia", "tree.size=auto", "tree.depth=3", "engine=eager")
+    assert code == 0, err
+    chosen = record["gamma"]
+    assert chosen["size"] in (2, 4, 8, 16, 32, 64, 128) and set(chosen["verify"]) >= {"2", "16"} and chosen["level"] > 0
+    assert record["summary"]["nodes_per_pass"] < chosen["size"] and record["summary"]["identical"] == 1.0
+    where = ["--results", str(tmp_path), "--min-prompts", "1"]
+    assert main(["figures", "verify", *where, "--format", "svg", "--output", str(tmp_path / "figures")]) == 0
+    assert "16," in (tmp_path / "figures" / "verify.csv").read_text()
+    capfd.readouterr()
+    assert main(["run", "tree=widths", "tree.size=auto"]) == 2
+    assert "tree.size=auto: must be from 2 to 256" in capfd.readouterr().err
+    assert main(["recommend", "tree=sequoia", "tree.size=auto"]) == 2
+    assert "tree.size=auto: must be a list of sizes, which are ranked" in capfd.readouterr().err
+
+
 def test_trees_have_a_table_and_a_figure_with_published_figures_beside_them(
     run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from specbench.trees import ROOT, Shape, best_first, best_shape, expected_tokens
+from specbench.trees import ROOT, Shape, best_first, best_shape, best_size, expected_tokens
 
 FALLING = (0.6, 0.2, 0.1)
 
@@ -64,3 +64,15 @@ def test_an_acceptance_of_zero_does_not_cost_the_tree_its_nodes(acceptance: tupl
     """0 times what is impossible is not possible."""
     shape = best_shape(acceptance, 5, 2)
     assert shape.size == 5 and shape.depth <= 2
+
+
+def test_the_best_size_is_that_of_all_sizes_and_depths_tried() -> None:
+    sizes = (2, 4, 8, 16, 32)
+    for name, verify in {"free": dict.fromkeys(sizes, 1.0), "steep": {n: 1 + 0.1 * (n - 1) for n in sizes}}.items():
+        size, depth, speedup = best_size(FALLING, verify, 0.1, 6)
+        tried = {
+            (n, d): expected_tokens(best_shape(FALLING, n, d), FALLING) / (verify[n] + d * 0.1)
+            for n in sizes for d in range(1, 7)
+        }  # fmt: skip
+        assert speedup == pytest.approx(max(tried.values())) == pytest.approx(tried[size, depth])
+        assert (size == 32) == (name == "free")

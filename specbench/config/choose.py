@@ -6,6 +6,7 @@ from specbench.config.checks import check
 from specbench.config.keys import fresh, key, keys_of
 from specbench.config.ranges import MAX_GAMMA, require
 from specbench.config.schema import RunConfig
+from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
 
@@ -36,6 +37,7 @@ def check_choose(config: ChooseConfig) -> None:
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
+    require(config.tree.size != AUTO, "tree.size", config.tree.size, "a list of sizes, which are ranked")
     require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
     require(config.verify >= 0, "verify", config.verify, "at least 0")

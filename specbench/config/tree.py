@@ -7,6 +7,7 @@ from specbench.config.ranges import MAX_GAMMA, require
 from specbench.errors import UserError
 
 BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place
+AUTO = "auto"
 MAX_SIZE = 256
 CHILDREN = ("distinct", "replaced", "fixed")
 KEYS_OF = {  # which keys a shape has, and of these which it needs
@@ -24,7 +25,10 @@ class TreeConfig:
 
     shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys")
     widths: list[int] | None = key(None, "widths: children of the text's last token, of each of these, and so on")
-    size: int | None = key(None, "the most tokens that the target reads in a pass; sequoia, dynamic: needed")
+    size: int | str | None = key(
+        None, "the most tokens that the target reads in a pass; sequoia, dynamic: needed; sequoia: auto, with the "
+        "depth up to tree.depth the fastest on this machine, from v(n) and c of a probe",
+    )  # fmt: skip
     depth: int | None = key(None, "sequoia, dynamic: the most tokens on a path")
     children: str = key(
         "distinct", "widths, sequoia: draws from q without replacement (distinct) or with it (replaced), or its "
@@ -37,7 +41,7 @@ class TreeConfig:
 
     @property
     def is_probed(self) -> bool:
-        return self.shape == "sequoia" and self.acceptance is None
+        return self.shape == "sequoia" and (self.acceptance is None or self.size == AUTO)
 
     def label(self) -> str:
         """What tables call the tree."""
@@ -66,7 +70,9 @@ def check_tree(tree: TreeConfig) -> None:
 def _check_values(tree: TreeConfig) -> None:
     require(tree.children in CHILDREN, "tree.children", tree.children, " | ".join(CHILDREN))
     size, depth, top = tree.size, tree.depth, tree.top
-    require(size is None or 2 <= size <= MAX_SIZE, "tree.size", size, f"from 2 to {MAX_SIZE}")
+    is_auto = size == AUTO and tree.shape == "sequoia"
+    fits = size is None or is_auto or (isinstance(size, int) and 2 <= size <= MAX_SIZE)
+    require(fits, "tree.size", size, f"from 2 to {MAX_SIZE}" + (f", or {AUTO}" if tree.shape == "sequoia" else ""))
     require(depth is None or 1 <= depth <= MAX_GAMMA, "tree.depth", depth, f"from 1 to {MAX_GAMMA}")
     require(top is None or 1 <= top <= MAX_SIZE, "tree.top", top, f"from 1 to {MAX_SIZE}")
     widths = tree.widths

@@ -355,6 +355,9 @@ class GammaRecord(TypedDict):
     prices: NotRequired[dict[str, float]]
     probe: NotRequired[list[PredictionRow]]
     acceptance: NotRequired[Annotated[list[float], "by rank of the child: what the shape of the tree was made from"]]
+    size: NotRequired[Annotated[int, "that was chosen for the tree, with the text's last token"]]
+    verify: NotRequired[Annotated[dict[str, float], "v(n): what verifying n tokens costs in target steps"]]
+    level: NotRequired[Annotated[float, "what drafting a level of the tree costs in target steps"]]
 
 
 class Process(TypedDict):

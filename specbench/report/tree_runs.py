@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from specbench.config.tree import AUTO
 from specbench.records.choice import choose
 from specbench.records.frame import PAIR, Records, measured, one_sample
 from specbench.records.schema import Row
@@ -62,5 +63,7 @@ def _shape(records: Records, row: Row) -> tuple[str, int]:
             level *= width
             nodes += level
         size = nodes if size is None else min(size, nodes)
+    if size == AUTO:
+        name, size = f"{name} {AUTO}", round(row["nodes_per_pass"]) + 1
     children = tree.get("children", "distinct")
     return name + ("" if children == "distinct" or name == "dynamic" else f" {children}"), int(size)

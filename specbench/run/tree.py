@@ -7,25 +7,42 @@ from typing import cast
 
 from specbench.acceptance import Children
 from specbench.config import RunConfig
+from specbench.config.tree import AUTO
 from specbench.drafts import TreeDraft
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import agreements
 from specbench.measure.grown_ranks import acceptance_when_grown
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
+from specbench.measure.tree_costs import tree_costs
 from specbench.models import Prompt
 from specbench.run.build import Parts
 from specbench.run.measure_prompt import generator_for
 from specbench.run.probe_texts import own_texts
-from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
+from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape, best_size
+
+TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
 
 
 def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
     """The tree of a config, with the acceptance by rank that its shape is made from."""
     tree = config.tree
     acceptance = tree.acceptance
-    if tree.is_probed:
-        acceptance = measured_acceptance(config, parts, *own_texts(config, parts))
-    return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    if not tree.is_probed:
+        return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    prompts, texts = own_texts(config, parts)
+    acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
+    if tree.size != AUTO:
+        return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    assert tree.depth is not None
+    grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
+    middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
+    costs = tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
+    size, depth, _ = best_size(acceptance, costs.verify, costs.level, tree.depth)
+    shape = best_shape(acceptance, size, depth)
+    return GammaChoice(
+        f"{tree.label()}: {shape.size}", None, most=shape.depth, acceptance=acceptance, size=size, verify=costs.verify,
+        level=costs.level,
+    )  # fmt: skip
 
 
 def measured_acceptance(
@@ -54,6 +71,9 @@ def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, tex
 
 def with_tree(config: RunConfig, parts: Parts, choice: GammaChoice) -> Parts:
     """`parts` whose draft proposes trees."""
+    if choice.size is not None:
+        tree = replace(config.tree, size=choice.size, depth=choice.most)
+        config = replace(config, tree=tree)
     return replace(parts, draft=_grower(config, parts, plan_of(config, choice.acceptance)))
 
 
@@ -66,8 +86,8 @@ def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:
     if tree.shape == "widths":
         assert tree.widths is not None
         shape = Shape.of_widths(tree.widths)
-        return FixedShape(shape if tree.size is None else shape.cut(tree.size))
-    assert tree.size is not None and tree.depth is not None
+        return FixedShape(shape if tree.size is None else shape.cut(int(tree.size)))
+    assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None
         return FixedShape(best_shape(acceptance, tree.size, tree.depth))

@@ -4,7 +4,7 @@ a bound on the depth; and the greedy order that EAGLE-2 keeps nodes in (Li et al
 With an acceptance that falls with the rank both give the same expected tokens; a measured one need not fall.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,41 @@ IMPOSSIBLE = -1e30  # finite, for sums of it are compared
 Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 
 
+def best_size(
+    acceptance: Sequence[float], verify: Mapping[int, float], level: float, depth: int
+) -> tuple[int, int, float]:
+    """The size of `verify` and the depth from 1 to `depth` whose best tree is the fastest, and its speedup G(n, d) /
+    (t(n) + d c): `verify[n]` is t(n), what verifying n tokens costs in target steps, and `level` c (Chen et al. 2024,
+    "Sequoia", section 4). Of equals the smallest."""
+    found = (2, 1, 0.0)
+    for levels, (value, _) in enumerate(_by_depth(acceptance, max(verify), depth), 1):
+        for size, cost in sorted(verify.items()):
+            expected = float(value[2 : size + 1].max())
+            if (speedup := expected / (cost + levels * level)) > found[2]:
+                found = (size, levels, speedup)
+    return found
+
+
 def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None) -> Shape:
     """The tree of `size` nodes with its root and at most `depth` levels below it that has the most expected tokens; a
-    smaller one where no tree of that depth has as many. Children are at most `len(acceptance)`.
+    smaller one where no tree of that depth has as many. Children are at most `len(acceptance)`."""
+    levels = size - 1 if depth is None else min(depth, size - 1)
+    found = list(_by_depth(acceptance, size, levels))
+    if not found:
+        return Shape(())
+    largest = int(np.flatnonzero(found[-1][0] > 0)[-1])
+    return _in_levels([table for _, table in found], largest)
+
+
+def _by_depth(acceptance: Sequence[float], size: int, levels: int) -> Iterator[tuple[NDArray[np.float64], Table]]:
+    """For trees of 1, 2, ... `levels` levels the expected tokens by the number of nodes, and how they come about.
 
     value[d][n] = 1 + the best sum over children of the subtree of a node, of n nodes and d levels below it. With b
     children: T[n, b] = max over m of T[n - m, b - 1] + P[b] value[d - 1][m], T[1, 0] = 1.
     """
-    levels = size - 1 if depth is None else min(depth, size - 1)
     numbers = np.arange(size + 1)
     leaf = np.where(numbers == 1, 1.0, IMPOSSIBLE)
     value = leaf
-    tables: list[Table] = []  # (choice of m, best number of children) of each depth
     for _ in range(levels):
         with_children = [leaf]
         taken = np.zeros((len(acceptance) + 1, size + 1), np.int64)
@@ -39,10 +62,8 @@ def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None)
                 here[nodes] = sums[taken[rank, nodes] - 1]
             with_children.append(here)
         stacked = np.stack(with_children)
-        tables.append((taken, stacked.argmax(0)))
         value = stacked.max(0)
-    largest = int(np.flatnonzero(value > 0)[-1])
-    return _in_levels(tables, largest)
+        yield value, (taken, stacked.argmax(0))
 
 
 def _in_levels(tables: Sequence[Table], size: int) -> Shape:

@@ -14,6 +14,7 @@ from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.timeline import figure5
 from specbench.report.figures.trees import trees
+from specbench.report.figures.verify import verify
 from specbench.report.figures.waterfall import figure as waterfall
 from specbench.report.names import selected
 from specbench.report.style import styled
@@ -30,6 +31,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "cost": cost,
     "beyond": beyond,
     "trees": trees,
+    "verify": verify,
     "waterfall": waterfall,
     "gap": gap,
 }
