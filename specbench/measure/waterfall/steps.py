@@ -14,6 +14,7 @@ from specbench.stats import Interval, percentiles, resampled_totals
 
 Floats = NDArray[np.float64]
 RESAMPLES = 1000
+ROUNDING = 1e-6  # of times that are kept to the microsecond
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
 
 def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
     """The speedup if the step `name` alone were taken away; None where it costs nothing."""
-    if factor >= 1:
+    if factor >= 1 - ROUNDING:
         return None
     measured, spent = float(levels.measured), float(sum(levels.costs.values()))
     if name == "rejections":
