@@ -280,7 +280,7 @@ def test_a_results_folder_that_cannot_be_written(run, tmp_path: Path) -> None:  
 
 
 def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specbench.run.measure_prompt.agreements", interrupt)

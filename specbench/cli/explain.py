@@ -11,7 +11,7 @@ from specbench.records.schema import RunRecord
 from specbench.stats import Interval
 
 ABOUT = (
-    "Why a run is as fast as it is: the steps from the ideal γ+1 to the measured speedup, each a factor with its 95%% "
+    "Why a run is as fast as it is: the steps from the ideal γ+1 to the measured speedup, each a factor with its 95% "
     "interval and its milliseconds a token. Below, each loss in words, the biggest lever first."
 )
 

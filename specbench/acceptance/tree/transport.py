@@ -23,6 +23,8 @@ def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) 
     neighbours, as tokens so rare that none is drawn for certain: right to 1e-3, as the tests show.
     """
     drawn_V = q_V > 0
+    if not drawn_V.any():  # nothing is drafted here
+        return np.zeros(drafts)
     p_V, q_V = p_V[drawn_V], q_V[drawn_V]
     with np.errstate(divide="ignore"):
         order_V = np.argsort(-q_V / p_V, kind="stable")
