@@ -10,7 +10,7 @@ from specbench.models import Prompt, up_to_end
 
 
 def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> list[int]:
-    """What `network.generate` writes after `prompt`, greedily, one text at a time."""
+    """What `network.generate` writes after `prompt`, one text at a time; greedily, unless `keywords` say otherwise."""
     written = _generated(network, prompt, max_new_tokens, num_beams=1, **keywords)
     tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
     return tokens
@@ -60,14 +60,16 @@ def _generated(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: An
     encoder_decoder = network.config.is_encoder_decoder
     ids = torch.tensor([prompt.source if encoder_decoder else prompt.prefix], device=network.device)
     if encoder_decoder:
-        keywords["decoder_input_ids"] = torch.tensor([prompt.prefix], device=network.device)
+        keywords["decoder_input_ids"] = begun = torch.tensor([prompt.prefix], device=network.device)
+        if keywords.get("assistant_model") is not None:
+            # Without it the draft takes the whole text for new in each pass and reads it after its cache again (5.23).
+            keywords["decoder_attention_mask"] = torch.ones_like(begun)
     return network.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=max_new_tokens,
-        do_sample=False,
         pad_token_id=_padding(network),
-        **keywords,
+        **({"do_sample": False} | keywords),
     )
 
 

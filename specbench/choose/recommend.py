@@ -1,6 +1,7 @@
 """Which draft and which gamma: alpha from the kept sample, costs from timed probes, a ranking, and its proof.
 
-The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys.
+The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys. Of another
+engine (`choose.other_engine`) its own parts are timed, and the proof are whole texts that it writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.explain import label, of_lossy, reasons
+from specbench.choose.other_engine import Engines, Making, rounds_of, verify
 from specbench.choose.trees import as_shaped, grow
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
@@ -45,38 +47,45 @@ class Recommendation:
     record: RecommendDocument
 
 
-def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommendation:
-    """Rank every (draft, gamma) of `configs`, which differ in draft and rule alone; run the `verify` best for real."""
+def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making | None = None) -> Recommendation:
+    """Rank every (draft, gamma) of `configs`, which differ in draft and rule alone; run the `verify` best for real.
+    `other` makes the engine to recommend for, where that is not our own loop."""
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = [replace(config, device=str(device)) for config in configs]
         scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
+        if trees and other is not None:
+            raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
+        engines = None if other is None else other(scored.candidates)
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}" + _and_of(trees))
-        rounds = time_passes(scored, 0, scored.config.rounds)
-    config = scored.config
-    table = predictions(scored, rounds, trees)
-    if not table.ranked:
-        raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
+        rounds = time_passes(scored, 0, scored.config.rounds) if engines is None else rounds_of(engines, scored)
+        config = scored.config
+        table = predictions(scored, rounds, trees)
+        if not table.ranked:
+            raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
+        best = table.ranked[: config.verify]
+        if engines is not None and best:
+            progress.say(f"decoding with γ={','.join(str(one.gamma) for one in best)} and without a draft")
+        verified = verify(engines, best, scored) if engines is not None and best else []
     candidates = {one.name: one for one in scored.candidates}
-    # The proof is on the prompts of the prediction, unless the user names how many.
-    limit = configs[0].limit or len(scored.sample.texts)
-    proved = {
-        name: as_shaped(replace(config, limit=limit), trees, name)
-        for name, config in zip(candidates, configs, strict=True)
-    }
-    verified = [
-        _verify(proved[one.draft], one, candidates[one.draft].names(), progress)
-        for one in table.ranked[: config.verify]
-    ]
+    if engines is None:  # each run takes the device for itself
+        # The proof is on the prompts of the prediction, unless the user names how many.
+        limit = configs[0].limit or len(scored.sample.texts)
+        proved = {
+            name: as_shaped(replace(config, limit=limit), trees, name)
+            for name, config in zip(candidates, configs, strict=True)
+        }
+        verified = [_verify(proved[one.draft], one, candidates[one.draft].names(), progress) for one in best]
     surroundings = environment()
     ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
     total_variations = {
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
-    digest = json_digest([ids, config.tokens, config.gammas, config.rounds])
+    engine = scored.candidates[0].parts.engine if engines is None else _name(engines)
+    digest = json_digest([ids, config.tokens, config.gammas, config.rounds, *([] if engines is None else [engine])])
     rows: list[CandidateRow] = [{**one.to_json(), **candidates[one.draft].names()} for one in table.ranked]
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
@@ -86,7 +95,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
         "temperature": config.sampling.temperature,
         "dtype": config.dtype,
         "hardware": hardware(surroundings, config.device),
-        "engine": scored.candidates[0].parts.engine,
+        "engine": engine,
         "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
         "reasons": [*reasons(table), *of_lossy(table, total_variations)],
@@ -106,6 +115,11 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress) -> Recommenda
 
 def _and_of(trees: Mapping[str, Grown]) -> str:
     return f" and of {len(trees)} trees" if trees else ""
+
+
+def _name(engines: Engines) -> str:
+    """What the engine calls itself."""
+    return next(iter(engines.values())).name
 
 
 def predictions(scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None) -> Predictions:
@@ -139,7 +153,10 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
     measured = summary["speedup_measured"]
     judged = None if summary.get("disturbed") else measured
     return {
-        **names,
+        "draft": names["draft"],
+        "accept": names["accept"],
+        "lossy": names["lossy"],
+        "candidate": names["candidate"],
         "gamma": one.gamma,
         "tree": one.tree,
         "run_id": result.record["run_id"],

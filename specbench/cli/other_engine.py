@@ -1,19 +1,50 @@
-"""`specbench recommend --for ENGINE`: what to set in another engine, from a document just made or a saved one."""
+"""Other engines in `specbench recommend`: `--for ENGINE`, what to set in it, from a document just made or a saved one;
+and `engine=transformers`, to time that engine in the place of our loop."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specbench.cli.formats import print_rows
+from specbench.cli.overrides import CommandLine
 from specbench.errors import UserError
 from specbench.serving.said import EngineSettings, parse_schedule, settings_for
 from specbench.serving.settings import ENGINES
 
+if TYPE_CHECKING:
+    from specbench.choose.other_engine import Making
+
+TRANSFORMERS = "transformers"
 OPTIONS = {
+    "engine=transformers": "time assisted generation and not our loop: c, v and overhead are its own, estimated are "
+    "whole calls of generate(), and verify= runs them",
     "--for ENGINE[,ENGINE]": f"the flags or the JSON that another engine takes for it: {', '.join(ENGINES)}",
     "--from FILE": "with --for: of a saved recommendation (results/recommend/ID.json); loads no model",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
+
+
+def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
+    """`command` with an engine of ours, and the other engine that it names, if any. What our models are then only read
+    with needs no making ready."""
+    engine = command.options.get("engine")
+    if engine is None:
+        return command, None
+    ours = "eager" if engine == TRANSFORMERS else engine
+    overrides = [*command.overrides, f"engine={ours}"]
+    return replace(command, overrides=overrides), engine if engine == TRANSFORMERS else None
+
+
+def making(engine: str | None) -> Making | None:
+    """What makes the engine of that name; None for our own loop."""
+    if engine is None:
+        return None
+    from specbench.choose.other_engine import assisted_generation
+
+    return assisted_generation
 
 
 def requested(options: Mapping[str, str]) -> list[str]:

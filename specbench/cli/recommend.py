@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"]))
         return 0
-    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule"))
+    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"))
+    command, engine = other_engine.without_engine(command)
     if other_engine.requested(command.options) and "from" in command.options:
         if command.argv:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
@@ -45,15 +46,19 @@ def main(argv: list[str]) -> int:
         if picture.suffix not in (".svg", ".pdf", ".png"):
             raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
         require_writable(picture.parent, "--picture FILE")
-    launch_each(partial(job, command.form, command.options, picture), "choose", ChooseConfig, command.argv, "recommend")
+    launch_each(
+        partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, command.argv, "recommend"
+    )
     return 0
 
 
-def job(form: str, options: dict[str, str], picture: Path | None, configs: list[ChooseConfig]) -> None:
+def job(
+    form: str, options: dict[str, str], engine: str | None, picture: Path | None, configs: list[ChooseConfig]
+) -> None:
     with progress(configs) as screen:
         from specbench.choose.recommend import recommend  # torch is imported only from here on
 
-        found = recommend(configs, screen)
+        found = recommend(configs, screen, other_engine.making(engine))
     shown = other_engine.said(found.record, options)
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
@@ -132,6 +137,13 @@ def _off(one: Verified) -> str:
     return "–" if one["off"] is None else f"{100 * one['off']:+.1f}%"
 
 
+def _evidence(one: Verified) -> str:
+    """The run, or of another engine how its texts compare."""
+    if one["run_id"] is None:
+        return f"{100 * one.get('alike', 0):.0f}% of the texts as without a draft"
+    return one["run_id"] + (" (was there already)" if one["reused"] else "")
+
+
 def _proof(verified: list[Verified]) -> Any:
     from rich.table import Table
 
@@ -145,6 +157,6 @@ def _proof(verified: list[Verified]) -> Any:
             "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
             _off(one),
-            one["run_id"] + (" (was there already)" if one["reused"] else ""),
+            _evidence(one),
         )  # fmt: skip
     return table

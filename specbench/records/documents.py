@@ -98,11 +98,12 @@ class CandidateRow(PredictionRow, CandidateNames):
 
 
 class Verified(CandidateNames):
-    """A real run of one candidate and gamma, beside what was estimated."""
+    """A real run of one candidate and gamma, beside what was estimated; of another engine the texts that it wrote, of
+    which c, v and the like are not known."""
 
     gamma: Annotated[int, "of a tree: its levels"]
     tree: NotRequired[Annotated[str | None, "the tree that was drafted; null or absent for chains"]]
-    run_id: str
+    run_id: Annotated[str | None, "null of another engine, which leaves no record of a run"]
     reused: bool
     estimated: IntervalRecord
     measured: float | None
@@ -110,11 +111,12 @@ class Verified(CandidateNames):
     measured_high: float | None
     off: Annotated[float | None, "estimated over measured, less 1"]
     disturbed_by: Annotated[str | None, "the signs, in words, that other work disturbed the run"]
-    tokens_per_pass: float
-    alpha: float
+    tokens_per_pass: float | None
+    alpha: float | None
     c: float | None
     verify_cost: float | None
-    overhead: float
+    overhead: float | None
+    alike: NotRequired[Annotated[float, "of another engine: the share of texts that are those without a draft"]]
 
 
 class TimedPasses(TypedDict):

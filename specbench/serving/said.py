@@ -50,6 +50,8 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
         for row in document["rows"]:
             wanted = recommended(document, row, schedule)
             try:
+                if row.get("tree"):
+                    raise NotExpressible(f"{known.title} drafts no token trees like ours")
                 settings = known.make(wanted)
             except NotExpressible as reason:
                 said["refused"] = list(dict.fromkeys([*said["refused"], f"{row['candidate']}: {reason}"]))

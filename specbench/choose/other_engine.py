@@ -1,0 +1,73 @@
+"""A recommendation for another engine: alpha is a matter of the models alone, the times are that engine's own."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from specbench.choose.alpha import Scored
+from specbench.choose.candidates import LoadedCandidate
+from specbench.drafts import ModelDraft
+from specbench.errors import UserError
+from specbench.measure.predict import Prediction
+from specbench.measure.probe import Round
+from specbench.models import Prompt
+from specbench.records.documents import Verified
+from specbench.serving.assisted import AssistedGeneration
+from specbench.serving.engine import Engine
+from specbench.serving.timing import prove, time_engine
+
+Engines = Mapping[str, Engine]  # by the candidate's name
+Making = Callable[[Sequence[LoadedCandidate]], Engines]
+
+
+def assisted_generation(candidates: Sequence[LoadedCandidate]) -> Engines:
+    """transformers' assisted generation with the draft of each candidate.
+
+    Raises UserError for a candidate that it cannot run.
+    """
+    found: dict[str, Engine] = {}
+    for one in candidates:
+        parts, draft = one.parts, one.parts.draft
+        if not isinstance(draft, ModelDraft):
+            raise UserError(
+                f"draft={one.draft}: engine=transformers is timed with drafts that are models; leave this one out"
+            )
+        if one.rule != "exact":
+            raise UserError(f"accept={one.rule}: transformers accepts by Algorithm 1; leave accept=exact")
+        found[one.name] = AssistedGeneration(
+            _network(parts.target), _network(draft.model), parts.spec.sampling, one.config.max_new_tokens,
+            parts.target.now,
+        )  # fmt: skip
+    return found
+
+
+def _network(model: object) -> object:
+    """The `transformers` module that our engines are made from."""
+    return getattr(model, "network")  # noqa: B009 a Model need not have one
+
+
+def rounds_of(engines: Engines, scored: Scored) -> list[Round]:
+    """Timed steps and passes of the engines, at places spread over the sample."""
+    config = scored.config
+    texts = list(zip(scored.candidates[0].parts.prompts, scored.sample.texts, strict=False))
+    return time_engine(
+        engines, sorted(set(config.gammas)), texts, config.max_new_tokens, config.rounds, config.seed
+    )  # fmt: skip
+
+
+def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list[Verified]:
+    """The engine's own speedup over the prompts of the sample, for each of the `best`, beside what was predicted."""
+    prompts: list[Prompt] = scored.candidates[0].parts.prompts[: len(scored.sample.texts)]
+    names = {one.name: one.names() for one in scored.candidates}
+    proofs = prove(engines, [(one.draft, one.gamma) for one in best], prompts, scored.config.seed)
+    rows = list[Verified]()
+    for one in best:
+        proof = proofs[one.draft, one.gamma]
+        measured, called = proof.speedup, names[one.draft]
+        rows.append({
+            "draft": called["draft"], "accept": called["accept"], "lossy": called["lossy"],
+            "candidate": called["candidate"], "gamma": one.gamma, "run_id": None, "reused": False,
+            "estimated": one.estimated.to_json(),
+            "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
+            "off": one.estimated.value / measured.value - 1, "disturbed_by": None, "alike": proof.alike,
+            "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
+        })  # fmt: skip
+    return rows
