@@ -91,46 +91,49 @@ def attend(
     if query_BHLD.device.type != "cpu":
         return attend_one_by_one(query_BHLD, key_BKCD, value_BKCD, bias, scale, order_BLC)
     rows, heads, length, channels = query_BHLD.shape
-    key_heads, slots = key_BKCD.shape[1], key_BKCD.shape[2]
+    _, key_heads, slots, _ = key_BKCD.shape
     group = heads // key_heads
-    batch, count = rows * key_heads, group * length
-    key_NCD, value_NCD = key_BKCD.view(batch, slots, channels), value_BKCD.view(batch, slots, -1)
-    whole_NRD, part = _room(batch, count, channels, key_BKCD.dtype)
-    part.copy_(query_BHLD.reshape(batch, count, channels))
+    count = group * length
+    whole_NRD, part_BKMD = _room(rows, key_heads, count, channels, key_BKCD.dtype)
+    part_BKMD.copy_(query_BHLD if group == 1 else query_BHLD.reshape(rows, key_heads, count, channels))
+    key_NCD, value_NCD = _flat(key_BKCD), _flat(value_BKCD)
     if bias is None:
-        scores_NRC = torch.bmm(whole_NRD, key_NCD.transpose(1, 2)).mul_(scale)
+        scores_NRC = torch.bmm(whole_NRD, key_NCD.mT).mul_(scale)
     else:
-        bias_NRC = _bias(bias, rows, key_heads, group, length)
-        scores_NRC = torch.baddbmm(bias_NRC, whole_NRD, key_NCD.transpose(1, 2), alpha=scale)
+        scores_NRC = torch.baddbmm(_bias(bias, rows, key_heads, group, length), whole_NRD, key_NCD.mT, alpha=scale)
     if order_BLC is None:
         mixed_NRD = _mix(scores_NRC.softmax(-1), value_NCD)
     else:
         order = order_BLC.view(rows, 1, 1, length, slots).expand(-1, key_heads, group, -1, -1)
-        mixed_NRD = _mix_in_order(scores_NRC, value_NCD, order.reshape(batch, count, slots))
-    mixed = mixed_NRD[:, :count].to(query_BHLD.dtype)
-    return mixed.contiguous().view(rows, heads, length, -1)
+        mixed_NRD = _mix_in_order(scores_NRC, value_NCD, order.reshape(-1, count, slots))
+    if mixed_NRD.shape[1] > count:
+        mixed_NRD = mixed_NRD.narrow(1, 0, count)
+    return mixed_NRD.to(query_BHLD.dtype).contiguous().view(rows, heads, length, -1)
+
+
+def _flat(states_BKCD: Tensor) -> Tensor:
+    """Rows and heads in one axis, N."""
+    return states_BKCD[0] if len(states_BKCD) == 1 else states_BKCD.flatten(0, 1)
 
 
 @lru_cache(maxsize=256)
-def _room(batch: int, count: int, channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Zeros [N, R, D] and their first `count` rows, the only ones that are ever written."""
+def _room(rows: int, key_heads: int, count: int, channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Zeros [N, R, D], and their first `count` rows as [B, K, count, D], which alone are ever written."""
     with torch.inference_mode(False):
-        whole = torch.zeros(batch, count + -count % ROWS, channels, dtype=dtype)
-        return whole, whole[:, :count]
+        whole = torch.zeros(rows, key_heads, count + -count % ROWS, channels, dtype=dtype)
+        return whole.flatten(0, 1), whole[:, :, :count]
 
 
 def _bias(bias: Tensor, rows: int, key_heads: int, group: int, length: int) -> Tensor:
-    """`bias` [1 or B, 1 or H, 1 or L, C] for rows [N, R]; the rows of filling have any."""
-    count = group * length
-    filled = count + -count % ROWS
-    if rows == 1 and bias.shape[2] == 1 and (group == 1 or bias.shape[1] == 1):
-        return bias[0].expand(key_heads, filled, -1)
-    slots = bias.shape[-1]
-    if group == 1:
-        bias_NLC = bias.expand(rows, key_heads, length, slots).reshape(-1, length, slots)
+    """`bias` [1 or B, 1 or H, 1 or L, C] as it is added to [N, R, C]; the rows of filling have any."""
+    count, (_, of_heads, of_tokens, slots) = group * length, bias.shape
+    if rows == 1 and of_tokens == 1 and (group == 1 or of_heads == 1):
+        return bias[0]
+    if group == 1 and rows == 1:
+        bias_NMC = bias[0]
     else:
-        bias_NLC = bias.expand(rows, key_heads * group, length, slots).reshape(-1, count, slots)
-    return bias_NLC if filled == count else functional.pad(bias_NLC, (0, 0, 0, filled - count))
+        bias_NMC = bias.expand(rows, key_heads * group, length, slots).reshape(-1, count, slots)
+    return functional.pad(bias_NMC, (0, 0, 0, -count % ROWS)) if count % ROWS else bias_NMC
 
 
 def _mix(weights_NRC: Tensor, value_NCD: Tensor) -> Tensor:
