@@ -60,6 +60,7 @@ bench-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/specbench bench $(RANDOM) $(SHORT) simulate.alpha=0.75 'gammas=[5,7]' repeats=1
 	$(BIN)/specbench bench $(RANDOM) $(SHORT) target=random-t5-small simulate.alpha=0.75 'gammas=[3]' repeats=2
+	$(BIN)/specbench bench $(RANDOM) $(SHORT) simulate.alpha=0.75 'gammas=[5,7]' repeats=1 parts=de numerics=invariant results=results/invariant
 	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.75
 	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.62 sampling.temperature=1
 	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=5 simulate.alpha=0.65

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import network
 from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from specbench.drafts import ModelDraft
+from specbench.config.paths import shipped
+from specbench.drafts import LookupDraft, ModelDraft
 from specbench.models import Prompt, Session, path_to
 from specbench.models.engines import with_engine
 from specbench.models.graph import invariant as kernels
@@ -176,3 +178,37 @@ def test_greedy_texts_are_the_targets_own_in_bf16(kind: str, gamma: int) -> None
         prompt = Prompt(SOURCE[first % 3 :], (0,)) if kind == "t5" else Prompt((), tuple(TEXT[first : first + 4]))
         own = autoregressive(target, prompt, **GREEDY)
         assert speculative(target, draft, prompt, gamma=gamma, **GREEDY).tokens == own.tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["static", "cudagraph"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_proof_on_a_gpu(kind: str, engine: str) -> None:
+    made = with_engine(engine, network(kind, seed=5).to("cuda", torch.bfloat16), SIZE, ENDS, "invariant")
+    assert made.invariant, made.not_invariant
+
+
+@pytest.mark.slow
+def test_a_thousand_texts_of_the_pairs_that_ship() -> None:
+    """bf16, both families, gamma 1 to 8 in turn, by a model and by copies."""
+    differing = []
+    for target_name, draft_name, loader in (
+        ("t5-mini", "t5-nano", AutoModelForSeq2SeqLM),
+        ("gpt-mini", "gpt-nano", AutoModelForCausalLM),
+    ):
+        networks = [
+            loader.from_pretrained(shipped("models", name), dtype=torch.bfloat16) for name in (target_name, draft_name)
+        ]
+        size = networks[0].config.vocab_size
+        target = with_engine("static", networks[0], size, ENDS, "invariant")
+        assert target.invariant, target.not_invariant
+        drafts = [ModelDraft(with_engine("static", networks[1], size, ENDS), size), LookupDraft(size, target.device, 2)]
+        generator = torch.Generator().manual_seed(0)
+        for index in range(500):
+            tokens = torch.randint(3, size, (4 + index % 40,), generator=generator).tolist()
+            prompt = Prompt(tuple(tokens), (0,)) if target.is_encoder_decoder else Prompt((), tuple(tokens))
+            own = autoregressive(target, prompt, **GREEDY).tokens
+            for draft in drafts:
+                if speculative(target, draft, prompt, gamma=1 + index % 8, **GREEDY).tokens != own:
+                    differing.append((target_name, index))
+    assert differing == []
