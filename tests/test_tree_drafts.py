@@ -1,21 +1,19 @@
 """Trees of every kind of draft: the law of a pass by enumeration of every draw of the draft and of the rule, through
-the code that runs; greedy identity and the law of sampled texts through the real loop; what has to be caught is.
+the code that runs; what has to be caught is. `test_tree_drafts_loop` decodes with them.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import chi
 import pytest
 import torch
 from branches import Branch, outcomes
-from captured import graphs
-from decode import autoregressive, speculative
-from networks import network
-from test_blockwise import made
-from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
+from scipy.stats import chisquare
+from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench.acceptance import Children, Typical, Verification, accept_block, accept_exact, verify
 from specbench.acceptance.tree.rounds import without
@@ -23,25 +21,22 @@ from specbench.drafts import (
     BlockwiseDraft,
     CascadeDraft,
     Draft,
-    EarlyExitDraft,
     LookupDraft,
     MergedDraft,
     ModelDraft,
-    NgramDraft,
     RetrievalDraft,
     TreeDraft,
     suffixes,
 )
+from specbench.drafts.children import choose
 from specbench.drafts.continuations import Found
 from specbench.drafts.corpus import gather
-from specbench.drafts.counts import fit
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.drafts.tree import TreeDraftSession
 from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.models.buffers import TensorCache
 from specbench.sampling import Sampling
-from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, Shape
+from specbench.trees import ROOT, FixedShape, Plan, Shape
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
@@ -271,74 +266,29 @@ def test_a_corpus_gives_its_commonest_continuations() -> None:
     assert [token for token, _ in ranked] == [2, 1]  # after "1 0" 2 comes twice and 1 once
 
 
-# The real loop.
-SEEN = ToyModel(random_table(1))
-LOOP = drafts(ToyModel(random_table(2)), ToyModel(random_table(3)), VOCABULARY)
-RUNS: list[tuple[str, Children, str]] = [
-    (name, CHILDREN[place % 2], list(RULES)[place // 2 % 2]) for place, name in enumerate([*LOOP, *reversed(LOOP)])
-]
-
-
-def p_value(draft: TreeDraft, target: Any, prompt: Prompt, accept: Any, sampling: Sampling = SAMPLED) -> float:
-    """1,000 texts of up to 3 tokens. Below `chi.ALARM`, a false alarm for one seed in 10,000, a test fails."""
-
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            target, draft, prompt, gamma=2, sampling=sampling, max_new_tokens=3, generator=generator, accept=accept
-        ).tokens
-
-    return chi.p_value(decode, exact(target, sampling, 3, prompt), 1000)
-
-
 @pytest.mark.statistical
-@pytest.mark.parametrize(("name", "children", "rule"), RUNS)
-def test_sampled_texts_have_the_targets_law(name: str, children: Children, rule: str) -> None:
-    tree = TreeDraft(LOOP[name], FixedShape(Shape.of_widths([2, 2])), children, frozenset({EOS}))
-    assert p_value(tree, SEEN, Prompt((1, 0, 2, 1, 3, 0, 1, 2, 2, 0), (START,)), RULES[rule]) > chi.ALARM
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel])
-@pytest.mark.parametrize("name", ["heads", "early exit"])
-def test_sampled_texts_of_drafts_inside_the_target(name: str, engine: type[EagerModel]) -> None:
-    target, heads = made("gpt2", engine, size=VOCABULARY, seed=6, end=EOS)
-    draft = heads if name == "heads" else EarlyExitDraft(target, 1)
-    tree = TreeDraft(draft, FixedShape(Shape.of_widths([2, 2])), "distinct", frozenset({EOS}))
-    assert p_value(tree, target, Prompt((), (0,)), accept_exact, Sampling(2.0)) > chi.ALARM
-
-
-ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagraph": graphs}
-PLANS: dict[str, Plan] = {
-    "widths": FixedShape(Shape.of_widths([3, 2, 1, 1])), "dynamic": ByConfidence(size=10, depth=4, top=3)
-}  # fmt: skip
-WORDS, END = 40, frozenset({1})
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
-def test_greedy_texts_of_every_draft_are_the_targets_own(kind: str, engine: str) -> None:
-    target, heads = made(kind, ENGINES[engine], size=WORDS)
-    small, other = (ENGINES[engine](network(kind, seed, layers=1), WORDS, END) for seed in (2, 3))
-    counts = fit(gather([(4, 7, 9, 12, 1), (4, 7, 30, 1)], 0), WORDS, 3)
-    model, lookup, trigram = ModelDraft(small, WORDS), LookupDraft(WORDS, CPU, 3), NgramDraft(counts, 3, 0.75, CPU)
-    every: dict[str, Draft] = {
-        "lookup": lookup,
-        "retrieval": found(WORDS, [(4, 7, 9, 12, 1), (4, 7, 30, 1)]),
-        "heads": heads,
-        "early exit": EarlyExitDraft(target, 1),
-        "cascade": CascadeDraft(small, ModelDraft(other, WORDS), 3, WORDS, CPU),
-        "cascade inside": CascadeDraft(small, EarlyExitDraft(small, 1), 3, WORDS, CPU),
-        "merged": MergedDraft([model, trigram, lookup]),
-        "merged inside": MergedDraft([heads, ModelDraft(target, WORDS), lookup]),
+def test_children_of_a_level_are_draws_without_replacement() -> None:
+    """All nodes of a level at once, of several counts; 4,000 levels. A false alarm for one seed in 10,000 each."""
+    q_LV = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.0, 0.9, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    generator, seen = torch.Generator().manual_seed(5), Counter[tuple[int, ...]]()
+    for _ in range(4000):
+        first, second, third = choose(q_LV, [3, 4, 1], "distinct", generator)
+        assert sorted(second) == [0, 2] and len(third) == 1  # no more tokens than q has
+        seen[tuple(first)] += 1
+    expected = {
+        tokens: float(torch.stack([without(q_LV[0], tokens[:n])[token] for n, token in enumerate(tokens)]).prod())
+        for tokens in permutations(range(4), 3)
     }
-    accepted = dict.fromkeys(every, 0)
-    for source in [(5, 9, 12, 30, 1), (8, 8, 31, 14, 2, 25, 1)][: 2 if engine == "eager" else 1]:
-        prompt = Prompt(source, (0,)) if kind == "t5" else Prompt((), source[:-1])
-        options: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 16}
-        text = autoregressive(target, prompt, generator=torch.Generator(), **options).tokens
-        for (name, draft), (shape, plan) in product(every.items(), PLANS.items()):
-            tree = TreeDraft(draft, plan, "distinct", END)
-            trace = speculative(target, tree, prompt, gamma=plan.depth, generator=torch.Generator(), **options)
-            assert trace.tokens == text, (name, shape)
-            accepted[name] += sum(a_pass.accepted for a_pass in trace.passes)
-    assert accepted["merged inside"] > 10 and accepted["early exit"] + accepted["heads"] > 0
+    observed, model = zip(*((seen[tokens], 4000 * likely) for tokens, likely in expected.items()), strict=True)
+    assert chisquare(observed, [each * sum(observed) / sum(model) for each in model]).pvalue > chi.ALARM
+    with pytest.raises(FloatingPointError):
+        choose(torch.full((1, 4), torch.nan), [2], "distinct", generator)
+
+
+def test_masks_of_trees_that_follow_the_text_stay_within_their_bound() -> None:
+    cache = TensorCache(most=1000)
+    for key in range(100):
+        cache.put((key,), (torch.zeros(100, dtype=torch.uint8),))
+    assert cache.get((99,)) is not None and cache.get((89,)) is None
+    kept = [key for key in range(100) if cache.get((key,)) is not None]
+    assert kept == list(range(90, 100))

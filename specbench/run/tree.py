@@ -3,6 +3,7 @@ measures where the shape needs it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import cast
 
 from specbench.acceptance import Children
@@ -21,6 +22,8 @@ from specbench.run.probe_texts import own_texts
 from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape, best_size
 
 TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
+
+_best_shape = lru_cache(maxsize=64)(best_shape)  # the choice of a tree and the draft that grows it ask for the same
 
 
 def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
@@ -90,6 +93,6 @@ def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:
     assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None
-        return FixedShape(best_shape(acceptance, tree.size, tree.depth))
+        return FixedShape(_best_shape(tuple(acceptance), tree.size, tree.depth))
     assert tree.top is not None
     return ByConfidence(tree.size, tree.depth, tree.top)
