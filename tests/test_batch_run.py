@@ -118,3 +118,14 @@ def test_a_draft_in_the_targets_own_cache_cannot_be_batched(capfd: Capture) -> N
 
 def test_a_beam_search_has_no_batch(capfd: Capture) -> None:
     assert "batch" in refusal(["beam", "batch=4"], capfd)
+
+
+def test_recommend_ranks_for_each_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:
+    argv = [one for one in small_run(folders, tmp_path, f"task.path={many}", verb="recommend") if one != "gamma=3"]
+    assert main([*argv, "batch=1,2", "gammas=[1,2]", "rounds=2", "tokens=60", "verify=1", "--format", "json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert {(row["batch"], row["gamma"]) for row in found["rows"]} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert [one["batch"] for one in found["verified"]] == [1, 2] and "-b2-" in found["verified"][1]["run_id"]
+    said = "\n".join(found["reasons"])
+    assert "batch=2: " in said and ("no draft pays" in said or "a draft pays at every batch up to 2" in said)
+    assert "batch=0: must be from 1" in refusal([*argv, "batch=0,2"], capfd)

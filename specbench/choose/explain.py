@@ -207,3 +207,24 @@ def _paper(table: Predictions) -> list[str]:
         f"cost 1 step, "
         f"here it costs {theirs.cost.verify_cost:.2f}, and accepting {theirs.cost.overhead:.2f}"
     ]
+
+
+def of_batches(tables: Mapping[int, Predictions]) -> list[str]:
+    """The best at each batch, and from which batch on no draft pays; nothing of a batch of one alone."""
+    if list(tables) == [1]:
+        return []
+    lines = []
+    for batch, table in tables.items():
+        if not table.ranked:
+            lines.append(f"batch={batch}: the texts are too short for a full pass")
+            continue
+        best = table.ranked[0]
+        lines.append(
+            f"batch={batch}: {label(best)} is best, {best.estimated.value:.2f} times the target alone at the same "
+            f"batch (c {best.cost.c:.3f}, v {best.cost.verify_cost:.2f})"
+        )
+    pays = {batch: bool(table.ranked) and table.ranked[0].estimated.value > 1 for batch, table in tables.items()}
+    loses = [batch for batch, does in pays.items() if not any(p for b, p in pays.items() if b >= batch)]
+    last = max(tables)
+    lines.append(f"from batch={min(loses)} on no draft pays" if loses else f"a draft pays at every batch up to {last}")
+    return lines

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.explain import label, of_lossy, reasons
+from specbench.choose.explain import label, of_batches, of_lossy, reasons
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
 from specbench.choose.trees import as_shaped, grow
 from specbench.config import ChooseConfig
@@ -22,10 +22,11 @@ from specbench.files import json_digest
 from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Grown, Prediction, Predictions
 from specbench.measure.probe import Round, probe
+from specbench.measure.probe_rows import probe_rows
 from specbench.models import Prompt
 from specbench.records.documents import (
     CandidateNames,
-    CandidateRow,
+    RankedRow,
     RecommendDocument,
     RoundRecord,
     Verified,
@@ -60,9 +61,16 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
         engines = None if other is None else other(scored.candidates)
         progress.say(f"timing passes at γ={','.join(str(g) for g in scored.config.gammas)}" + _and_of(trees))
-        rounds = time_passes(scored, 0, scored.config.rounds) if engines is None else rounds_of(engines, scored)
+        batches = sorted(set(scored.config.batches))
+        if batches != [1] and (trees or engines is not None):
+            raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
+        if engines is None:
+            timed = {batch: _timed(scored, batch, progress) for batch in batches}
+        else:
+            timed = {1: rounds_of(engines, scored)}
         config = scored.config
-        table = predictions(scored, rounds, trees)
+        tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in timed.items()}
+        table, rounds = tables[batches[0]], timed[batches[0]]
         if not table.ranked:
             raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller ones")
         best = table.ranked[: config.verify]
@@ -77,7 +85,11 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             name: as_shaped(replace(config, limit=limit), trees, name)
             for name, config in zip(candidates, configs, strict=True)
         }
-        verified = [_verify(proved[one.draft], one, candidates[one.draft].names(), progress) for one in best]
+        verified = [
+            _verify(proved[one.draft], one, candidates[one.draft].names(), progress, batch)
+            for batch, ranked in tables.items()
+            for one in ranked.ranked[: config.verify]
+        ]
     surroundings = environment()
     ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
@@ -85,8 +97,13 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
     engine = scored.candidates[0].parts.engine if engines is None else _name(engines)
-    digest = json_digest([ids, config.tokens, config.gammas, config.rounds, *([] if engines is None else [engine])])
-    rows: list[CandidateRow] = [{**one.to_json(), **candidates[one.draft].names()} for one in table.ranked]
+    more = [*([] if engines is None else [engine]), *([batches] if batches != [1] else [])]
+    digest = json_digest([ids, config.tokens, config.gammas, config.rounds, *more])
+    rows: list[RankedRow] = [
+        {**one.to_json(), **candidates[one.draft].names(), "batch": batch}
+        for batch, ranked in tables.items()
+        for one in ranked.ranked
+    ]
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
         "recommend_id": f"{name_of(config.target)}-{config.task.name}-T{config.sampling.temperature:g}-{digest}",
@@ -98,7 +115,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "engine": engine,
         "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
-        "reasons": [*reasons(table), *of_lossy(table, total_variations)],
+        "reasons": [*reasons(table), *of_batches(tables), *of_lossy(table, total_variations)],
         "verified": verified,
         "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),
@@ -122,12 +139,24 @@ def _name(engines: Engines) -> str:
     return next(iter(engines.values())).name
 
 
-def predictions(scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None) -> Predictions:
-    """What the agreement of each candidate and the timed passes come to; of candidates in `trees`, what is expected of
-    their trees."""
+def _timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
+    """Timed passes of so many texts at once."""
+    if batch == 1:
+        return time_passes(scored, 0, scored.config.rounds)
+    progress.say(f"batch={batch}")
+    return time_rows(scored, batch)
+
+
+def predictions(
+    scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None, batch: int = 1
+) -> Predictions:
+    """What the agreement of each candidate and the timed passes, which are of this batch, come to; of candidates in
+    `trees`, what is expected of their trees."""
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}
-    return Predictions(scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole, trees)
+    return Predictions(
+        scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole, trees, batch > 1
+    )
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
@@ -145,10 +174,24 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
     )
 
 
-def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress) -> Verified:
-    """A real run of one candidate and gamma, beside what was predicted of it."""
+def time_rows(scored: Scored, batch: int) -> list[Round]:
+    """As `time_passes`, of so many texts at once."""
+    config, parts = scored.config, scored.candidates[0].parts
+    return probe_rows(
+        parts.target,
+        {one.name: one.timed for one in scored.candidates},
+        sorted(set(config.gammas)),
+        list(zip(parts.prompts, scored.sample.texts, strict=False)),
+        batch,
+        rounds=config.rounds,
+        seed=config.seed,
+    )
+
+
+def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress, batch: int) -> Verified:
+    """A real run of one candidate and gamma at this batch, beside what was predicted of it."""
     progress.say(f"running {label(one)}")
-    result = execute(as_run(config, None if one.tree else one.gamma), progress)
+    result = execute(as_run(config, None if one.tree else one.gamma, batch), progress)
     summary = result.record["summary"]
     measured = summary["speedup_measured"]
     judged = None if summary.get("disturbed") else measured
@@ -158,6 +201,7 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
         "lossy": names["lossy"],
         "candidate": names["candidate"],
         "gamma": one.gamma,
+        "batch": batch,
         "tree": one.tree,
         "run_id": result.record["run_id"],
         "reused": result.reused,

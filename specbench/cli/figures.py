@@ -7,7 +7,7 @@ from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 
 def main(argv: list[str]) -> int:
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
-    known = "figure1 ... figure5, gamma, position, beta, cost, beyond, waterfall, gap, trees, verify"
+    known = "figure1 ... figure5, gamma, position, beta, cost, beyond, waterfall, gap, trees, verify, batches"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known} (default all)")
     parser.add_argument("--format", default="svg,png", help="svg, pdf, png; several with commas (default svg,png)")
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")

@@ -14,7 +14,7 @@ from specbench.config import ChooseConfig
 from specbench.config.choose import UNUSED
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.records.documents import RecommendDocument, Verified
+from specbench.records.documents import RankedRow, RecommendDocument, Verified
 
 ABOUT = """
 Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), the cost of a pass from short timed
@@ -24,6 +24,7 @@ best and what would have to change for the next to win. Writes results/recommend
 OPTIONS = LISTS | {
     "'tree=[none,sequoia]'": "chains and shapes of trees, each with each value of 'tree.size=[8,16,32]', tree.depth= "
     "and tree.children= that it has",
+    "batch=1,4,16": "a ranking for each number of prompts that decode at once, and from which on no draft pays",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     **other_engine.OPTIONS,
 }
@@ -46,10 +47,14 @@ def main(argv: list[str]) -> int:
         if picture.suffix not in (".svg", ".pdf", ".png"):
             raise UserError(f"--picture {picture}: must end in .svg, .pdf, .png")
         require_writable(picture.parent, "--picture FILE")
-    launch_each(
-        partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, command.argv, "recommend"
-    )
+    argv = [f"batches={_listed(one[6:])}" if one.startswith("batch=") else one for one in command.argv]
+    launch_each(partial(job, command.form, command.options, engine, picture), "choose", ChooseConfig, argv, "recommend")
     return 0
+
+
+def _listed(values: str) -> str:
+    """'1,4,16' as a list."""
+    return values if values.startswith("[") else f"[{values}]"
 
 
 def job(
@@ -97,19 +102,41 @@ def draw(record: RecommendDocument) -> None:
         f"{record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "draft", "γ", "α", "c", "v", "overhead", "tok/pass", "Eq. 1", "predicted", "estimated", "95%"):
+    batches = {row.get("batch", 1) for row in record["rows"]}
+    shown = [
+        row
+        for batch in sorted(batches)
+        for row in _of_batch(record["rows"], batch)[: MOST_ROWS // min(4, len(batches))]
+    ]
+    for title in (
+        "",
+        *(["batch"] if len(batches) > 1 else []),
+        "draft",
+        "γ",
+        "α",
+        "c",
+        "v",
+        "overhead",
+        "tok/pass",
+        "Eq. 1",
+        "predicted",
+        "estimated",
+        "95%",
+    ):
         table.add_column(title, justify="left" if title in ("", "draft") else "right")
-    for place, row in enumerate(record["rows"][:MOST_ROWS]):
+    for row in shown:
+        leads = row is _of_batch(record["rows"], row.get("batch", 1))[0]
         cost, estimated = row["cost"], row["estimated"]
         low, high = estimated["low"], estimated["high"]
         mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
         table.add_row(
-            "→" if place == 0 else "", row["candidate"], _drafted(row["gamma"], row.get("tree")),
+            "→" if leads else "", *([str(row.get("batch", 1))] if len(batches) > 1 else []), row["candidate"],
+            _drafted(row["gamma"], row.get("tree")),
             f"{row['alpha']['value']:.3f}",
             f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
             f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}{mark}", f"{row['predicted']:.2f}{mark}",
             f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
-            style="bold" if place == 0 else None,
+            style="bold" if leads else None,
         )  # fmt: skip
     console.print(table)
     if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
@@ -125,6 +152,10 @@ def draw(record: RecommendDocument) -> None:
     for one in record["verified"]:
         if one.get("disturbed_by"):
             console.print(f"{one['run_id']}: DISTURBED, so it proves nothing: {one['disturbed_by']}")
+
+
+def _of_batch(rows: list[RankedRow], batch: int) -> list[RankedRow]:
+    return [row for row in rows if row.get("batch", 1) == batch]
 
 
 def _drafted(gamma: int, tree: str | None) -> str:
@@ -148,13 +179,13 @@ def _proof(verified: list[Verified]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")
-    for title in ("draft", "γ", "estimated", "measured", "95%", "off by", "run"):
+    for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "off by", "run"):
         table.add_column(title, justify="left" if title in ("draft", "run") else "right")
     for one in verified:
         measured = one["measured"]
         table.add_row(
-            one["candidate"], _drafted(one["gamma"], one.get("tree")), f"{one['estimated']['value']:.2f}",
-            "–" if measured is None else f"{measured:.2f}",
+            one["candidate"], _drafted(one["gamma"], one.get("tree")), str(one.get("batch", 1)),
+            f"{one['estimated']['value']:.2f}", "–" if measured is None else f"{measured:.2f}",
             "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
             _off(one),
             _evidence(one),

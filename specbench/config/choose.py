@@ -1,10 +1,10 @@
 """The keys of `specbench alpha`, `recommend` and `validate`: those of a run, and a few of their own."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from specbench.config.checks import check
 from specbench.config.keys import fresh, key, keys_of
-from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
@@ -22,6 +22,7 @@ class ChooseConfig(RunConfig):
     gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "what to choose from", ("recommend", "validate"))
     rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
     verify: int = key(0, "how many of the best to run for real", ("recommend",))
+    batches: list[int] = fresh(lambda: [1], "what batch=1,4,16 comes to: a ranking for each", ("recommend",))
     repeats: int = key(2, "how often each candidate decodes each prompt", ("validate",))
 
 
@@ -38,6 +39,9 @@ def check_choose(config: ChooseConfig) -> None:
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
     require(config.tree.size != AUTO, "tree.size", config.tree.size, "a list of sizes, which are ranked")
+    for batch in config.batches or [0]:
+        require(1 <= batch <= MAX_BATCH, "batch", batch, f"from 1 to {MAX_BATCH}")
+        check(replace(config, batch=batch))
     require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
     require(config.verify >= 0, "verify", config.verify, "at least 0")
@@ -46,10 +50,10 @@ def check_choose(config: ChooseConfig) -> None:
 # Keys of a run that a verb has no use for, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
 UNUSED = {
-    "alpha": dict.fromkeys(("gamma", "warmup", "force"), "")
+    "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=[…]"},
-    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": ""}
+    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
 }
 
@@ -72,7 +76,8 @@ def require_distinct(names: list[tuple[str, str]]) -> None:
         )
 
 
-def as_run(config: ChooseConfig, gamma: int | None = None) -> RunConfig:
-    """The run of this draft, at another gamma if one is given; its record is that of `specbench run`."""
+def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> RunConfig:
+    """The run of this draft at this batch, and at another gamma if one is given; its record is that of `specbench
+    run`."""
     values = {one.name: getattr(config, one.name) for one in fields(RunConfig)}
-    return RunConfig(**values | ({} if gamma is None else {"gamma": gamma}))
+    return RunConfig(**values | {"batch": batch} | ({} if gamma is None else {"gamma": gamma}))

@@ -48,11 +48,14 @@ class Prices:
     first_step: float  # the baseline's first step of a text
     idle: dict[str, float]  # a pass in which it drafted nothing
     short: dict[str, float]  # what a pass costs beyond its tokens that drafted fewer than gamma
+    alike: bool = False  # in a batch a row's pass costs what the others' cost, however much it drafts itself
 
     def of_passes(self, key: Key) -> NDArray[np.float64]:
         """[2, gamma + 1]: of passes that draft 0 ... gamma tokens, those that begin a text and others. Between the
         gammas that were timed costs are lines."""
         name, gamma = key
+        if self.alike:
+            return np.full((2, gamma + 1), self.costs[key].of_pass(gamma))
         known = sorted(one for named, one in self.costs if named == name and one <= gamma)
         drafted, at = np.arange(gamma + 1), [0, *known]
         bare = self.first_step + self.costs[name, known[0]].overhead

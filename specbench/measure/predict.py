@@ -83,10 +83,13 @@ class Predictions:
         seed: int,
         whole: Collection[str] = (),
         trees: Mapping[str, Grown] | None = None,
+        alike: bool = False,
     ) -> None:
+        """`alike`: the rounds are of a batch, where all passes of a (draft, gamma) cost the same."""
+        self.alike = alike
         self.found, self.trees = found, trees or {}
         timed = Costs(rounds)
-        self.prices = timed.prices()
+        self.prices = replace(timed.prices(), alike=alike)
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
         ahead = {draft: [ratios_ahead(text) for text in texts] for draft, texts in found.items()}
@@ -165,6 +168,7 @@ class Predictions:
         """`prices`, and what none of the drawn rounds saw as all rounds have it."""
         return replace(
             prices,
+            alike=self.alike,
             costs={**self.prices.costs, **prices.costs},
             idle={**self.prices.idle, **prices.idle},
             short={**self.prices.short, **prices.short},

@@ -110,7 +110,7 @@ def _round(
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
         """What `decode` gave at the beginning of the text, and further on, of about `most` tokens."""
         most = min(most, max_new_tokens)
-        start = _start(len(written), most, number)
+        start = start_of(len(written), most, number)
         if start == 0:
             seen = decode(prompt, most)
             return seen[:1], seen[1:]
@@ -154,7 +154,7 @@ def _round(
     return this
 
 
-def _start(length: int, tokens: int, number: int) -> int:
+def start_of(length: int, tokens: int, number: int) -> int:
     """Where round `number` begins in a text of `length` tokens, so that about `tokens` are still to come."""
     return int(max(0, length - tokens) * (number * GOLDEN % 1))
 
@@ -169,7 +169,7 @@ def _visit_lengths(
     session = target.start(prompt)
     for gamma in gammas:
         most = min(PASSES * (gamma + 1), max_new_tokens)
-        starts = [_start(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
+        starts = [start_of(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
         lengths = {start + more for start in starts for more in range(most + 1)}
         session.extend(tokens[session.length :])
         for length in sorted(lengths, reverse=True):

@@ -97,11 +97,18 @@ class CandidateRow(PredictionRow, CandidateNames):
     """A prediction with the candidate's names."""
 
 
+class RankedRow(CandidateRow):
+    """A row of a ranking."""
+
+    batch: NotRequired[Annotated[int, "prompts that decode at once; absent: one"]]
+
+
 class Verified(CandidateNames):
     """A real run of one candidate and gamma, beside what was estimated; of another engine the texts that it wrote, of
     which c, v and the like are not known."""
 
     gamma: Annotated[int, "of a tree: its levels"]
+    batch: NotRequired[int]
     tree: NotRequired[Annotated[str | None, "the tree that was drafted; null or absent for chains"]]
     run_id: Annotated[str | None, "null of another engine, which leaves no record of a run"]
     reused: bool
@@ -153,7 +160,7 @@ class RecommendDocument(Choosing):
     """What `specbench recommend` leaves: the ranking, best first, its reasons and its proof."""
 
     recommend_id: str
-    rows: list[CandidateRow]
+    rows: list[RankedRow]
     reasons: list[str]
     verified: list[Verified]
     target_step_s: Seconds

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.agreement import beta, position
+from specbench.report.figures.batches import batches
 from specbench.report.figures.beyond import beyond
 from specbench.report.figures.costs import cost
 from specbench.report.figures.curves import figure2, figure4
@@ -34,6 +35,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "verify": verify,
     "waterfall": waterfall,
     "gap": gap,
+    "batches": batches,
 }
 
 
