@@ -28,9 +28,16 @@ def verify(records: Records) -> Drawn:
         colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
         runs, curve = group[group["of"] == "run"], group[group["of"] == "probe"]
         medians = (curve if len(curve) else runs).groupby("n")["v"].median()
+        line = "-" if len(curve) else ""
         axes.plot(runs["n"], runs["v"], marker, color=colour, markersize=3, alpha=0.45, zorder=3)
         axes.plot(
-            medians.index, medians, color=colour, linewidth=1.4, marker=marker if len(curve) else "", markersize=4
+            medians.index,
+            medians,
+            color=colour,
+            linewidth=1.4,
+            linestyle=line,
+            marker=marker if len(curve) else "",
+            markersize=4,
         )
         ends.append(
             (float(medians.index[-1]), float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour)
@@ -46,8 +53,7 @@ def verify(records: Records) -> Drawn:
     axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
     notes = [
         "Line with marks: trees of n nodes read at one place of a text, medians (tree.size=auto). Faint marks: the "
-        "median pass of a run, chains of n = γ + 1 and trees of n nodes in the mean; a line without marks joins their "
-        "medians. A step of one token costs 1",
+        "median pass of a run, chains of n = γ + 1 and trees of n nodes in the mean. A step of one token costs 1",
         *captions(frame, "gamma"),
     ]
     return Drawn("verify", TITLE, figure, points, notes)
