@@ -17,7 +17,7 @@ from specbench.serving.engine import Engine
 from specbench.stats import Interval
 
 TEXTS = 4  # of a round: texts of a few passes are short, and calls are cheap
-REPEATS = 2  # of each whole text
+REPEATS = 3  # of each whole text; the median, so that one hiccup of the machine does not count
 PLAIN = ""  # decoding without a draft
 
 
