@@ -1,0 +1,228 @@
+"""How many tokens it takes `specbench certify` to see a planted fault: the table in docs/certify.md.
+
+    python experiments/certify.py [--temperature 0] [--texts 160] [--tokens 96]
+
+gpt-mini in fp32 on the first words of its task's passages. Each fault writes as many texts; they are then judged one
+after another in 100 orders, and the table has the tokens after which nine of ten orders had a verdict 'not the
+target's'. Nothing depends on the time that anything takes. Writes docs/certify.csv, the rows of one temperature anew.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from specbench.acceptance import Verification, accept_exact
+from specbench.acceptance.lenient import lenient
+from specbench.config.model import ModelConfig
+from specbench.config.paths import shipped
+from specbench.decoding import DecodingSpec, autoregressive, speculative
+from specbench.drafts import ModelDraft, UniformDraft
+from specbench.gamma import Constant
+from specbench.measure.agreement import logits_along
+from specbench.measure.departures import departures
+from specbench.measure.evidence import evidence
+from specbench.measure.lossy import total_variation
+from specbench.measure.proof import SCORES, prove
+from specbench.models import Prompt, load_tokenizer
+from specbench.models.eager import EagerModel
+from specbench.models.load import load_model
+from specbench.sampling import Sampling, before_argmax, standardise
+from specbench.tasks.rows import read_rows
+
+GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9
+TABLE = Path(__file__).resolve().parent.parent / "docs" / "certify.csv"
+COLUMNS = ("temperature", "fault", "total_variation", "tokens", "tokens_with_draft", "first_seen_by", "tokens_read")
+SEEN_BY = {"likelihood": "likelihood", "draft": "draft", "echo": "second moment", "order": "order"}
+Writer = Callable[[Prompt, torch.Generator], list[int]]
+
+
+class Fault(NamedTuple):
+    """A name, what writes the texts, and what they are drawn from in place of the target: for the total variation."""
+
+    name: str
+    write: Writer
+    drawn_from: EagerModel | None = None
+    sampling: Sampling | None = None
+    lenience: float | None = None
+
+
+def model(name: str) -> EagerModel:
+    config = ModelConfig(name=name, shipped=name)
+    vocabulary = load_tokenizer(config, "target")
+    return load_model(config, "target", vocabulary, torch.float32, torch.device("cpu"))
+
+
+def rounded(target: EagerModel, bits: int) -> EagerModel:
+    """The target with each matrix rounded to whole numbers of `bits` bits, with a scale for each of its outputs."""
+    network = deepcopy(target.network)
+    highest = 2 ** (bits - 1) - 1
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.dim() == 2:
+                scale = weight.abs().amax(0, keepdim=True).clamp(min=1e-12) / highest
+                weight.copy_((weight / scale).round() * scale)
+    return EagerModel(network, target.vocabulary_size, target.eos_ids)
+
+
+def faults(target: EagerModel, draft: EagerModel, temperature: float, most: int) -> Iterator[Fault]:
+    sampling = Sampling(temperature)
+    proposing = ModelDraft(draft, target.vocabulary_size)
+
+    def alone(one: EagerModel, drawn: Sampling = sampling) -> Writer:
+        spec = DecodingSpec(drawn, most, Verification(accept_exact, drawn))
+        return lambda prompt, generator: autoregressive(one, prompt, spec, generator).tokens
+
+    def loop(verification: Verification) -> Writer:
+        spec = DecodingSpec(sampling, most, verification, Constant(GAMMA))
+        return lambda prompt, generator: speculative(target, proposing, prompt, spec, generator).tokens
+
+    def assisted(prompt: Prompt, generator: torch.Generator) -> list[int]:
+        torch.manual_seed(generator.initial_seed())
+        ids = torch.tensor([prompt.prefix])
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+        text = target.network.generate(
+            ids, attention_mask=torch.ones_like(ids), assistant_model=draft.network, max_new_tokens=most, **sampled
+        )
+        return text[0, ids.shape[1] :].tolist()
+
+    yield Fault("none: our speculative decoding", loop(Verification(accept_exact, sampling)))
+    yield Fault("none: assisted generation of transformers", assisted)
+    for other in (0.95, 0.9, 0.7) if temperature else (0.3, 0.1):
+        yield Fault(f"temperature {other:g}", alone(target, Sampling(other)), target, Sampling(other))
+    for lenience in (0.5, 0.3, 0.1):
+        rule = Verification(lenient(lenience, sampling), before_argmax(sampling))
+        yield Fault(f"lossy rule, lenience {lenience:g}", loop(rule), lenience=lenience)
+    for bits in (8, 6, 4):
+        other_target = rounded(target, bits)
+        yield Fault(f"weights rounded to {bits} bits", alone(other_target), other_target, sampling)
+    yield Fault("another model, gpt-nano", alone(draft), draft, sampling)
+
+
+def varied(
+    target: EagerModel, draft: EagerModel, fault: Fault, prompt: Prompt, text: Sequence[int], sampling: Sampling
+) -> float:
+    """The sum over a text's tokens of the total variation between what they are drawn from and the target."""
+    if fault.drawn_from is None and fault.lenience is None:
+        return 0.0
+    tokens, first, size = [*prompt.prefix, *text], len(prompt.prefix), target.vocabulary_size
+    other = fault.drawn_from or draft
+    total = 0.0
+    readings = zip(*(logits_along(one.start(prompt), tokens, first) for one in (target, other)), strict=True)
+    for (_, p_LV), (_, q_LV) in readings:
+        if fault.lenience is not None:
+            warm = before_argmax(sampling)
+            rule, q = lenient(fault.lenience, sampling), standardise(q_LV, sampling, size)
+            total += float(total_variation(rule, standardise(p_LV, warm, size), q).sum())
+        else:
+            p, q = standardise(p_LV, sampling, size), standardise(q_LV, fault.sampling or sampling, size)
+            total += float((p - q).clamp(min=0).sum())
+    return total
+
+
+def tokens_to_see(seen: Callable[[Sequence[int]], bool], lengths: Sequence[int]) -> int | None:
+    """Tokens after which nine of ten orders of the texts are `seen` to be faulty; None where they are not."""
+    generator, needed = random.Random(0), []
+    for _ in range(ORDERS):
+        order = generator.sample(range(len(lengths)), len(lengths))
+        ends = itertools.accumulate(lengths[index] for index in order)
+        needed.append(next((end for count, end in enumerate(ends, 1) if seen(order[:count])), None))
+    found = sorted(end for end in needed if end is not None)
+    enough = int(SHARE * ORDERS)
+    return found[enough - 1] if len(found) >= enough else None
+
+
+def sampled_row(
+    fault: Fault, target: EagerModel, draft: EagerModel, prompts: Sequence[Prompt], sampling: Sampling
+) -> dict[str, Any]:
+    texts = written(fault, prompts)
+    uniform = UniformDraft(target.vocabulary_size, target.device)
+    raw = [
+        [{"proof": evidence(target, one, *pair, sampling).to_json()} for pair in zip(prompts, texts, strict=True)]
+        for one in (uniform, ModelDraft(draft, target.vocabulary_size))
+    ]
+
+    def failed(records: Sequence[Any]) -> Callable[[Sequence[int]], bool]:
+        def seen(indices: Sequence[int]) -> bool:
+            proof = prove([records[index] for index in indices])
+            return proof is not None and proof.failed
+
+        return seen
+
+    lengths = list(map(len, texts))
+    proof = prove(raw[0])
+    assert proof is not None
+    by = {name: abs(test.z) for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed}
+    variation = sum(varied(target, draft, fault, *pair, sampling) for pair in zip(prompts, texts, strict=True))
+    return {
+        "total_variation": variation / sum(lengths),
+        "tokens": tokens_to_see(failed(raw[0]), lengths),
+        "tokens_with_draft": tokens_to_see(failed(raw[1]), lengths),
+        "first_seen_by": SEEN_BY[max(by, key=by.__getitem__)] if by else "",
+        "tokens_read": sum(lengths),
+    }
+
+
+def greedy_row(
+    fault: Fault, target: EagerModel, draft: EagerModel, prompts: Sequence[Prompt], sampling: Sampling
+) -> dict[str, Any]:
+    texts = written(fault, prompts)
+    found = [departures(target, *pair) for pair in zip(prompts, texts, strict=True)]
+    faulty = [bool(one) and not one[-1].is_rounding for one in found]
+    lengths = [one[-1].position + 1 if bad else len(text) for one, bad, text in zip(found, faulty, texts, strict=True)]
+    return {
+        "total_variation": None,
+        "tokens": tokens_to_see(lambda indices: faulty[indices[-1]], lengths),
+        "tokens_with_draft": None,
+        "first_seen_by": "first divergence" if any(faulty) else "",
+        "tokens_read": sum(lengths),
+    }
+
+
+def written(fault: Fault, prompts: Sequence[Prompt]) -> list[list[int]]:
+    return [fault.write(prompt, torch.Generator().manual_seed(number)) for number, prompt in enumerate(prompts)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--texts", type=int, default=160)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--faults", default="", help="only those whose name has this in it")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    target, draft = model("gpt-mini"), model("gpt-nano")
+    vocabulary = load_tokenizer(ModelConfig(name="gpt-mini", shipped="gpt-mini"), "target")
+    passages = (read_rows(shipped("data", name)) for name in ("sum-mini.jsonl.gz", "sum-mini-train.jsonl.gz"))
+    rows = itertools.islice(itertools.chain.from_iterable(passages), arguments.texts)
+    starts = [" ".join(row.text("article", "").split()[:PROMPT_WORDS]) for row in rows]
+    prompts = [vocabulary.prompt(text, "", 128) for text in starts]
+    sampling = Sampling(arguments.temperature)
+    judge = sampled_row if arguments.temperature else greedy_row
+    kept = list(csv.DictReader(TABLE.open())) if TABLE.exists() else []
+    for fault in faults(target, draft, arguments.temperature, arguments.tokens):
+        if arguments.faults not in fault.name:
+            continue
+        row = {"temperature": f"{arguments.temperature:g}", "fault": fault.name}
+        row |= {name: _text(value) for name, value in judge(fault, target, draft, prompts, sampling).items()}
+        print(json.dumps(row), flush=True)
+        kept = [one for one in kept if (one["temperature"], one["fault"]) != (row["temperature"], row["fault"])] + [row]
+        with TABLE.open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(sorted(kept, key=lambda one: -float(one["temperature"])))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
