@@ -14,6 +14,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,17 +31,17 @@ from specbench.measure.agreement import logits_along
 from specbench.measure.departures import departures
 from specbench.measure.evidence import evidence
 from specbench.measure.lossy import total_variation
-from specbench.measure.proof import SCORES, prove
+from specbench.measure.proof import prove
 from specbench.models import Prompt, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import load_model
+from specbench.records.schema import EvidenceRecord
 from specbench.sampling import Sampling, before_argmax, standardise
 from specbench.tasks.rows import read_rows
 
 GAMMA, PROMPT_WORDS, ORDERS, SHARE = 4, 8, 100, 0.9
 TABLE = Path(__file__).resolve().parent.parent / "docs" / "certify.csv"
-COLUMNS = ("temperature", "fault", "total_variation", "tokens", "tokens_with_draft", "first_seen_by", "tokens_read")
-SEEN_BY = {"likelihood": "likelihood", "draft": "draft", "echo": "second moment", "order": "order"}
+COLUMNS = ("temperature", "fault", "total_variation", "tokens", "tokens_with_draft", "tokens_read")
 Writer = Callable[[Prompt, torch.Generator], list[int]]
 
 
@@ -127,45 +128,55 @@ def varied(
     return total
 
 
-def tokens_to_see(seen: Callable[[Sequence[int]], bool], lengths: Sequence[int]) -> int | None:
-    """Tokens after which nine of ten orders of the texts are `seen` to be faulty; None where they are not."""
-    generator, needed = random.Random(0), []
+def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Sequence[int]) -> int | None:
+    """Tokens after which nine of ten orders of the texts are seen to be faulty; None where they are not. `seen_after`
+    says after how many texts of an order that is."""
+    generator, needed = random.Random(0), list[int]()
     for _ in range(ORDERS):
         order = generator.sample(range(len(lengths)), len(lengths))
-        ends = itertools.accumulate(lengths[index] for index in order)
-        needed.append(next((end for count, end in enumerate(ends, 1) if seen(order[:count])), None))
-    found = sorted(end for end in needed if end is not None)
+        count = seen_after(order)
+        needed += [] if count is None else [sum(lengths[index] for index in order[:count])]
     enough = int(SHARE * ORDERS)
-    return found[enough - 1] if len(found) >= enough else None
+    return sorted(needed)[enough - 1] if len(needed) >= enough else None
+
+
+def fails_after(records: Sequence[EvidenceRecord], order: Sequence[int]) -> int | None:
+    """After how many texts the proof fails for the first time."""
+    together: Any = deepcopy(records[order[0]])
+    for count, index in enumerate(order, 1):
+        if count > 1:
+            _add(together, records[index])
+        proof = prove([{"proof": together}])  # type: ignore[list-item, typeddict-item]
+        if proof is not None and proof.failed:
+            return count
+    return None
+
+
+def _add(together: Any, one: Any) -> None:
+    for name, value in one.items():
+        if isinstance(value, dict):
+            _add(together[name], value)
+        else:
+            together[name] += value
 
 
 def sampled_row(
     fault: Fault, target: EagerModel, draft: EagerModel, prompts: Sequence[Prompt], sampling: Sampling
 ) -> dict[str, Any]:
     texts = written(fault, prompts)
+    pairs = list(zip(prompts, texts, strict=True))
     uniform = UniformDraft(target.vocabulary_size, target.device)
     raw = [
-        [{"proof": evidence(target, one, *pair, sampling).to_json()} for pair in zip(prompts, texts, strict=True)]
+        [evidence(target, one, *pair, sampling).to_json() for pair in pairs]
         for one in (uniform, ModelDraft(draft, target.vocabulary_size))
     ]
-
-    def failed(records: Sequence[Any]) -> Callable[[Sequence[int]], bool]:
-        def seen(indices: Sequence[int]) -> bool:
-            proof = prove([records[index] for index in indices])
-            return proof is not None and proof.failed
-
-        return seen
-
     lengths = list(map(len, texts))
-    proof = prove(raw[0])
-    assert proof is not None
-    by = {name: abs(test.z) for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed}
-    variation = sum(varied(target, draft, fault, *pair, sampling) for pair in zip(prompts, texts, strict=True))
+    without, with_draft = (tokens_to_see(partial(fails_after, records), lengths) for records in raw)
+    variation = sum(varied(target, draft, fault, *pair, sampling) for pair in pairs)
     return {
         "total_variation": variation / sum(lengths),
-        "tokens": tokens_to_see(failed(raw[0]), lengths),
-        "tokens_with_draft": tokens_to_see(failed(raw[1]), lengths),
-        "first_seen_by": SEEN_BY[max(by, key=by.__getitem__)] if by else "",
+        "tokens": without,
+        "tokens_with_draft": with_draft,
         "tokens_read": sum(lengths),
     }
 
@@ -179,11 +190,14 @@ def greedy_row(
     lengths = [one[-1].position + 1 if bad else len(text) for one, bad, text in zip(found, faulty, texts, strict=True)]
     return {
         "total_variation": None,
-        "tokens": tokens_to_see(lambda indices: faulty[indices[-1]], lengths),
+        "tokens": tokens_to_see(partial(_departs_after, faulty), lengths),
         "tokens_with_draft": None,
-        "first_seen_by": "first divergence" if any(faulty) else "",
         "tokens_read": sum(lengths),
     }
+
+
+def _departs_after(faulty: Sequence[bool], order: Sequence[int]) -> int | None:
+    return next((count for count, index in enumerate(order, 1) if faulty[index]), None)
 
 
 def written(fault: Fault, prompts: Sequence[Prompt]) -> list[list[int]]:
