@@ -95,7 +95,11 @@ def draw(found: Certified) -> None:
         ("tokens", str(certificate.tokens)),
     ]
     if certificate.power is not None:
-        what = "share of differing tokens, with 95%" if greedy else "total variation a token, 9 times in 10"
+        what = (
+            "share of differing tokens, with 95%"
+            if greedy
+            else "total variation a token of a fault like a wrong temperature, 9 times in 10"
+        )
         rows.append(("would have shown", f"{certificate.power:.3g}: {what}"))
     if certificate.needed is not None:
         rows.append(("tokens needed", f"about {certificate.needed}"))
