@@ -127,6 +127,13 @@ def test_plan_of_a_document_of_alpha(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["value"] == pytest.approx(0.5) and planned["prompts"] == 3 and planned["seconds"] is None
+    document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": texts[:1]}}]
+    write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
+    assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
+    (planned,) = json.loads(capsys.readouterr().out)["rows"]
+    assert planned["prompts"] == 1 and planned["needed"] is None
+    assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 0
+    assert "one prompt does not show how much prompts differ" in capsys.readouterr().out
 
 
 def test_compare_says_what_would_have_shown(tmp_path: Path, capsys: Capture) -> None:

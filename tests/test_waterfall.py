@@ -178,6 +178,9 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
     impossible = {one.quantity: one for one in needs(found, 4.9)}
     assert impossible["c"].needed is None and impossible["alpha"].needed is None
     assert all("not even" in line for line in needed(4.9, list(impossible.values())) if "tokens a pass" not in line)
+    assert {one.quantity: one for one in needs(found, 100)}["tokens_per_pass"].needed is None
+    slow = {one.quantity: one for one in needs(found, 0.1)}["alpha"]
+    assert slow.needed is None and slow.limit == 0 and slow.most is not None and 0.1 < slow.most < found.measured.value
 
 
 def test_ends_are_told_with_longer_texts() -> None:
@@ -221,4 +224,8 @@ def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.C
     assert main(["explain", run_id, f"results={tmp_path}"]) == 2
     assert "no speedup to explain" in capsys.readouterr().err
     assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "0"]) == 2
-    assert "--for-speedup 0: must be above 0" in capsys.readouterr().err
+    assert "--for-speedup 0: must be a number above 0" in capsys.readouterr().err
+    assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "inf"]) == 2
+    assert "--for-speedup inf: must be a number above 0" in capsys.readouterr().err
+    assert main(["explain", run_id, f"results={tmp_path}", "--picture", "w.jpg"]) == 2
+    assert "--picture w.jpg: must end in .svg" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`specbench explain`: why a run is as fast as it is, and what a given speedup would take."""
 
+from math import inf
 from pathlib import Path
 
 from specbench.cli.formats import print_rows
@@ -24,8 +25,10 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the waterfall too: .svg, .pdf or .png")
     arguments = parser.read(argv)
-    if arguments.for_speedup is not None and not arguments.for_speedup > 0:
-        raise UserError(f"--for-speedup {arguments.for_speedup:g}: must be above 0")
+    if arguments.for_speedup is not None and not 0 < arguments.for_speedup < inf:
+        raise UserError(f"--for-speedup {arguments.for_speedup:g}: must be a number above 0")
+    if arguments.picture is not None:
+        _check_ending(Path(arguments.picture))
     from specbench.records.catalog import Catalog
 
     catalog = Catalog(arguments.results)
@@ -92,16 +95,20 @@ def _span(one: Interval, form: str) -> str:
     return "–" if one.low is None or one.high is None else f"{one.low:{form}} to {one.high:{form}}"
 
 
+def _check_ending(file: Path) -> None:
+    from specbench.report.figure import FORMATS
+
+    if file.suffix.removeprefix(".") not in FORMATS:
+        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
+
+
 def _picture(record: RunRecord, found: Waterfall, file: Path, form: str) -> None:
     from specbench.cli.formats import aside
-    from specbench.report.figure import FORMATS, save
+    from specbench.report.figure import save
     from specbench.report.figures.waterfall import draw
     from specbench.report.style import styled
 
-    ending = file.suffix.removeprefix(".")
-    if ending not in FORMATS:
-        raise UserError(f"--picture {file}: must end in .{', .'.join(FORMATS)}")
     with styled():
         drawn = draw(record, found, name=file.stem)
-    for written in save(drawn, file.parent, [ending], "--picture FILE"):
+    for written in save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE"):
         print(written, file=aside(form))

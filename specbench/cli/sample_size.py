@@ -28,12 +28,13 @@ class Planned:
     seconds_a_prompt: float | None
 
     def row(self, within: float) -> Row:
-        needed = self.spread.needed(within)
-        seconds = None if self.seconds_a_prompt is None else self.seconds_a_prompt * needed.value
+        needed, several = self.spread.needed(within), self.spread.prompts > 1  # one prompt shows no spread
+        seconds = self.seconds_a_prompt * needed.value if several and self.seconds_a_prompt is not None else None
         return {
             "draft": self.draft, "quantity": self.quantity, "value": self.spread.value, "prompts": self.spread.prompts,
-            "within_now": self.spread.within(self.spread.prompts) if self.spread.prompts > 1 else None,
-            "within": within, "needed": int(needed.value), "needed_low": needed.low, "needed_high": needed.high,
+            "within_now": self.spread.within(self.spread.prompts) if several else None,
+            "within": within, "needed": int(needed.value) if several else None,
+            "needed_low": needed.low, "needed_high": needed.high,
             "seconds": seconds,
         }  # fmt: skip
 
@@ -115,10 +116,12 @@ def _draw(name: str, rows: list[Row], within: float) -> None:
             f"{row['value']:.3f}",
             str(row["prompts"]),
             now,
-            str(row["needed"]),
+            "–" if row["needed"] is None else str(row["needed"]),
             span,
             time,
         )
     console.print(table)
-    if rows and rows[0]["prompts"] < FEW_PROMPTS:
+    if rows and rows[0]["prompts"] == 1:
+        console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
+    elif rows and rows[0]["prompts"] < FEW_PROMPTS:
         console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")

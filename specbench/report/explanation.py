@@ -56,7 +56,7 @@ def _needed(row: Need) -> str:
     now = f"{called} is {row.now:.{digits}f}"
     if row.why:
         return f"by {called} alone: not known, for {row.why}"
-    if row.needed is None or (row.quantity == "tokens_per_pass" and row.needed > row.limit):
+    if row.needed is None:
         return f"by {called} alone: not even {row.limit:g} would do ({row.most:.2f}; {now})"
     return f"by {called} alone: {row.needed:.{digits}f} ({now})"
 

@@ -33,15 +33,19 @@ def needs(found: Waterfall, speedup: float) -> list[Need]:
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)
     drafted = float(totals["drafted"] / totals["passes"])
     saved = spent * (1 - measured / speedup)  # steps a pass that must go
+    tokens_needed = tokens * speedup / measured
     drafting, checking = float(levels.costs["drafting"]), float(levels.costs["verification"])
     return [
-        Need("tokens_per_pass", tokens, tokens * speedup / measured, found.ideal, measured * found.ideal / tokens),
+        Need(
+            "tokens_per_pass", tokens, tokens_needed if tokens_needed <= found.ideal else None, found.ideal,
+            measured * found.ideal / tokens,
+        ),
         _alpha(found, speedup),
         _cost("c", drafting / drafted, saved / drafted, 0.0, measured * spent / (spent - drafting))
         if drafted
         else Need("c", 0.0, None, 0.0, None, "nothing was drafted"),
         _cost("verify_cost", checking, saved, LEAST_V, measured * spent / (spent - checking + LEAST_V)),
-    ]
+    ]  # fmt: skip
 
 
 def _cost(quantity: Quantity, now: float, saved: float, limit: float, most: float) -> Need:
@@ -65,8 +69,12 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
         )
 
     all_accepted, scale = texts(1.0), tokens / texts(now)
-    needed = _root(lambda alpha: measured * min(texts(alpha) * scale, all_accepted) / tokens - speedup)
-    return Need("alpha", now, needed, 1.0, measured * all_accepted / tokens)
+
+    def gives(alpha: float) -> float:
+        return measured * min(texts(alpha) * scale, all_accepted) / tokens
+
+    limit = 0.0 if gives(0.0) > speedup else 1.0
+    return Need("alpha", now, _root(lambda alpha: gives(alpha) - speedup), limit, gives(limit))
 
 
 def _root(rising: Callable[[float], float]) -> float | None:
