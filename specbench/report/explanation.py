@@ -83,7 +83,7 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
         )
     if step.name == "shape":
         shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
-        return f"acceptance falls with the position ({shares}): {change} tokens a pass; without that {alone}"
+        return f"acceptance differs by position ({shares}): {change} tokens a pass; without that {alone}"
     if step.name == "positions":
         return f"agreement comes in stretches, not independently: {change} tokens a pass; without that {alone}"
     if step.name == "drafting":
