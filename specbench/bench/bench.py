@@ -15,6 +15,7 @@ from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.decoding import DecodingSpec, autoregressive, speculative
 from specbench.drafts import Draft, LookupDraft, ModelDraft
 from specbench.errors import first_line
+from specbench.measure.collection import already_collected
 from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 
@@ -60,7 +61,8 @@ def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
     for letter, (name, part) in PARTS.items():
         if letter in setup.parts:
             say(f"timing {name}")
-            rows += part(setup)
+            with already_collected():
+                rows += part(setup)
     return rows
 
 

@@ -11,6 +11,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.recommend import time_passes
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
+from specbench.measure.collection import already_collected
 from specbench.measure.lossless import first_difference
 from specbench.measure.probe import Round
 from specbench.records.documents import DecodedRecord
@@ -96,13 +97,14 @@ def interleave(
         for decode in decoders.values():
             decode(index)
     decoded = {name: Decoded.of(prompts) for name in names}
-    for number in range(total := config.repeats * prompts):
-        index = number % prompts
-        while len(rounds) < -(-(number + 1) * config.rounds // total):
-            rounds += time_passes(scored, len(rounds), 1)
-        for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
-            decoded[names[place]].add(index, decoders[names[place]](index), first=number < prompts)
-        progress.advance(number + 1, total)
+    with already_collected():
+        for number in range(total := config.repeats * prompts):
+            index = number % prompts
+            while len(rounds) < -(-(number + 1) * config.rounds // total):
+                rounds += time_passes(scored, len(rounds), 1)
+            for place in np.random.default_rng([config.seed, number]).permutation(len(names)):
+                decoded[names[place]].add(index, decoders[names[place]](index), first=number < prompts)
+            progress.advance(number + 1, total)
     return decoded, rounds
 
 

@@ -19,6 +19,7 @@ from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import json_digest
+from specbench.measure.collection import already_collected
 from specbench.measure.costs import step_seconds
 from specbench.measure.predict import Grown, Prediction, Predictions
 from specbench.measure.probe import Round, probe
@@ -141,10 +142,10 @@ def _name(engines: Engines) -> str:
 
 def _timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
     """Timed passes of so many texts at once."""
-    if batch == 1:
-        return time_passes(scored, 0, scored.config.rounds)
-    progress.say(f"batch={batch}")
-    return time_rows(scored, batch)
+    if batch > 1:
+        progress.say(f"batch={batch}")
+    with already_collected():
+        return time_passes(scored, 0, scored.config.rounds) if batch == 1 else time_rows(scored, batch)
 
 
 def predictions(

@@ -9,6 +9,7 @@ from typing import Protocol
 from specbench.config import RunConfig
 from specbench.errors import MachineError
 from specbench.gamma import GammaChoice
+from specbench.measure.collection import already_collected
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import RunRecord
@@ -90,10 +91,11 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
         missing, answers = agree((list[int](), dict[int, str]()))
         if missing:
             warm_up(config, parts)
-            for place in missing:
-                put_answers(config, parts, place, answers)
-                prompt = measure_prompt(config, parts, place)
-                answers[prompt["index"]] = prompt["baseline"]["text"]
+            with already_collected():
+                for place in missing:
+                    put_answers(config, parts, place, answers)
+                    prompt = measure_prompt(config, parts, place)
+                    answers[prompt["index"]] = prompt["baseline"]["text"]
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
@@ -138,15 +140,17 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         require_memory(config, parts)
         rows = Rows.of(parts, config.batch)
         warm_up_rows(config, parts, rows)
-        for group in groups(missing, config.batch):
-            for prompt in measure_group(config, parts, rows, group):
-                journal.add(prompt)
-            progress.advance(len(journal.prompts), total)
+        with already_collected():
+            for group in groups(missing, config.batch):
+                for prompt in measure_group(config, parts, rows, group):
+                    journal.add(prompt)
+                progress.advance(len(journal.prompts), total)
         return
     warm_up(config, parts)
-    for place in missing:
-        put_answers(config, parts, place, answers)
-        prompt = measure_prompt(config, parts, place)
-        answers[prompt["index"]] = prompt["baseline"]["text"]
-        journal.add(prompt)
-        progress.advance(len(journal.prompts), total)
+    with already_collected():
+        for place in missing:
+            put_answers(config, parts, place, answers)
+            prompt = measure_prompt(config, parts, place)
+            answers[prompt["index"]] = prompt["baseline"]["text"]
+            journal.add(prompt)
+            progress.advance(len(journal.prompts), total)
