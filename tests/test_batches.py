@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
+from specbench.acceptance import Typical, accept_block, lenient
 from specbench.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative, together
 from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, TreeDraft, UniformDraft, in_batch
 from specbench.gamma import Heuristic
 from specbench.models import Batch, Prompt, Read, read_together
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, before_argmax
 from specbench.trees import ByConfidence, FixedShape, Shape
 
 SIZE = 43  # tokens of the networks
@@ -87,6 +88,19 @@ def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
     assert [one.tokens for one in ours] == [
         autoregressive(target, prompt, spec, generator(0)).tokens for prompt in prompts
     ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", ["block", "lenient", "typical"])
+@torch.inference_mode()
+def test_a_row_under_another_rule_writes_what_it_writes_alone(rule: str, temperature: float) -> None:
+    target, small = (StaticModel(network("t5", seed, layers=1), SIZE, frozenset({1})) for seed in (1, 2))
+    sampling = Sampling(temperature)
+    compared = before_argmax(sampling)
+    accept = {"block": accept_block, "lenient": lenient(0.5, sampling), "typical": Typical(0.3, 0.5)}[rule]
+    spec = spec_of(sampling, 20, 3, accept, sampling if rule == "block" else compared)
+    prompts, draft = prompts_of("t5"), ModelDraft(small, SIZE)
+    same(in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

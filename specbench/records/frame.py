@@ -33,8 +33,9 @@ class Records:
 
     It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper; `beyond`
     has the others: those whose gamma changes from pass to pass, those of another acceptance rule, those of other
-    drafts, those of batches. Both are empty where there is no record. The column `config` is a digest of every key of
-    the run, `setting` of all but gamma.
+    drafts. Those of token trees are in `trees` alone, and those of several prompts at once in `batches`, so that no
+    table mixes their numbers with those of chains, one prompt at a time. All are empty where there is no record.
+    The column `config` is a digest of every key of the run, `setting` of all but gamma.
     """
 
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
@@ -49,14 +50,23 @@ class Records:
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
-        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft & (large["batch"] == 1)
-        self.frame = large[as_paper].reset_index(drop=True)
-        self.beyond = large[~as_paper].reset_index(drop=True)
+        alone = large["batch"] == 1
+        as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
+        chain = large["tree"].isna()
+        self.frame = large[alone & chain & as_paper].reset_index(drop=True)
+        self.beyond = large[alone & chain & ~as_paper].reset_index(drop=True)
+        self.trees = large[alone & ~chain].reset_index(drop=True)
+        self.batches = large[~alone].reset_index(drop=True)
 
     @property
     def every(self) -> pd.DataFrame:
         """`frame` and `beyond`."""
         return pd.concat([self.frame, self.beyond], ignore_index=True)
+
+    @property
+    def all_kinds(self) -> pd.DataFrame:
+        """`every`, `trees` and `batches`: for lists of records, where nothing is compared."""
+        return pd.concat([self.every, self.trees, self.batches], ignore_index=True)
 
     def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""

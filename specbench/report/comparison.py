@@ -21,7 +21,6 @@ def comparable(records: Records) -> pd.DataFrame:
     policy; empty for a number."""
     frame = measured(records.every)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
-    frame = frame[(frame["batch"] == 1) & frame["tree"].isna()]  # trees have a table of their own
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 
 

@@ -47,7 +47,7 @@ def page(records: Records) -> str:
         tables_beyond=[_table(table) for table in tables if table.name in BEYOND],
         figures=[_figure(drawn) for drawn in figures if drawn.name not in BEYOND],
         figures_beyond=[_figure(drawn) for drawn in figures if drawn.name in BEYOND],
-        records=[_record(row) for row in records.every.to_dict("records")],
+        records=[_record(row) for row in records.all_kinds.to_dict("records")],
         traps=paper()["traps"],
         empty=EMPTY,
     )

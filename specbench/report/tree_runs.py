@@ -21,9 +21,8 @@ KEPT = [
 def tree_runs(records: Records) -> pd.DataFrame:
     """One row a run, with `shape`, `size` (the text's last token included) and the interval of its tokens a pass
     (`tokens_low`, `tokens_high`); pairs without a tree are left out. Empty where there is none."""
-    every = measured(records.every)
-    every = every[every["top_k"].isna() & every["top_p"].isna() & (every["batch"] == 1)]
-    trees = every[every["tree"].notna()]
+    trees = measured(records.trees)
+    trees = trees[trees["top_k"].isna() & trees["top_p"].isna()]
     if trees.empty:
         return pd.DataFrame(columns=[*KEPT, "shape", "size", "tokens_low", "tokens_high"])
     trees = choose(trees.assign(label=trees["tree"]), [*SAME, "accept", "label"])

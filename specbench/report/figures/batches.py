@@ -21,7 +21,7 @@ PUBLISHED = {
 
 
 def batches(records: Records) -> Drawn:
-    chosen = _choose(measured(records.every))
+    chosen = _choose(measured(pd.concat([records.every, records.batches], ignore_index=True)))
     if chosen.empty:
         return nothing_yet("batches", TITLE)
     values = pd.DataFrame([_values(row, records.whole(row["run_id"])) for _, row in chosen.iterrows()])

@@ -15,8 +15,8 @@ AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def verify(records: Records) -> Drawn:
-    frame = measured(records.every)
-    frame = frame[(frame["batch"] == 1) & (frame["verify_cost"].notna() | frame["tree"].notna())]
+    frame = measured(pd.concat([records.every, records.trees], ignore_index=True))
+    frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
     points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
     if points.empty:
         return nothing_yet("verify", TITLE)
