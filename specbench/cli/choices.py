@@ -13,6 +13,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
+from specbench.cli.unnamed import store_extensions
 from specbench.config import ModelConfig, RunConfig, conf_dir
 from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig
 from specbench.config.paths import shipped
@@ -50,6 +51,8 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
     with _search(own) as search:
         found = [_choice(group, file, search) for file in files.values()]
+        added = store_extensions().get(group, {})
+        found += [_added(group, name, note, search) for name, note in added.items() if name not in files]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
 
@@ -80,6 +83,18 @@ def _choice(group: str, file: Path, search: Sequence[str]) -> Choice:
     assert isinstance(content, dict)
     task = composed.task.name if group == "target" else None
     return Choice(group, name, *_place(content, group), str(content.get("note") or comment), task)
+
+
+def _added(group: str, name: str, note: str, search: Sequence[str]) -> Choice:
+    """A choice of another package."""
+    if group == "accept":
+        return Choice(group, name, NOW, "", note)
+    before = ["+task=ende-mini", "+draft=random"] if group == "target" else []
+    content = OmegaConf.to_container(hydra.compose(overrides=[*search, *before, f"+{group}={name}"])[group])
+    assert isinstance(content, dict)
+    if group == "task" and content.get("path"):
+        return Choice(group, name, NOW, str(content["path"]), note)
+    return Choice(group, name, *_place(content, group), note)
 
 
 def _comment(file: Path) -> str:

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 
 from specbench.cli.formats import print_rows
-from specbench.cli.options import options
+from specbench.cli.options import RUN, options
+from specbench.errors import UserError
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
@@ -46,7 +47,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
     )
+    parser.add_argument(
+        "--by", choices=("category", "length", "position"),
+        help="each run's numbers apart by kind of prompt, tokens of context, or place in the text, with intervals",
+    )  # fmt: skip
+    parser.add_argument("--run", metavar="RUN", help=f"with --by: one run alone; {RUN}")
     arguments = parser.read(argv)
+    if arguments.run is not None and arguments.by is None:
+        raise UserError("--run: goes with --by; 'specbench show RUN' shows one run")
+    if arguments.by is not None:
+        from specbench.cli.by_stratum import by_stratum
+
+        by_stratum(arguments.results, arguments.by, arguments.run, arguments.format)
+        return 0
     if arguments.group_by is not None:
         from specbench.cli.grouped import grouped
 

@@ -13,15 +13,32 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from specbench.cli.overrides import parsed
+from specbench.config.extensions import Group, extensions, loaded
 
 MODELS = ("target", "draft")
 GROUPS = (*MODELS, "task")
 REPOSITORY = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "tasks", "accept": "rules"}
 LOCAL = ("/", "./", "../", "~")
+
+
+def store_extensions() -> dict[str, dict[str, str]]:
+    """Make a choice of everything that other packages add; returns what it is, by group and name."""
+    found: dict[str, dict[str, str]] = {}
+    for group, kind in EXTENDED.items():
+        for name, entry in extensions(kind).items():
+            package = entry.dist.name if entry.dist is not None else entry.module
+            held = {} if kind == "rules" else loaded(kind, name)
+            node = dict(held) if kind in ("tasks", "targets") else {"name": name, "kind": name}
+            ConfigStore.instance().store(group=group, name=name, node={"rule": name} if kind == "rules" else node)
+            note = node.get("note") or (held.__doc__ if kind == "drafts" else "")
+            found.setdefault(group, {})[name] = f"{(note or '').strip()} (from the package {package})".strip()
+    return found
 
 
 def store_unnamed(words: Iterable[str]) -> None:
     """Make a choice of each value of `target=`, `draft=` and `task=` in the overrides `words` that is a place."""
+    store_extensions()
     for override in filter(None, map(parsed, words)):
         group = override.key_or_group
         for value in _values(override) if group in GROUPS else ():

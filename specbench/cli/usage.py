@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from specbench.cli.unnamed import store_extensions
 from specbench.config import RunConfig, conf_dir
 from specbench.config.keys import Key, keys_of
 
@@ -66,7 +67,11 @@ def _sections(keys: Iterable[Key]) -> list[str]:
 
 
 def _choices(groups: Sequence[str]) -> list[str]:
-    named = {group: ", ".join(sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))) for group in groups}
+    added = store_extensions()
+    named = {
+        group: ", ".join(sorted({file.stem for file in (conf_dir() / group).glob("*.yaml")} | {*added.get(group, ())}))
+        for group in groups
+    }
     return [_row(f"{group}=NAME", PLACES.get(group, "") + names) for group, names in named.items()]
 
 

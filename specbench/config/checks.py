@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig
+from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.names import METRICS
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
@@ -93,7 +94,8 @@ def _check_batch(config: RunConfig) -> None:
 
 
 def _check_accept(accept: AcceptConfig) -> None:
-    require(accept.rule in RULES, "accept.rule", accept.rule, " | ".join(RULES))
+    rules = (*RULES, *extensions("rules"))
+    require(accept.rule in rules, "accept.rule", accept.rule, " | ".join(rules))
     for key, rule in RULE_OF.items():
         value = getattr(accept, key)
         if value is None and rule == accept.rule:

@@ -20,11 +20,13 @@ class DraftConfig(NamedConfig):
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
     finds: its tokens are found in a text, and not drawn.
+    builder: of a kind from another package, where its `run.draft_builders.base.DraftBuilder` is, 'module:Class'.
     """
 
     kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
     cache_dir: str | None = key(None, "where fitted counts and indexes are cached, if the draft has any")
 
+    builder: ClassVar[str | None] = None
     inside: ClassVar[bool] = False
     falls: ClassVar[bool] = False
     paper: ClassVar[bool] = False

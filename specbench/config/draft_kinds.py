@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from specbench.config.draft import DraftConfig
+from specbench.config.extensions import extensions, loaded
 from specbench.config.keys import key
 from specbench.config.model import ModelConfig, check_model, name_of
 from specbench.config.ranges import MAX_GAMMA, require
@@ -296,3 +297,10 @@ class BlockwiseConfig(DraftConfig, ModelConfig):
         if self.path is None and self.shipped is None:
             raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe=blockwise` wrote")
         check_model(key, self)
+
+
+for _name in extensions("drafts"):
+    _config = loaded("drafts", _name)
+    if not (isinstance(_config, type) and issubclass(_config, DraftConfig) and _config.kind == _name):
+        raise UserError(f"specbench.drafts: {_name} must be a DraftConfig whose kind is {_name!r}")
+    draft_kind(_config)

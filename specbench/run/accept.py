@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from specbench.acceptance import Typical, Verification, accept_block, accept_by_chance, accept_exact, lenient
 from specbench.config import AcceptConfig, RunConfig
+from specbench.config.extensions import extensions, loaded
 from specbench.decoding import DecodingSpec
 from specbench.sampling import Sampling, before_argmax
 
@@ -20,6 +21,8 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     accept = config.accept
     if config.simulate.alpha is not None:
         return Verification(accept_by_chance(config.simulate.alpha), sampling)
+    if accept.rule in extensions("rules"):
+        return Verification(loaded("rules", accept.rule), sampling)
     if accept.rule in ("block", "traversal"):  # which is block verification where the tree is a chain
         return Verification(accept_block, sampling)
     if accept.rule == "lenient":

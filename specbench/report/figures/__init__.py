@@ -13,6 +13,7 @@ from specbench.report.figures.gammas import gamma
 from specbench.report.figures.gap import gap
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
+from specbench.report.figures.strata import figure as strata
 from specbench.report.figures.timeline import figure5
 from specbench.report.figures.trees import trees
 from specbench.report.figures.verify import verify
@@ -36,6 +37,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "waterfall": waterfall,
     "gap": gap,
     "batches": batches,
+    "strata": strata,
 }
 
 

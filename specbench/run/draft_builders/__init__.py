@@ -7,6 +7,7 @@ whole of it.
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from specbench.config.draft_kinds import CascadeConfig, LookupConfig, MergedConfig, ModelDraftConfig, RandomConfig
@@ -20,7 +21,12 @@ from specbench.run.model_loader import Say
 
 
 def builder_for(request: DraftRequest[Any]) -> DraftBuilder[Any]:
-    return BUILDERS[request.draft.kind](request)
+    """The builder of a draft's kind; of a kind from another package, the class that its config names."""
+    if (place := request.draft.builder) is None:
+        return BUILDERS[request.draft.kind](request)
+    module, _, name = place.partition(":")
+    made: DraftBuilder[Any] = getattr(import_module(module), name)(request)
+    return made
 
 
 class RandomBuilder(DraftBuilder[RandomConfig]):

@@ -1,0 +1,81 @@
+"""alpha by kind of prompt, by length of context and by position in the text."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from specbench.measure.strata import NO_CATEGORY, By, strata
+from specbench.records.frame import PAIR, Records
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.style import MARKERS, PAPER, SERIES, panels
+
+NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the text"
+BY: dict[By, str] = {"category": "kind of prompt", "length": "tokens of context", "position": "position in the text"}
+MOST_RUNS = 4
+
+
+def figure(records: Records) -> Drawn:
+    """Draw a panel for each way to part the prompts, and a point with its 95% interval for each part of each run; runs
+    whose prompts have categories come first."""
+    chosen = _choose(records)
+    if chosen.empty:
+        return nothing_yet(NAME, TITLE)
+    values = pd.DataFrame([row for run_id in chosen["run_id"] for row in _rows(records, run_id)])
+    shown = [by for by in BY if not values[values["by"] == by].empty]
+    drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=2.9)
+    for panel, by in zip(axes, shown, strict=True):
+        _panel(panel, chosen, values[values["by"] == by])
+        panel.set_xlabel(BY[by])
+    axes[0].set_ylabel(r"$\alpha$")
+    notes = [
+        "Points: α of the tokens in that part, with 95% intervals over prompts; the CSV has the number of prompts, "
+        "tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
+        *captions(chosen, NAME),
+    ]
+    return Drawn(NAME, TITLE, drawn, values, notes)
+
+
+def _choose(records: Records) -> pd.DataFrame:
+    """Of each pair, task and temperature the record with the most prompts, the newest of equals; a few of these."""
+    ranked = records.frame.sort_values(["prompts", "created"], kind="stable", ascending=False)
+    ranked = ranked.drop_duplicates(PAIR)
+    has = [any("category" in prompt for prompt in records.whole(run_id)["prompts"]) for run_id in ranked["run_id"]]
+    ranked = ranked.assign(parted=has).sort_values("parted", kind="stable", ascending=False)
+    return ranked.head(MOST_RUNS)
+
+
+def _rows(records: Records, run_id: str) -> list[dict[str, object]]:
+    record = records.whole(run_id)
+    timed = record["summary"]["speedup_measured"] is not None
+    rows: list[dict[str, object]] = []
+    for by in BY:
+        found = strata(record["prompts"], by, timed)
+        if {one.name for one in found} <= {NO_CATEGORY}:
+            continue
+        rows += [
+            {
+                "run_id": run_id, "by": by, "group": one.name, "prompts": one.prompts, "tokens": one.tokens,
+                "alpha": one.alpha.value, "low": one.alpha.low, "high": one.alpha.high,
+                "tokens_per_pass": one.tokens_per_pass.value,
+                "speedup": None if one.speedup is None else one.speedup.value,
+            }
+            for one in found
+        ]  # fmt: skip
+    return [row for row in rows if row["alpha"] == row["alpha"]]
+
+
+def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
+    groups = list(dict.fromkeys(values["group"]))
+    for index, (_, record) in enumerate(chosen.iterrows()):
+        own = values[values["run_id"] == record["run_id"]]
+        x = [groups.index(group) + 0.12 * (index - (len(chosen) - 1) / 2) for group in own["group"]]
+        alpha = own["alpha"].astype(float)
+        low, high = own["low"].astype(float).fillna(alpha), own["high"].astype(float).fillna(alpha)
+        axes.errorbar(
+            x, alpha, yerr=[alpha - low, high - alpha], fmt=MARKERS[index % len(MARKERS)], linestyle="none",
+            color=SERIES[index % len(SERIES)], elinewidth=0.8, markersize=4, label=pair_name(record),
+            markerfacecolor=PAPER if record["simulated"] else SERIES[index % len(SERIES)],
+        )  # fmt: skip
+    axes.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
+    axes.set(ylim=(0, 1.02), xlim=(-0.5, len(groups) - 0.5))
+    axes.legend(frameon=False, fontsize=6.5, loc="lower left")
