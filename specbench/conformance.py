@@ -75,7 +75,7 @@ def check_draft(
         q_V = scored_LV[place]
         for _ in range(samples if place == 0 else 3):
             proposal = session.propose(before, gamma, generator)
-            session.rollback(len(before))
+            session.rollback(len(before) - 1)  # as after a pass, there is a token that it has not read
             if len(proposal.tokens) > gamma or any(not 0 <= token < vocabulary for token in proposal.tokens):
                 raise NotConforming(f"proposed {proposal.tokens}: at most {gamma} tokens from 0 to {vocabulary - 1}")
             if not proposal.tokens:
@@ -85,7 +85,7 @@ def check_draft(
             q_V = q_GV[0]
             seen[(proposal.tokens[0],)] += 1
         if place == 0 and seen:
-            expected = {(token,): float(q) for token, q in enumerate(q_V)}
+            expected: dict[tuple[int, ...], float] = {(token,): float(q) for token, q in enumerate(q_V)}
             if (p_value := _p_value(seen, expected, sum(seen.values()))) < ALARM:
                 raise NotConforming(f"the first token is not drawn from its q: p={p_value:.2g}")
         if seen and float((q_V - scored_LV[place]).abs().max()) > NEAR:
@@ -111,7 +111,7 @@ def _rows(count: int, vocabulary: int, generator: torch.Generator) -> Tensor:
 
 def _products(p_GV: Tensor) -> dict[tuple[int, ...], float]:
     """The probability of every text whose tokens are drawn from the rows."""
-    texts = {(): 1.0}
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
     for p_V in p_GV.double():
         texts = {(*text, token): chance * float(p) for text, chance in texts.items() for token, p in enumerate(p_V)}
     return texts
