@@ -76,7 +76,7 @@ WRONG = {
     "target=[gpt-mini,gpt2]": "target=[gpt-mini,gpt2]: a run takes one target; use specbench sweep target=",
     "gamma=[1,3]": "gamma=[1,3]: a run takes one gamma; use specbench sweep gamma=1,3",
     "gamma=1,3": "gamma=1,3: a run takes one gamma; use specbench sweep gamma=1,3",
-    "task=wmt": "task=wmt: no such task; choose from cnndm, ende",
+    "task=wmd": "task=wmd: no such task; did you mean wmt?",
     "target.path=/no/such/folder": "target.path=/no/such/folder: must be a folder",
     "task.path=/no/such/file": "task.path=/no/such/file: must be a file or folder",
     "target=gpt-97m": "target.path=models/gpt-97m: is not there yet; specbench train recipe=gpt-97m (about 8 hours on",

@@ -184,6 +184,8 @@ def test_greedy_texts_are_the_targets_own_in_bf16(kind: str, gamma: int) -> None
 @pytest.mark.parametrize("engine", ["static", "cudagraph"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_proof_on_a_gpu(kind: str, engine: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
     made = with_engine(engine, network(kind, seed=5).to("cuda", torch.bfloat16), SIZE, ENDS, "invariant")
     assert made.invariant, made.not_invariant
 

@@ -52,9 +52,9 @@ class Clocked(ToyModel):
         session = super().start(prompt)
         extend = session.extend
 
-        def timed(tokens: Sequence[int]) -> torch.Tensor:
+        def timed(tokens: Sequence[int], parents: Sequence[int] | None = None) -> torch.Tensor:
             self.clock.seconds += self.step + self.more * (len(tokens) - 1) + self.begin * (not session.length)
-            return extend(tokens)
+            return extend(tokens, parents)
 
         session.extend = timed  # type: ignore[method-assign]
         return session
