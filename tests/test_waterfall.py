@@ -24,7 +24,9 @@ from specbench.report.explanation import biggest, needed, sentences
 from specbench.run import Result
 from specbench.run.record import explained
 
-KEPT = sorted((Path(__file__).parents[1] / "results" / "kept").glob("*.json.gz"))
+FOLDER = Path(__file__).parents[1] / "results" / "kept"
+BATCHES = sorted(FOLDER.glob("*-b[0-9]*-*.json.gz"))
+KEPT = sorted({*FOLDER.glob("*.json.gz")} - {*BATCHES})
 STEP_S = 0.002
 
 
@@ -229,3 +231,9 @@ def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.C
     assert "--for-speedup inf: must be a number above 0" in capsys.readouterr().err
     assert main(["explain", run_id, f"results={tmp_path}", "--picture", "w.jpg"]) == 2
     assert "--picture w.jpg: must end in .svg" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not BATCHES, reason="needs a checkout, with results/kept")
+def test_a_run_of_a_batch_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", BATCHES[0].name.removesuffix(".json.gz"), "--results", str(FOLDER.parent)]) == 2
+    assert "explain is of one prompt at a time" in capsys.readouterr().err

@@ -35,6 +35,8 @@ def main(argv: list[str]) -> int:
     record = catalog.whole(catalog.find(arguments.run))
     if record["summary"]["speedup_measured"] is None:
         raise UserError(f"{record['run_id']}: its texts are not the target's own, so it has no speedup to explain")
+    if (record["summary"].get("batch") or 1) > 1:
+        raise UserError(f"{arguments.run}: explain is of one prompt at a time, and this run decoded a batch")
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
     document = {"run_id": record["run_id"], **found.to_json()}
