@@ -22,7 +22,7 @@ from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
 
 MOST_TOKENS = 129  # of a captured step: a large tree and its root; longer prompts are read uncaptured
-COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer tokens is filled up: it costs the same
+COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer rows is filled up: it costs the same
 READY_FOR = 8  # tokens of a step that is captured before anything has asked for it
 FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes, so few graphs
 MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
@@ -190,27 +190,13 @@ class CudaGraphSession(StaticSession):
     model: CudaGraphModel
 
     def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
-        count, nodes, chained = len(tokens), len(self._tree), self._tree.is_chain
-        begins = self.length + (nodes - count if nodes else 0)
-        # Tokens past the last are written where the next step writes; after a tree they would be nodes.
-        filled = next((size for size in COUNTS if size >= rows), rows) if chained else rows
-        beyond = begins + (filled if filled > rows else count) > self._room()
-        if filled > MOST_TOKENS or step is self.model.program.last or beyond:
+        count, last = len(tokens), step is self.model.program.last
+        filled = next((size for size in COUNTS if size >= rows), rows)
+        graph = None if last or filled > MOST_TOKENS else self.model.graph(step, filled, self._buffers)
+        if graph is None:
             return super()._step(step, tokens, rows)
-        if (graph := self.model.graph(step, filled, self._buffers)) is None:
-            return super()._step(step, tokens, rows)
-        if filled == rows:
-            placed = self._looked_up((0, rows), count, lambda: self._layout(count).filled(rows).tensors)
-            return graph.run(self._ids(tokens, rows), Layout(*placed), self._sources)
-        ids_1L = self.model.ids([*tokens, *([0] * (filled - count))])
-        return graph.run(ids_1L, self._filled(begins, filled), self._sources)[:rows]
-
-    def _filled(self, begins: int, count: int) -> Layout:
-        """Of `count` tokens from `begins` on, whatever of them is read."""
-        key = ("filled", begins, count, self._capacity)
-        if (found := self.model.positions.get(key)) is None:
-            found = self.model.positions.put(key, chain(begins, count, self.model.numbers(self._capacity)).tensors)
-        return Layout(*found)
+        placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)
+        return graph.run(self._ids(tokens, filled), Layout(*placed), self._sources)[:rows]
 
     def ask_for(self, needed: int, counts: Sequence[int]) -> None:
         """Ask for the graphs of steps over so many tokens, in all the buffers that a text of `needed` tokens uses."""
@@ -222,7 +208,3 @@ class CudaGraphSession(StaticSession):
             if self._capacity >= needed:
                 break
             self.reserve(self._capacity + 1)
-
-    def _room(self) -> int:
-        """Slots of the buffers that a step may write into."""
-        return min(self._capacity, self.model.longest or self._capacity)
