@@ -112,6 +112,11 @@ class CudaGraphModel(StaticModel):
         self.ask(step, count, buffers)
         return None
 
+    def filled(self, rows: int) -> int:
+        """Rows of the graph that reads `rows` rows. A network that counts its positions itself would count rows that
+        are filled in, too: it has a graph for each number."""
+        return rows if self.placement.counts_itself else next((count for count in COUNTS if count >= rows), rows)
+
     def ask(self, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
         """Have this step captured the next time that captures are made."""
         if (key := self._key(step, count, buffers)) not in self._graphs:
@@ -131,7 +136,7 @@ class CudaGraphModel(StaticModel):
         sizes = self.source_slots(len(prompt.source)), self.capacity(len(prompt.prefix)), self.capacity(needed)
         if (*sizes, self._largest) not in self._ready:
             self._ready.add((*sizes, self._largest))
-            self.start(prompt).ask_for(needed, [count for count in COUNTS if count <= self._largest])
+            self.start(prompt).ask_for(needed, sorted({self.filled(rows) for rows in range(1, self._largest + 1)}))
         self.capture_asked()
         for shallow in self._shallow.values():
             assert isinstance(shallow, CudaGraphModel)
@@ -191,7 +196,7 @@ class CudaGraphSession(StaticSession):
 
     def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
         count, last = len(tokens), step is self.model.program.last
-        filled = next((size for size in COUNTS if size >= rows), rows)
+        filled = self.model.filled(rows)
         graph = None if last or filled > MOST_TOKENS else self.model.graph(step, filled, self._buffers)
         if graph is None:
             return super()._step(step, tokens, rows)

@@ -38,9 +38,14 @@ class Placement:
         self._followed = self._masked = False
 
     @property
+    def counts_itself(self) -> bool:
+        """Whether positions are the network's own count of the tokens read, whatever a layout says."""
+        return self._argument is None and not self._biases
+
+    @property
     def no_trees(self) -> str | None:
         """Why the network cannot follow the layout of a tree; certain once it has followed one layout."""
-        if self._argument is None and not self._biases:
+        if self.counts_itself:
             return "takes no position ids and has no relative position bias"
         if (attention := self._attention) not in MASKED_ATTENTION:
             return f"takes no mask with attn_implementation={attention}"
