@@ -1,7 +1,7 @@
 """A builder for each kind of draft. Its constructor refuses what does not fit; `fit` reads text; `load` loads weights,
 once the target is loaded.
 
-A new kind is a class in `config/draft_kinds.py`, a `DraftBuilder` and its entry in BUILDERS; CONTRIBUTING.md has the
+A new kind is a class in `config/draft_kinds`, a `DraftBuilder` and its entry in BUILDERS; CONTRIBUTING.md has the
 whole of it.
 """
 

@@ -1,0 +1,61 @@
+"""The kinds of draft: the keys of each, their ranges, and what tables call it.
+
+A key that several kinds have has one default in all of them. A new kind is a class in one of these files, and its entry
+in DRAFT_KINDS.
+"""
+
+from specbench.config.draft import DraftConfig
+from specbench.config.draft_kinds.combined import CascadeConfig, MergedConfig
+from specbench.config.draft_kinds.inside_target import BlockwiseConfig, EarlyExitConfig
+from specbench.config.draft_kinds.model import ModelDraftConfig
+from specbench.config.draft_kinds.without_weights import (
+    BigramConfig,
+    DiscountedConfig,
+    LookupConfig,
+    NgramConfig,
+    RandomConfig,
+    RetrievalConfig,
+    TextDraftConfig,
+    UnigramConfig,
+)
+from specbench.config.extensions import extensions, loaded
+from specbench.errors import UserError
+
+__all__ = [
+    "DRAFT_KINDS",
+    "BigramConfig",
+    "BlockwiseConfig",
+    "CascadeConfig",
+    "DiscountedConfig",
+    "EarlyExitConfig",
+    "LookupConfig",
+    "MergedConfig",
+    "ModelDraftConfig",
+    "NgramConfig",
+    "RandomConfig",
+    "RetrievalConfig",
+    "TextDraftConfig",
+    "UnigramConfig",
+]
+
+KINDS: tuple[type[DraftConfig], ...] = (
+    ModelDraftConfig,
+    UnigramConfig,
+    BigramConfig,
+    NgramConfig,
+    RandomConfig,
+    LookupConfig,
+    RetrievalConfig,
+    CascadeConfig,
+    MergedConfig,
+    EarlyExitConfig,
+    BlockwiseConfig,
+)
+DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}
+
+
+for _name in extensions("drafts"):
+    _config = loaded("drafts", _name)
+    if not (isinstance(_config, type) and issubclass(_config, DraftConfig) and _config.kind == _name):
+        raise UserError(f"specbench.drafts: {_name} must be a DraftConfig whose kind is {_name!r}")
+    DRAFT_KINDS[_name] = _config

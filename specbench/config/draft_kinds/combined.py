@@ -1,0 +1,89 @@
+"""Drafts made of drafts: a model that has a draft of its own, and several drafts in one tree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.config.draft import DraftConfig
+from specbench.config.draft_kinds.without_weights import RandomConfig
+from specbench.config.keys import key
+from specbench.config.ranges import MAX_GAMMA, require
+from specbench.errors import UserError
+
+
+@dataclass
+class CascadeConfig(DraftConfig):
+    """A model that drafts with a cheaper draft."""
+
+    kind: str = "cascade"
+    via: DraftConfig | None = key(None, "the model whose tokens the target checks, draft@draft.via=NAME")
+    inner: DraftConfig | None = key(None, "the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME")
+    inner_gamma: int = key(2, "tokens that the inner draft drafts at a time")
+    grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
+
+    def label(self) -> str:
+        assert self.via is not None and self.inner is not None
+        return f"{self.kind}-{self.inner.label()}-{self.via.label()}"
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"via": self.via, "inner": self.inner}
+
+    def objection_to_tree(self) -> str | None:
+        if isinstance(self.inner, RandomConfig):
+            return "the tree is the middle model's, and an inner draft at random guesses none of its nodes"
+        return None
+
+    def check(self, key: str) -> None:
+        require(1 <= self.inner_gamma <= MAX_GAMMA, f"{key}.inner_gamma", self.inner_gamma, f"from 1 to {MAX_GAMMA}")
+        for name, part in self.parts().items():
+            if part is None:
+                raise UserError(
+                    f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME"
+                )
+            part.check(f"{key}.{name}")
+            if (objection := part.objection_to_chain()) is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+        assert self.via is not None
+        require(self.via.kind == "model", f"{key}.via.kind", self.via.kind, "model: the target checks its distribution")
+        bound = self.via.confidence_bound()
+        require(bound is None, f"{key}.via.confidence", bound, "null in a cascade")
+
+
+@dataclass
+class MergedConfig(DraftConfig):
+    """Several drafts whose tokens are merged into one tree."""
+
+    kind: str = "merged"
+    first: DraftConfig | None = key(None, "the draft of a node's first child, draft@draft.first=NAME")
+    second: DraftConfig | None = key(None, "the draft of a node's second child, draft@draft.second=NAME")
+    third: DraftConfig | None = key(None, "a third draft, draft@draft.third=NAME; unset: two take turns")
+    grows_trees: ClassVar[bool] = True
+
+    def label(self) -> str:
+        return "-".join([self.kind, *(part.label() for part in self.parts().values() if part is not None)])
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"first": self.first, "second": self.second, "third": self.third}
+
+    @property
+    def drafts(self) -> dict[str, DraftConfig]:
+        """Those that are set, by their keys."""
+        return {name: part for name, part in self.parts().items() if part is not None}
+
+    def objection_to_chain(self) -> str | None:
+        return "several drafts make a tree together, and no chain"
+
+    def check(self, key: str) -> None:
+        for name in ("first", "second"):
+            if name not in self.drafts:
+                raise UserError(
+                    f"{key}.{name} is not set: at least two drafts are merged; give draft@{key}.{name}=NAME"
+                )
+        for name, part in self.drafts.items():
+            part.check(f"{key}.{name}")
+            objection = "merge its drafts here" if part.kind == self.kind else part.objection_to_tree()
+            if objection is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+            bound = part.confidence_bound()
+            require(bound is None, f"{key}.{name}.confidence", bound, "null in a tree")
