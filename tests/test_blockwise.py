@@ -17,8 +17,8 @@ from specbench.measure.expected_passes import passes
 from specbench.measure.predict import ratios_ahead
 from specbench.models import Heads, Prompt
 from specbench.models.eager import EagerModel
-from specbench.models.heads import fingerprint, load_heads
 from specbench.models.hidden import hand_over
+from specbench.models.saved_heads import fingerprint
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling, standardise
 
@@ -190,15 +190,15 @@ def test_heads_are_kept_with_their_target_and_refused_for_another(tmp_path: Path
     own = network("t5", 4)
     heads = random_heads(WIDTH)
     heads.save(tmp_path, "mine", fingerprint(own))
-    again = load_heads(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
+    again = Heads.load(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
     assert torch.equal(again.out_KHD, heads.out_KHD.to(torch.bfloat16))
     with pytest.raises(UserError, match="were trained on mine, and this target's weights are others"):
-        load_heads(tmp_path, network("t5", 5), "draft")
-    with pytest.raises(UserError, match="draft.path=.*missing: no heads are in this folder"):
-        load_heads(tmp_path / "missing", own, "draft")
+        Heads.load(tmp_path, network("t5", 5), "draft")
+    with pytest.raises(UserError, match="draft.path=.*missing: no blockwise heads are in this folder"):
+        Heads.load(tmp_path / "missing", own, "draft")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="no heads are in this folder"):
-        load_heads(tmp_path, own, "draft")
+    with pytest.raises(UserError, match="no blockwise heads are in this folder"):
+        Heads.load(tmp_path, own, "draft")
 
 
 def test_heads_begin_as_the_targets_own() -> None:

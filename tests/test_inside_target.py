@@ -12,7 +12,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
-from specbench.models.heads import WEIGHTS, Heads, fingerprint
+from specbench.models import Heads
+from specbench.models.saved_heads import WEIGHTS, fingerprint
 
 Folders = dict[str, Path]
 Run = Callable[..., tuple[int, str]]

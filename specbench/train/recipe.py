@@ -25,12 +25,13 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from specbench.train import blockwise, networks
-from specbench.train.blockwise import Learner
+from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
+from specbench.train.heads import HeadLearner
 from specbench.train.held_out import measure
+from specbench.train.learners import make_learner
 from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
@@ -52,15 +53,17 @@ def train(recipe: Recipe) -> Path:
     with processes.main_process_first():
         tokenizer = make_tokenizer(recipe, rows, output)
     model: Any = None
-    if not recipe.blockwise.heads:
+    heads = recipe.heads_kind()
+    if heads is None:
         model = networks.build(recipe.model, tokenizer)
         if not torch.cuda.is_available():
             use_byte_dropout(model)
     target = load_target(recipe, model, tokenizer, processes.device)
     with processes.main_process_first():
         train_set = training_set(recipe, rows, tokenizer, target, output)
-    if recipe.blockwise.heads:
-        learner = Learner(target, recipe.blockwise.heads, recipe.blockwise.hidden, recipe.distill.kl_weight)
+    if heads is not None:
+        assert target is not None
+        learner = make_learner(recipe, target)
         trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
     else:
         trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
@@ -68,9 +71,9 @@ def train(recipe: Recipe) -> Path:
     trainer.add_callback(clock)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output / "checkpoints")))
     if trainer.is_world_process_zero():
-        if recipe.blockwise.heads:
-            blockwise.save(learner, recipe, output)
-            measured = blockwise.measure(learner, recipe, held, tokenizer)
+        if heads is not None:
+            learner.save(recipe, output)
+            measured = learner.measure(recipe, held, tokenizer)
         else:
             networks.save(model, tokenizer, output)
             measured = measure(recipe, held, model.eval(), tokenizer, target)
@@ -169,7 +172,7 @@ def make_trainer(
 
 
 def make_heads_trainer(
-    recipe: Recipe, learner: Learner, tokenizer: PreTrainedTokenizerFast, train_set: Dataset, output: Path
+    recipe: Recipe, learner: HeadLearner, tokenizer: PreTrainedTokenizerFast, train_set: Dataset, output: Path
 ) -> Trainer:
     """The Trainer of a recipe that trains heads. It keeps no tokenizer: the heads' target has one."""
     return SizedTrainer(

@@ -11,6 +11,9 @@ from typing import Any
 from specbench.config.keys import fresh, key
 from specbench.errors import UserError
 
+HEAD_KINDS = ("medusa", "hydra")
+MOST = {"number": 64, "layers": 8, "narrow": 4096, "rank": 4096}  # of a plan for such heads
+
 
 @dataclass
 class ModelShape:
@@ -128,6 +131,19 @@ class BlockwisePlan:
 
 
 @dataclass
+class HeadsPlan:
+    """Train heads that predict the tokens after the next, all at once, on the frozen `distill.target` in the place of a
+    model: Medusa's (Cai et al. 2024), or Hydra's, which also read the tokens before theirs (Ankner et al. 2024)."""
+
+    kind: str | None = key(None, "medusa | hydra; unset: no such heads are trained")
+    number: int = key(4, "of heads: tokens after the next that they predict")
+    layers: int = key(1, "medusa: residual blocks of each head")
+    narrow: int = key(64, "hydra: numbers that the embedding of a token is narrowed to")
+    rank: int = key(16, "of the matrix that each head adds to the target's output projection")
+    decay: float = key(0.8, "the loss of head k has the weight decay^k")
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -140,6 +156,7 @@ class Recipe:
     optim: OptimPlan = fresh(OptimPlan, "how")
     distill: DistillPlan = fresh(DistillPlan, "a draft: the target it learns from")
     blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")
+    heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads in the place of a model")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -148,6 +165,10 @@ class Recipe:
     save_steps: int = key(300, "steps between checkpoints")
     eval_steps: int = key(600, "steps between evaluations")
     progress: bool = key(True, "show a progress bar")
+
+    def heads_kind(self) -> str | None:
+        """The kind of heads that are trained in the place of a model; None where a model is."""
+        return "blockwise" if self.blockwise.heads else self.heads.kind
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -193,8 +214,24 @@ def check(recipe: Recipe) -> Recipe:
         raise UserError(
             f"blockwise.heads is {recipe.blockwise.heads}: it must be from 2 to 65, the target's own included"
         )
-    if recipe.blockwise.heads and recipe.distill.target is None:
+    _check_heads(recipe)
+    if recipe.heads_kind() and recipe.distill.target is None:
         raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe
+
+
+def _check_heads(recipe: Recipe) -> None:
+    plan = recipe.heads
+    if plan.kind is None:
+        return
+    if plan.kind not in HEAD_KINDS:
+        raise UserError(f"heads.kind is '{plan.kind}': choose one of {', '.join(HEAD_KINDS)}")
+    if recipe.blockwise.heads:
+        raise UserError(f"heads.kind={plan.kind} and blockwise.heads={recipe.blockwise.heads}: set one of them")
+    for name, most in MOST.items():
+        if not 1 <= getattr(plan, name) <= most:
+            raise UserError(f"heads.{name} is {getattr(plan, name)}: it must be from 1 to {most}")
+    if not 0 < plan.decay <= 1:
+        raise UserError(f"heads.decay is {plan.decay}: it must be above 0 and at most 1")

@@ -8,7 +8,7 @@ from specbench.config.paths import shipped
 from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
-from specbench.models.heads import load_heads, read_facts
+from specbench.models.heads import Heads
 from specbench.models.load import layers_of
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import Say
@@ -33,12 +33,12 @@ class BlockwiseBuilder(DraftBuilder[BlockwiseConfig]):
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        self.most = read_facts(self.folder, request.key)["heads"] - 1
+        self.most = Heads.facts(self.folder, request.key)["heads"] - 1
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
             say(f"{key}: {self.most + 1} heads draft {self.most} tokens a pass at most, not gamma={gamma}")
-        heads = load_heads(self.folder, target.network, key)
+        heads = Heads.load(self.folder, target.network, key)
         rows = target.network.get_output_embeddings().weight.shape[0]
         return BlockwiseDraft(target, heads, target.project, rows)

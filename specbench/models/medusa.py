@@ -1,0 +1,96 @@
+"""Medusa's and Hydra's heads over a frozen network's last states: head k predicts the token k places after the next.
+
+- Medusa (Cai et al. 2024, arXiv 2401.10774): a residual block h + SiLU(W h + b), then an output layer of its own.
+- Hydra (Ankner et al. 2024, arXiv 2402.05109): head k also reads the embeddings of the k tokens between the state and
+  the token that it predicts, so that its distribution depends on the candidate.
+
+An output layer of its own would be as large as the network's for each head. Here it is the network's, plus a matrix of
+low rank for each head. Blocks work in units of each state's size, for T5 scales its states down before a tied head,
+where h + SiLU(W h) could not be of the size of h.
+
+Shapes: K heads, N positions, D the network's width, V its logits, R the rank, J tokens that a head reads, M numbers
+that an embedding is narrowed to, L blocks of a head.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specbench.models.heads import in_units
+from specbench.models.saved_heads import SavedHeads
+
+Project = Callable[[Tensor], Tensor]  # the network's output projection, [..., D] to [..., V]
+
+
+class LowRank(nn.Module):
+    """For each head a matrix of rank R that is added to the network's output projection; zero at first."""
+
+    def __init__(self, heads: int, width: int, rank: int, vocabulary: int) -> None:
+        super().__init__()
+        self.down_KDR = nn.Parameter(torch.randn(heads, width, rank) * width**-0.5)
+        self.up_KRV = nn.Parameter(torch.zeros(heads, rank, vocabulary))
+
+    def forward(self, units_KND: Tensor, which: slice) -> Tensor:
+        return units_KND @ self.down_KDR[which] @ self.up_KRV[which]
+
+
+class MedusaHeads(SavedHeads):
+    """Heads that see the state alone. They start as copies of the network's own head."""
+
+    KIND, RECIPE, SHAPE = "medusa", "t5-mini-medusa", ("heads", "width", "layers", "rank", "vocabulary")
+
+    def __init__(self, heads: int, width: int, layers: int, rank: int, vocabulary: int) -> None:
+        super().__init__()
+        self.heads, self.width, self.layers, self.rank, self.vocabulary = heads, width, layers, rank, vocabulary
+        self.weight_LKDD = nn.Parameter(torch.zeros(layers, heads, width, width))
+        self.bias_LK1D = nn.Parameter(torch.zeros(layers, heads, 1, width))
+        self.output = LowRank(heads, width, rank, vocabulary)
+
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations of one head at one position, without the network's own projection."""
+        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
+
+    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
+        """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
+        size_N1, units_KND = in_units(states_ND)
+        for weight_KDD, bias_K1D in zip(self.weight_LKDD, self.bias_LK1D, strict=True):
+            units_KND = units_KND + F.silu(units_KND @ weight_KDD[which] + bias_K1D[which])
+        return project(size_N1 * units_KND) + self.output(units_KND, which)
+
+
+class HydraHeads(SavedHeads):
+    """Heads that also see the tokens before the token that they predict: head k the last k of them."""
+
+    KIND, RECIPE, SHAPE = "hydra", "t5-mini-hydra", ("heads", "width", "narrow", "rank", "vocabulary")
+
+    def __init__(self, heads: int, width: int, narrow: int, rank: int, vocabulary: int) -> None:
+        super().__init__()
+        self.heads, self.width, self.narrow, self.rank, self.vocabulary = heads, width, narrow, rank, vocabulary
+        self.narrow_DM = nn.Parameter(torch.randn(width, narrow) * width**-0.5)
+        self.weight_KDD = nn.Parameter(torch.zeros(heads, width, width))
+        self.bias_KD = nn.Parameter(torch.zeros(heads, width))
+        read = [(head + 1) * narrow for head in range(heads)]
+        self.gates = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
+        self.output = LowRank(heads, width, rank, vocabulary)
+
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations of one head at one position, without the network's own projection: their mean."""
+        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
+
+    def narrowed(self, embeddings: Tensor) -> Tensor:
+        """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
+        return F.rms_norm(embeddings.to(self.narrow_DM.dtype), (self.width,)) @ self.narrow_DM
+
+    def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
+        """[N, V] of head J, from the J tokens after each state, narrowed."""
+        head = read_NJM.shape[1] - 1
+        size_N1, units_ND = in_units(states_ND)
+        read_NE = read_NJM.flatten(1)
+        gate_ND = units_ND @ self.weight_KDD[head] + read_NE @ self.gates[head] + self.bias_KD[head]
+        units_ND = units_ND + read_NE @ self.shifts[head] + F.silu(gate_ND)
+        return project(size_N1 * units_ND) + self.output(units_ND, slice(head, head + 1))[0]
