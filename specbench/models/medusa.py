@@ -58,7 +58,8 @@ class MedusaHeads(SavedHeads):
         size_N1, units_KND = in_units(states_ND)
         for weight_KDD, bias_K1D in zip(self.weight_LKDD, self.bias_LK1D, strict=True):
             units_KND = units_KND + F.silu(units_KND @ weight_KDD[which] + bias_K1D[which])
-        return project(size_N1 * units_KND) + self.output(units_KND, which)
+        more_KNV: Tensor = self.output(units_KND, which)
+        return project(size_N1 * units_KND) + more_KNV
 
 
 class HydraHeads(SavedHeads):
@@ -93,4 +94,5 @@ class HydraHeads(SavedHeads):
         read_NE = read_NJM.flatten(1)
         gate_ND = units_ND @ self.weight_KDD[head] + read_NE @ self.gates[head] + self.bias_KD[head]
         units_ND = units_ND + read_NE @ self.shifts[head] + F.silu(gate_ND)
-        return project(size_N1 * units_ND) + self.output(units_ND, slice(head, head + 1))[0]
+        more_KNV: Tensor = self.output(units_ND, slice(head, head + 1))
+        return project(size_N1 * units_ND) + more_KNV[0]

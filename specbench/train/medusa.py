@@ -55,7 +55,8 @@ class AllHeadsLearner(HeadLearner):
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
         states_BTD = seen.states_BTD[:, :-ahead]
         everywhere = torch.ones(states_BTD.shape[:2], dtype=torch.bool, device=states_BTD.device)
-        return self.at(seen, ahead, everywhere).unflatten(0, states_BTD.shape[:2])
+        logits_NV = self.at(seen, ahead, everywhere)
+        return logits_NV.view(*states_BTD.shape[:2], -1)
 
 
 class MedusaLearner(AllHeadsLearner):
