@@ -91,7 +91,7 @@ def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None
     code, said = run("blockwise", "draft.shipped=null")
     assert code == 2 and "draft.path is not set: give the folder that `specbench train recipe=blockwise` wrote" in said
     code, said = run("blockwise", f"draft.path={folders['t5']}")
-    assert code == 2 and "no heads are in this folder" in said
+    assert code == 2 and "no blockwise heads are in this folder" in said
     damaged = shutil.copytree(heads, heads.with_name("damaged"))
     (damaged / WEIGHTS).write_bytes(b"x")
     code, said = run("blockwise", f"draft.path={damaged}")

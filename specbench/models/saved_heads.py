@@ -41,8 +41,8 @@ class SavedHeads(nn.Module):
         of this kind."""
         try:
             facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-            has_all = facts.keys() >= {*cls.SHAPE, "target", "fingerprint"}
-            if (folder / WEIGHTS).is_file() and has_all and facts.get("kind", "blockwise") == cls.KIND:
+            has_all = facts.keys() >= {"kind", *cls.SHAPE, "target", "fingerprint"}
+            if (folder / WEIGHTS).is_file() and has_all and facts["kind"] == cls.KIND:
                 return facts
         except (OSError, ValueError):
             pass
