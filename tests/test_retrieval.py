@@ -2,13 +2,17 @@
 
 from collections import Counter
 
+import chi
 import pytest
 import torch
+from decode import speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.drafts import RetrievalDraft, suffixes
+from specbench.drafts import MergedDraft, RetrievalDraft, growing, suffixes
 from specbench.drafts.corpus import gather
+from specbench.drafts.store import GrowingStore
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.models import Prompt
 from specbench.sampling import Sampling
@@ -86,3 +90,50 @@ def test_it_scores_what_it_proposes(texts: list[list[int]], text: list[int], mat
     for place in range(len(text)):
         alone = session.propose([START, *text[:place]], 1, torch.Generator()).tokens
         assert rows[place].nonzero().flatten().tolist() == alone
+
+
+@settings(max_examples=60, deadline=None)
+@given(sequences, sequences, st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 5))
+def test_a_store_that_grew_finds_what_one_corpus_of_all_texts_finds(
+    texts: list[list[int]], added: list[list[int]], context: list[int], longest: int
+) -> None:
+    whole, store = index(texts + added), GrowingStore(index(texts))
+    for text in added:
+        store.add([[START, *text]], len(text))
+    assert store.follower(context, longest) == whole.follower(context, longest)
+    assert store.grown == sum(map(len, added)) and list(store.tokens) == whole.tokens.tolist()
+    assert list(map(sorted, store.places(context, longest, 64))) == whole.places(context, longest, 64)
+    store.clear()
+    assert store.follower(context, longest) == index(texts).follower(context, longest) and store.grown == 0
+
+
+def test_a_draft_takes_in_texts_between_prompts_with_the_end_of_their_prompt() -> None:
+    grows = RetrievalDraft(GrowingStore(index([[3, 4, 5]])), 8, CPU, 2)
+    assert growing(MergedDraft([grows, draft([[1]])])) == [grows]  # type: ignore[list-item]
+    session, generator = grows.start(Prompt((), (START,)), Sampling(1.0)), torch.Generator()
+    assert session.propose([6, 2], 3, generator).tokens == []
+    grows.add_texts([(Prompt((), (START, 1, 6, 2)), [7, 4])])
+    assert session.propose([6, 2], 3, generator).tokens == [7, 4] and grows.grown == 2
+    assert session.propose([0, 1], 3, generator).tokens == []  # of a prompt the last `match` tokens alone
+    grows.forget_texts()
+    assert session.propose([6, 2], 3, generator).tokens == []
+
+
+@pytest.mark.statistical
+def test_texts_keep_the_targets_law_while_the_store_grows_by_them() -> None:
+    """One false alarm in 10,000 seeds. Each text is taken in, so that later ones are drafted from it."""
+    target, sampling = ToyModel(random_table(1, zeros=True)), Sampling(1.0)
+    grows = RetrievalDraft(GrowingStore(index([[1, 2, 3]], VOCABULARY)), VOCABULARY, CPU, 2)
+    drafted = 0
+
+    def decode(generator: torch.Generator) -> list[int]:
+        nonlocal drafted
+        trace = speculative(
+            target, grows, PROMPT, gamma=2, sampling=sampling, max_new_tokens=4, generator=generator
+        )  # fmt: skip
+        grows.add_texts([(PROMPT, trace.tokens)])
+        drafted += sum(one.accepted for one in trace.passes)
+        return trace.tokens
+
+    assert chi.p_value(decode, exact(target, sampling, 4), 1000) > chi.ALARM
+    assert drafted > 500

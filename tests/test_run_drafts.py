@@ -11,6 +11,7 @@ from calls import newest, refusal
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
+from specbench.cli.summary_text import remarks
 
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
@@ -104,7 +105,51 @@ def test_alpha_takes_them_all_at_once(run: Run, folders: Folders, tmp_path: Path
     assert all(0 <= row["alpha"] <= 1 for row in rows)
 
 
+@needs_suffixes
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: int
+) -> None:
+    keys = ("gamma=3", "limit=3", f"sampling.temperature={temperature}")
+    _, err, whole = run("retrieval-grow", *keys)
+    assert whole is not None, err
+    written = [len(prompt["speculative"]["tokens"]) for prompt in whole["prompts"]]
+    assert [prompt["grown"] for prompt in whole["prompts"]] == [sum(written[:place]) for place in range(3)]
+    assert whole["summary"]["draft"] == "retrieval-grow" and whole["summary"]["grown"] == sum(written[:-1])
+    assert whole["summary"]["identical"] == (1.0 if temperature == 0 else None) and whole["summary"]["lossless"]
+    assert any("depend on the order of the prompts" in line for line in remarks(whole["summary"]))
+
+    from specbench.run import runner
+
+    measure, left = runner.measure_prompt, iter(range(2))
+
+    def interrupted(*args: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return measure(*args)
+
+    monkeypatch.setattr(runner, "measure_prompt", interrupted)
+    run("retrieval-grow", *keys, "force=true")
+    monkeypatch.setattr(runner, "measure_prompt", measure)
+    _, err, resumed = run("retrieval-grow", *keys, "force=true")
+    assert resumed is not None and len(resumed["processes"]) == 2, err
+    assert [prompt["grown"] for prompt in resumed["prompts"]] == [prompt["grown"] for prompt in whole["prompts"]]
+    assert [prompt["beta"] for prompt in resumed["prompts"]] == [prompt["beta"] for prompt in whole["prompts"]]
+
+
+@needs_suffixes
+def test_alpha_of_a_store_that_grows_is_scored_before_each_text_is_taken_in(run: Run, tmp_path: Path) -> None:
+    """The same text again is known by then, and the first text is scored as by a store that does not grow."""
+    code, err, _ = run("[retrieval,retrieval-grow]", "tokens=60", "sampling.temperature=[0,1]", verb="alpha")
+    assert code == 0, err
+    (file,) = alpha_folder(tmp_path).glob("*.json")
+    for setting in json.loads(file.read_text())["settings"]:
+        first, grown = (setting["drafts"][name] for name in ("retrieval", "retrieval-grow"))
+        assert first[0]["beta"] == grown[0]["beta"] and first != grown
+
+
 WRONG = {
+    "draft=retrieval draft.grow=perhaps": "draft.grow=perhaps",
     "draft=ngram draft.order=0": "draft.order=0: must be from 1 to 8",
     "draft=retrieval draft.corpus=/no/such": "draft.corpus=/no/such: must be a file or folder",
     "draft=cascade draft.inner_gamma=0": "draft.inner_gamma=0: must be from 1 to",

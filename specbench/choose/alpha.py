@@ -20,6 +20,7 @@ from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
+from specbench.drafts import growing
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import Agreement, agreements
@@ -88,7 +89,8 @@ def score(
 ) -> Scored:
     """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it: `ahead` tokens
     of a proposal where they agree less the further ahead they are; of drafts that grow trees the ranks of their
-    children, held to the bound on all rules if `bounded`."""
+    children, held to the bound on all rules if `bounded`. A draft that takes in texts takes in each after it is scored
+    on it."""
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
@@ -102,6 +104,9 @@ def score(
     grows = {one.draft: one.config.draft.scores_children for one in candidates}
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
+    stores = [one for draft in drafts.values() for one in growing(draft)]
+    for store in stores:
+        store.forget_texts()
     for index, text in enumerate(sample.texts):
         readers = [
             RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every, most) if one else None
@@ -112,7 +117,11 @@ def score(
         )
         for draft, agreement in zip(drafts, scores, strict=True):
             found[draft].append(agreement)
+        for store in stores:
+            store.add_texts([(parts.prompts[index], text)])
         progress.advance(index + 1, len(sample.texts))
+    for store in stores:  # a draft that has taken in a text is not timed on it
+        store.forget_texts()
     return Scored(list(candidates), sample, found, parts.target.now() - began)
 
 

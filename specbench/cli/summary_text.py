@@ -220,6 +220,8 @@ def remarks(s: Summary) -> list[str]:
         )
     if s.get("disturbed"):
         lines.append(disturbed(s))
+    if s.get("grown") is not None:
+        lines.append(_grown(s))
     if s.get("prompts_cut"):
         lines.append(
             f"{s['prompts_cut']} of {s['prompts']} prompts hold only a part of their text: task.max_source_tokens"
@@ -259,6 +261,13 @@ def _disproof(s: Summary) -> str:
         worst = max(z, key=lambda name: abs(z[name] or 0.0))
         seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
     return f"NOT LOSSLESS: {seen}: the text was not drawn from the target, so no speed is given; please report this"
+
+
+def _grown(s: Summary) -> str:
+    return (
+        f"the draft took in each text once it was decoded ({s['grown']} tokens before the last): α and the speedup "
+        "depend on the order of the prompts"
+    )
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -143,6 +143,38 @@ class Batchable(Protocol):
         ...
 
 
+@runtime_checkable
+class Grows(Protocol):
+    """A draft that may take in the texts that were decoded with it. Whoever decodes hands them over between prompts."""
+
+    @property
+    def grown(self) -> int | None:
+        """Tokens of texts that it has taken in; None where it takes in none."""
+        ...
+
+    def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
+        """Take in the texts that followed these prompts."""
+        ...
+
+    def forget_texts(self) -> None:
+        """Forget all of them."""
+        ...
+
+
+@runtime_checkable
+class MadeOfDrafts(Protocol):
+    """A draft that drafts with others."""
+
+    @property
+    def parts(self) -> Sequence[Draft]: ...
+
+
+def growing(draft: Draft) -> list[Grows]:
+    """Of `draft` and those that it is made of, those that take in texts."""
+    own = [draft] if isinstance(draft, Grows) and draft.grown is not None else []
+    return own + [one for part in (draft.parts if isinstance(draft, MadeOfDrafts) else ()) for one in growing(part)]
+
+
 def in_batch(draft: Draft, rows: int) -> Draft:
     """`draft` for `rows` sequences at a time."""
     return draft.in_batch(rows) if isinstance(draft, Batchable) else draft

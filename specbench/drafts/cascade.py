@@ -43,6 +43,7 @@ class CascadeDraft:
         self.models = (middle, *models_of(inner))
         self.vocabulary_size = vocabulary_size
         self.inner = inner
+        self.parts = (inner,)
         self.inner_gamma = inner_gamma
         # As if the inner draft were never right. What a proposal really took depends on that, and is counted in it.
         self.operations = (inner_gamma + 1) * middle.operations + inner_gamma * inner.operations

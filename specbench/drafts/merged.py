@@ -21,7 +21,7 @@ class MergedDraft:
     """`drafts`, whose sessions must be `ReadsTrees`, the one with the best first choice first."""
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
-        self.drafts = drafts
+        self.drafts = self.parts = drafts
         self.models = [model for draft in drafts for model in models_of(draft)]
         self.operations = sum(draft.operations for draft in drafts)
 

@@ -6,6 +6,10 @@ the token that followed most often is proposed; then the next, after a run that 
 even the last token occurs nothing is proposed. A tree holds the commonest continuations, as REST's does
 (`drafts.trie`).
 
+The corpus may grow by the texts that were decoded (`drafts.store`); then the order of the prompts matters. Between
+prompts alone: what is proposed in a text depends on earlier texts and on nothing drawn later, so that decoding is as
+exact as before.
+
 q is one-hot: the proposal is certain.
 """
 
@@ -17,6 +21,7 @@ from torch import Tensor
 from specbench.acceptance import Proposal
 from specbench.drafts.certain import certain_ahead
 from specbench.drafts.continuations import Continuations
+from specbench.drafts.store import GrowingStore
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.drafts.trie import GrowsFromPlaces
 from specbench.models import Prompt
@@ -26,11 +31,13 @@ MOST_PLACES = 256  # of one run, that a tree is grown from
 
 
 class RetrievalDraft:
-    """Proposes from a corpus alone."""
+    """Proposes from a corpus alone; from a `GrowingStore` also what was decoded before."""
 
     operations = 0.0
 
-    def __init__(self, index: SuffixIndex, vocabulary_size: int, device: torch.device, match: int) -> None:
+    def __init__(
+        self, index: SuffixIndex | GrowingStore, vocabulary_size: int, device: torch.device, match: int
+    ) -> None:
         self.index = index
         self.vocabulary_size = vocabulary_size
         self.device = device
@@ -38,6 +45,21 @@ class RetrievalDraft:
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "RetrievalSession":
         return RetrievalSession(self)
+
+    @property
+    def grown(self) -> int | None:
+        """Tokens that were decoded and are in the store now; None where it does not grow."""
+        return self.index.grown if isinstance(self.index, GrowingStore) else None
+
+    def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
+        """A text is kept with the last tokens of its prompt, so that runs which lead into it are found."""
+        if isinstance(self.index, GrowingStore) and decoded:
+            texts = [[*prompt.prefix[-self.match :], *tokens] for prompt, tokens in decoded]
+            self.index.add(texts, sum(len(tokens) for _, tokens in decoded))
+
+    def forget_texts(self) -> None:
+        if isinstance(self.index, GrowingStore):
+            self.index.clear()
 
 
 class RetrievalSession(GrowsFromPlaces):

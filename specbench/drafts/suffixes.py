@@ -56,8 +56,19 @@ class SuffixIndex:
         Of more than MOST_LOOKED_AT places so many are counted, evenly over all; they lie in order of what follows, so
         that shares are kept.
         """
+        places, length = self.longest_run(context, longest, known)
+        if length == 0:
+            return self.end, 0
+        tokens, times = self.counted(places, length)
+        return int(tokens[times.argmax()]), length
+
+    def longest_run(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[range, int]:
+        """The longest run found of the last `longest` tokens of `context`: which suffixes begin with it, and its
+        length; none and 0 where not even a run of `known` (at least 1) tokens is found."""
         shortest, longest = known, min(longest, len(context))
         places = self._places(context[len(context) - shortest :])
+        if not places:
+            return places, 0
         while shortest < longest:  # what is not found makes every longer run not to be found
             middle = (shortest + longest + 1) // 2
             found = self._places(context[len(context) - middle :])
@@ -65,22 +76,29 @@ class SuffixIndex:
                 shortest, places = middle, found
             else:
                 longest = middle - 1
-        if shortest == 0:
-            return self.end, 0
-        tokens, times = np.unique(self._tokens_N[self._followers(places, shortest, MOST_LOOKED_AT)], return_counts=True)
-        return int(tokens[times.argmax()]), shortest
+        return (places, shortest) if shortest else (range(0), 0)
+
+    def counted(self, places: range, length: int) -> tuple[NDArray[np.unsignedinteger], NDArray[np.intp]]:
+        """The tokens that followed a run of `length` tokens at `places`, the smallest first, and how often each did."""
+        followers = self._tokens_N[self._followers(places, length, MOST_LOOKED_AT)]
+        tokens, times = np.unique(followers, return_counts=True)
+        return tokens, times * _step(places, MOST_LOOKED_AT)
 
     def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
         """Where the followers of the last `longest` tokens of `context` stand in `tokens`, then those of the last
         `longest` - 1, and so down to one; of each run up to `most`, evenly over all, without those of a longer run."""
-        found: list[list[int]] = []
+        return list(self.places_by_length(context, longest, most).values())
+
+    def places_by_length(self, context: Sequence[int], longest: int, most: int) -> dict[int, list[int]]:
+        """`places`, by the length of the run, the longest first."""
+        found: dict[int, list[int]] = {}
         seen: set[int] = set()
         for length in range(min(longest, len(context)), 0, -1):
             run = self._places(context[len(context) - length :])
             if run:
                 followers = self._followers(run, length, most).tolist()
-                found.append(sorted(place for place in followers if place not in seen))
-                seen.update(found[-1])
+                found[length] = sorted(place for place in followers if place not in seen)
+                seen.update(found[length])
         return found
 
     @property
@@ -90,7 +108,7 @@ class SuffixIndex:
 
     def _followers(self, places: range, length: int, most: int) -> NDArray[np.int32]:
         """Where the followers of a run of `length` tokens stand, of up to `most` of its `places`."""
-        step = -(-len(places) // most)
+        step = _step(places, most)
         found: NDArray[np.int32] = self._suffixes_N[places.start : places.stop : step] + length
         return found
 
@@ -106,3 +124,8 @@ class SuffixIndex:
         every = range(len(suffixes))
         first = bisect_left(every, sought, key=beginning)
         return range(first, bisect_right(every, sought, lo=first, key=beginning))
+
+
+def _step(places: range, most: int) -> int:
+    """Every how many of `places` are looked at, so that they are `most` at most."""
+    return -(-len(places) // most)

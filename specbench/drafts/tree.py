@@ -27,6 +27,7 @@ class TreeDraft:
         self.draft, self.plan, self.children, self.eos_ids = draft, plan, children, eos_ids
         self.operations = draft.operations
         self.models = models_of(draft)
+        self.parts = (draft,)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
         return self._grower(self.draft.start(prompt, sampling), sampling)

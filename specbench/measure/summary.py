@@ -25,7 +25,16 @@ from specbench.measure.theorems import (
 )
 from specbench.measure.throughput import expected_of_rows, rows_of, seconds_of, throughput
 from specbench.measure.tree_passes import estimated_by_rank, forecast_tokens, levels, of_trees
-from specbench.records.schema import Counted, LenienceRow, Measured, PromptRecord, Speedups, UnderLenience, UnderRule
+from specbench.records.schema import (
+    Counted,
+    Grown,
+    LenienceRow,
+    Measured,
+    PromptRecord,
+    Speedups,
+    UnderLenience,
+    UnderRule,
+)
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
@@ -120,7 +129,9 @@ def summarise(
         lenient = {"lenience": under_lenience(prompts, resamples, seed)}
     proved = UNPROVED if proof is None else proof.columns()
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
-    return {**counted, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
+    taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
+    grown: Grown = {"grown": max(taken_in)} if taken_in else {}
+    return {**counted, **grown, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:

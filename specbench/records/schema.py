@@ -120,6 +120,7 @@ class PromptRecord(TypedDict):
     tree: NotRequired[TreeForecast]
     load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
     category: NotRequired[Annotated[str, "what kind of prompt its row is, by task.category_field"]]
+    grown: NotRequired[Annotated[int, "tokens of texts decoded before that the draft had taken in (draft.grow=true)"]]
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
     ]
@@ -266,7 +267,13 @@ class OfTrees(TypedDict, total=False):
     ]
 
 
-class Measured(Counted, Throughput, OfTrees, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
+class Grown(TypedDict, total=False):
+    """A draft that takes in what was decoded; absent for others. Its numbers depend on the order of the prompts."""
+
+    grown: Annotated[int, "tokens of earlier texts that the draft had taken in at the last prompt"]
+
+
+class Measured(Counted, Throughput, OfTrees, Grown, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
     """What the raw prompts of a run come to."""
 
 

@@ -9,7 +9,7 @@ import torch
 from specbench.acceptance import lenient
 from specbench.config import RunConfig
 from specbench.decoding import DecodingSpec, Trace, autoregressive, speculative
-from specbench.drafts import TreeDraft
+from specbench.drafts import TreeDraft, growing
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
 from specbench.measure.evidence import evidence
@@ -129,6 +129,8 @@ def prompt_record(
         raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).to_json()
     if isinstance(draft, TreeDraft) and lossy is None:
         raw["tree"] = _forecast(config, parts, draft, prompt, baseline.tokens, agreement.ranks)
+    if stores := growing(draft):
+        raw["grown"] = sum(one.grown or 0 for one in stores)
     raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
     return raw
 

@@ -14,6 +14,7 @@ from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import RunRecord
 from specbench.run.build import Parts, build, resolve
+from specbench.run.decoded import Decoded, decoded, hand_over
 from specbench.run.distributed import agree, join
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import with_gamma
@@ -88,14 +89,18 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
     with loader.device(config, progress.say) as device:
         placed = replace(config, device=str(device))
         parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
-        missing, answers = agree((list[int](), dict[int, str]()))
+        missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
         if missing:
+            for place, _ in texts:
+                put_answers(config, parts, place, answers)
+            hand_over(parts, texts)
             warm_up(config, parts)
             with already_collected():
                 for place in missing:
                     put_answers(config, parts, place, answers)
                     prompt = measure_prompt(config, parts, place)
                     answers[prompt["index"]] = prompt["baseline"]["text"]
+                    hand_over(parts, decoded([place], [prompt]))
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
@@ -129,9 +134,11 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
     answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
     for place in done:
         put_answers(config, parts, place, answers)
-    missing, _ = agree((sorted({*range(total)} - {*done}), answers))
+    texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
+    missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
     if not missing:
         return
+    hand_over(parts, texts)
     if journal.prompts:
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
@@ -142,8 +149,10 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         warm_up_rows(config, parts, rows)
         with already_collected():
             for group in groups(missing, config.batch):
-                for prompt in measure_group(config, parts, rows, group):
+                found = measure_group(config, parts, rows, group)
+                for prompt in found:
                     journal.add(prompt)
+                hand_over(parts, decoded(group, found))
                 progress.advance(len(journal.prompts), total)
         return
     warm_up(config, parts)
@@ -152,5 +161,6 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
             put_answers(config, parts, place, answers)
             prompt = measure_prompt(config, parts, place)
             answers[prompt["index"]] = prompt["baseline"]["text"]
+            hand_over(parts, decoded([place], [prompt]))
             journal.add(prompt)
             progress.advance(len(journal.prompts), total)

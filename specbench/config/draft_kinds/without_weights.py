@@ -112,9 +112,13 @@ class RetrievalConfig(TextDraftConfig):
 
     kind: str = "retrieval"
     match: int = key(3, MATCH)
+    grow: bool = key(False, "the store takes in each text once it is decoded, so that the order of the prompts matters")
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     finds: ClassVar[bool] = True
+
+    def label(self) -> str:
+        return f"{self.kind}-grow" if self.grow else self.kind
 
     def check(self, key: str) -> None:
         super().check(key)

@@ -12,6 +12,7 @@ from specbench.drafts import Draft, NgramDraft, RetrievalDraft, suffixes
 from specbench.drafts.cache import Arrays, cached
 from specbench.drafts.corpus import Corpus, gather
 from specbench.drafts.counts import Counts, fit
+from specbench.drafts.store import GrowingStore
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
@@ -85,7 +86,8 @@ class RetrievalBuilder(FromText[RetrievalConfig]):
         self.index = SuffixIndex(self.fitted("suffixes", "", make, say), size)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        return RetrievalDraft(self.index, self.request.vocabulary.size, self.request.device, self.draft.match)
+        index = GrowingStore(self.index) if self.draft.grow else self.index
+        return RetrievalDraft(index, self.request.vocabulary.size, self.request.device, self.draft.match)
 
 
 def cache_folder(draft: TextDraftConfig) -> Path:

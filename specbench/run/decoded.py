@@ -1,0 +1,20 @@
+"""Texts that were decoded, for drafts that take them in (`drafts.base.Grows`)."""
+
+from collections.abc import Iterable, Sequence
+
+from specbench.drafts import growing
+from specbench.records.schema import PromptRecord
+from specbench.run.build import Parts
+
+Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its text
+
+
+def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
+    """What was decoded speculatively of the prompts at `places`."""
+    return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
+
+
+def hand_over(parts: Parts, texts: Sequence[Decoded]) -> None:
+    """Have the draft take in `texts`, in this order."""
+    for draft in growing(parts.draft):
+        draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])
