@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -56,21 +56,14 @@ def launch_each(
 ) -> None:
     """Call `task` with one config of `schema` for each combination of the lists in `argv`. `defaults` holds lists for
     keys that `argv` does not set."""
-    for override in filter(None, map(parsed, argv)):
-        require_used(verb, override.key_or_group, override.value())
-    argv = [*argv, *experiment_lists(argv, config_name, schema)]
-    store_unnamed(argv)
-    common, combinations = split(argv, defaults or {})
+    common, combinations = combined(argv, config_name, schema, verb, defaults)
 
     def job(composed: DictConfig) -> None:
         given = list(HydraConfig.get().overrides.task)
         for override in combinations[0]:
             given.remove(override)
         try:
-            overrides = [[*given, *these] for these in combinations]
-            rest = [hydra.compose(config_name, overrides=these) for these in overrides[1:]]
-            listed = (composed, *rest)
-            configs = [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
+            configs = compose_each(config_name, schema, [[*given, *these] for these in combinations], composed)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(one_line(error, schema)) from error
         task(configs)
@@ -78,9 +71,31 @@ def launch_each(
     launch_one(job, config_name, schema, [*common, *combinations[0]], verb)
 
 
+def combined(
+    argv: Sequence[str], config_name: str, schema: Any, verb: str, defaults: dict[str, list[str]] | None = None
+) -> tuple[Overrides, list[Overrides]]:
+    """`split` with the lists of the experiment that `argv` names; what `verb` cannot use is refused."""
+    for override in filter(None, map(parsed, argv)):
+        require_used(verb, override.key_or_group, override.value())
+    argv = [*argv, *experiment_lists(argv, config_name, schema)]
+    store_unnamed(argv)
+    return split(argv, defaults or {})
+
+
+def compose_each(
+    config_name: str, schema: type[T], overrides: Sequence[Overrides], first: DictConfig | None = None
+) -> list[T]:
+    """A config of `schema` for each of `overrides`; `first` is that of the first of them, if it is composed already.
+    Within `hydra_app.composing` or a job of Hydra's."""
+    rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
+    listed = rest if first is None else [first, *rest]
+    return [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
+
+
 @contextmanager
-def progress(configs: Sequence[ChooseConfig]) -> Iterator[Screen]:
-    """The progress on stderr of a comparison of `configs`, which are checked first, as is their folder of results.
+def progress(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Iterator[Screen]:
+    """The progress on `stream` (stderr by default) of a comparison of `configs`, which are checked first, as is their
+    folder of results.
 
     Raises UserError for a config that cannot be measured or a folder that cannot be written.
     """
@@ -89,7 +104,7 @@ def progress(configs: Sequence[ChooseConfig]) -> Iterator[Screen]:
     require_writable(configs[0].results)
     from specbench.cli.console import Screen
 
-    with Screen(sys.stderr, "working", "{} of {}") as screen:
+    with Screen(stream or sys.stderr, "working", "{} of {}") as screen:
         yield screen
 
 
@@ -185,10 +200,10 @@ def _values(parsed: Override) -> list[str] | None:
     value: Any = parsed.value()
     if isinstance(value, ChoiceSweep):
         value = value.list
-    return [_text(one) for one in value] if isinstance(value, list) else None
+    return [as_text(one) for one in value] if isinstance(value, list) else None
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """`value` as Hydra reads it back."""
     text = str(value)
     if re.fullmatch(r"[\w./+-]+", text):

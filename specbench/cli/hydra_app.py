@@ -46,15 +46,33 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
     try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+        with _errors_in_one_line(schema, argv):
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+    finally:
+        sys.argv = saved
+
+
+@contextlib.contextmanager
+def composing(config_name: str, schema: Any, words: Sequence[str], verb: str) -> Iterator[None]:
+    """Within this `hydra.compose` composes `conf/<config_name>.yaml` without a command line: no log, no folder of
+    Hydra's own. `words` are the overrides. Raises UserError as `launch` does."""
+    check_overrides(words, schema, verb, sweeps=False)
+    store_unnamed(words)
+    ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
+    with _errors_in_one_line(schema, words), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+
+
+@contextlib.contextmanager
+def _errors_in_one_line(schema: Any, words: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error, schema)) from error
     except ValueError as error:
         if "Config group override must be" not in str(error):
             raise
-        raise UserError(_no_name(argv)) from error
-    finally:
-        sys.argv = saved
+        raise UserError(_no_name(words)) from error
 
 
 def launch_one(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
@@ -173,7 +191,7 @@ def one_line(error: BaseException, schema: Any) -> str:
     return first_line(error)
 
 
-def _no_name(argv: list[str]) -> str:
+def _no_name(argv: Sequence[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
     words = [word for word in argv if word.partition("=")[0].partition("@")[0] in GROUPS]
     word = next(word for word in words if (given := parsed(word)) and not isinstance(given.value(), str))

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -66,8 +66,9 @@ def shared_models() -> Iterator[None]:
         _sharing, _models = False, None
 
 
-def decode(config: RunConfig) -> "Result | None":
-    """Run a checked config; the result, or None in a process that only lends its device."""
+def decode(config: RunConfig, stream: IO[str] | None = None) -> "Result | None":
+    """Run a checked config, its progress on `stream` (stderr by default); the result, or None in a process that only
+    lends its device."""
     from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.run import SharedModels, execute, follow, rank
 
@@ -78,7 +79,7 @@ def decode(config: RunConfig) -> "Result | None":
         with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
             follow(config, silent, _models)
         return None
-    with Screen(sys.stderr) as screen:
+    with Screen(stream or sys.stderr) as screen:
         return execute(config, screen, _models)
 
 

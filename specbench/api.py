@@ -1,0 +1,256 @@
+"""The verbs as Python functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
+
+They take the keys of the command line, and so do what it does: the same configs, the same functions behind them, the
+same records in `results/`, the same tables when a result is displayed.
+
+    run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
+    run.speedup, run.alpha, run.to_frame()
+
+Raises, as all of specbench does, UserError for what the caller can mend and MachineError for what the machine cannot do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from specbench.cli.grid import as_text, combined, compose_each, progress
+from specbench.cli.hydra_app import composing
+from specbench.config import ChooseConfig, RunConfig, check
+from specbench.errors import UserError
+from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument
+from specbench.records.schema import RunRecord, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specbench.run import Result
+
+Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
+
+
+class _Shown:
+    """What displays itself as the table that the command line prints."""
+
+    def _print(self) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            self._print()
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class Run(_Shown):
+    """A finished run: its record, and the file that holds it. `reused`: the very same run had been made before."""
+
+    file: Path
+    record: RunRecord
+    reused: bool
+
+    @property
+    def summary(self) -> Summary:
+        """All its numbers; `specbench results --schema run` says what each is, with its unit."""
+        return self.record["summary"]
+
+    @property
+    def alpha(self) -> float | None:
+        """Acceptance rate α: the mean of Σ min(p, q) (Corollary 3.6)."""
+        return self.summary["alpha"]
+
+    @property
+    def c(self) -> float | None:
+        """Time of a draft step over that of a target step."""
+        return self.summary["c"]
+
+    @property
+    def speedup(self) -> float | None:
+        """Measured: time per token of the target alone over that of speculative decoding. None where losslessness was
+        not proved."""
+        return self.summary["speedup_measured"]
+
+    @property
+    def predicted(self) -> float | None:
+        """The speedup by Theorem 3.8, from this run's α and c."""
+        return self.summary["speedup_predicted"]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: the run's id and its summary."""
+        return _frame([{"run_id": self.record["run_id"], **self.summary}])
+
+    def _print(self) -> None:
+        from specbench.cli.console import Screen
+        from specbench.run import Result
+
+        Screen(sys.stderr).show(Result(self.file, self.record, self.reused))
+
+
+@dataclass(frozen=True, repr=False)
+class Alphas(_Shown):
+    """α of every draft under every rule and temperature: a row each in `to_frame()`."""
+
+    file: Path
+    record: AlphaDocument
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each draft, rule and temperature; `specbench results --schema alpha` says what each column is."""
+        return _frame(self.record["rows"])
+
+    def _print(self) -> None:
+        from specbench.cli.alpha import draw
+
+        draw(self.record)
+
+
+@dataclass(frozen=True, repr=False)
+class Ranking(_Shown):
+    """Every (draft, γ) by its estimated speedup, the best first, with the reasons."""
+
+    file: Path
+    record: RecommendDocument
+
+    @property
+    def best(self) -> RankedRow:
+        """The row that leads."""
+        return self.record["rows"][0]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each draft and γ, the best first; intervals and costs as columns of their own."""
+        import pandas as pd
+
+        return pd.json_normalize([dict(row) for row in self.record["rows"]], sep="_")
+
+    def _print(self) -> None:
+        from specbench.cli.recommend import draw
+
+        draw(self.record)
+
+
+def run(*, quiet: bool = False, **keys: Key) -> Run:
+    """Decode the prompts of a task with the target alone and with target and draft: `specbench run`.
+
+    Args:
+        quiet: without progress on stderr.
+        **keys: those of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. What has a dot
+            there is a mapping here: `sampling={"temperature": 1}`. Without any, the small pair that ships is measured.
+
+    Returns:
+        The run, which is also a record in `results/runs/`.
+
+    Raises:
+        UserError: a key or value that cannot be; the message names it and the way out.
+        MachineError: no memory, no room on the disk.
+    """
+    words = overrides(keys)
+    import hydra
+
+    with composing("run", RunConfig, words, "run"):
+        from specbench.cli.hydra_app import to_schema
+
+        config = to_schema(hydra.compose("run", overrides=words), RunConfig, words)
+    check(config)
+    from specbench.cli.job import decode
+
+    with _progress_stream(quiet) as stream:
+        result = decode(config, stream)
+    if result is None:
+        raise UserError("rank: this process only lends its device; the first rank has the result")
+    return Run(result.file, result.record, result.reused)
+
+
+def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
+    """α of many drafts at once, by teacher forcing on the target's own text: `specbench alpha`.
+
+    Args:
+        quiet: without progress on stderr.
+        **keys: those of `specbench alpha --help`; `draft`, `accept` and the temperature may be lists:
+            `draft=["t5-nano", "bigram"]`, `sampling={"temperature": [0, 1]}` (the default).
+
+    Returns:
+        α of each, also in `results/alpha/`.
+
+    Raises:
+        UserError, MachineError: as `run`.
+    """
+    configs = _configs("alpha", keys, {"sampling.temperature": ["0", "1"]})
+    with _progress_stream(quiet) as stream, progress(configs, stream) as screen:
+        from specbench.choose.alpha import measure_alpha
+
+        return Alphas(*measure_alpha(configs, screen))
+
+
+def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
+    """Which draft, which γ, and what it will gain: `specbench recommend`.
+
+    Args:
+        quiet: without progress on stderr.
+        **keys: those of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2` runs the
+            best two for real.
+
+    Returns:
+        The ranking, also in `results/recommend/`.
+
+    Raises:
+        UserError, MachineError: as `run`.
+    """
+    configs = _configs("recommend", keys)
+    with _progress_stream(quiet) as stream, progress(configs, stream) as screen:
+        from specbench.choose.recommend import recommend as ranked
+
+        found = ranked(configs, screen)
+    return Ranking(found.file, found.record)
+
+
+def overrides(keys: Mapping[str, Key], before: str = "") -> list[str]:
+    """`keys` as the command line spells them: mappings with dots, True as true, None as null, lists in brackets."""
+    words: list[str] = []
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            words += overrides(value, f"{before}{name}.")
+        else:
+            words.append(f"{before}{name}={_spelt(value)}")
+    return words
+
+
+def _spelt(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{','.join(map(_spelt, value))}]"
+    return as_text(value)
+
+
+def _configs(verb: str, keys: Mapping[str, Key], defaults: dict[str, list[str]] | None = None) -> list[ChooseConfig]:
+    words = overrides(keys)
+    common, combinations = combined(words, "choose", ChooseConfig, verb, defaults)
+    each = [[*common, *these] for these in combinations]
+    with composing("choose", ChooseConfig, each[0], verb):
+        return compose_each("choose", ChooseConfig, each)
+
+
+@contextlib.contextmanager
+def _progress_stream(quiet: bool) -> Iterator[IO[str]]:
+    if not quiet:
+        yield sys.stderr
+        return
+    with open(os.devnull, "w") as nowhere:
+        yield nowhere
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([dict(row) for row in rows])

@@ -1,0 +1,75 @@
+"""The functions of Python do what the verbs of the command line do."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from specbench import api
+from specbench.cli import main
+from specbench.errors import UserError
+
+SMALL: dict[str, Any] = {
+    "limit": 1,
+    "max_new_tokens": 12,
+    "dtype": "float32",
+    "device": "cpu",
+    "threads": 1,
+    "engine": "eager",
+    "resamples": 100,
+}
+WORDS = [f"{key}={value}" for key, value in SMALL.items()]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_keys_are_spelt_as_on_the_command_line() -> None:
+    keys = {"draft": ["a", "b"], "sampling": {"temperature": 1, "top_p": None}, "force": True, "task": {"path": "x y"}}
+    assert api.overrides(keys) == [
+        "draft=[a,b]", "sampling.temperature=1", "sampling.top_p=null", "force=true", "task.path='x y'",
+    ]  # fmt: skip
+
+
+def test_a_run_is_the_run_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    run = api.run(draft="bigram", gamma=2, warmup=0, quiet=True, **SMALL)
+    assert capsys.readouterr().err == "" and not run.reused and not GlobalHydra.instance().is_initialized()
+    assert run.alpha == run.summary["alpha"] and run.c is not None and run.predicted is not None
+    assert run.to_frame()["run_id"].tolist() == [run.record["run_id"]]
+    assert main(["run", "draft=bigram", "gamma=2", "warmup=0", *WORDS]) == 0
+    shown = capsys.readouterr().out
+    assert "already there" in shown  # the very same config
+    again = api.run(draft="bigram", gamma=2, warmup=0, quiet=True, **SMALL)
+    assert again.reused and repr(again) == shown.rstrip() and "<pre>" in again._repr_html_()
+
+
+def test_alpha_and_a_recommendation() -> None:
+    found = api.alpha(draft=["bigram", "unigram"], tokens=4, quiet=True, **SMALL)
+    frame = found.to_frame()
+    assert set(zip(frame["draft"], frame["temperature"], strict=True)) == {
+        (draft, temperature) for draft in ("bigram", "unigram") for temperature in (0.0, 1.0)
+    }
+    assert found.file.is_file() and "α of drafts" in repr(found)
+    ranking = api.recommend(draft=["bigram"], gammas=[1, 2], rounds=2, tokens=4, warmup=0, quiet=True, **SMALL)
+    assert len(ranking.to_frame()) == 2 and ranking.best["draft"] == "bigram" and "→" in repr(ranking)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [({"gama": 3}, "did you mean"), ({"draft": "bigramm"}, "bigram"), ({"gamma": 0}, "gamma"), ({"draft": 7}, "name")],
+)
+def test_what_cannot_be_is_one_line(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as raised:
+        api.run(**keys)
+    assert "\n" not in str(raised.value)
+
+
+def test_importing_the_package_is_quick() -> None:
+    code = "import sys, specbench; print(specbench.alpha.__name__, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["alpha", "False"]
