@@ -6,7 +6,7 @@ same records in `results/`, the same tables when a result is displayed.
     run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
     run.speedup, run.alpha, run.to_frame()
 
-Raises, as all of specbench does, UserError for what the caller can mend and MachineError for what the machine cannot do.
+Raises UserError for what the caller can mend and MachineError for what the machine cannot do, as all of specbench does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import html
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ from specbench.records.schema import RunRecord, Summary
 if TYPE_CHECKING:
     import pandas as pd
 
-    from specbench.run import Result
 
 Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
 
