@@ -10,7 +10,7 @@ models and no clocks.
 5
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -37,6 +37,11 @@ class GammaState(Protocol):
 class Gamma(Protocol):
     """A policy. A text starts afresh, so that it does not depend on the texts before it."""
 
+    @property
+    def picks(self) -> Sequence[int]:
+        """The numbers that it picks from."""
+        ...
+
     def start(self) -> GammaState: ...
 
 
@@ -45,6 +50,10 @@ class Constant:
     """The paper's fixed gamma. It has nothing to learn, and so is its own state."""
 
     gamma: int
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return (self.gamma,)
 
     def start(self) -> "Constant":
         return self
@@ -69,6 +78,10 @@ class Adaptive:
     alpha: float
     prices: Mapping[int, float]
     weight: float = 20.0
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return sorted(self.prices)
 
     def start(self) -> "AdaptiveState":
         return AdaptiveState(self)
@@ -98,6 +111,10 @@ class Heuristic:
 
     most: int
     first: int = 5
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return range(1, self.most + 1)
 
     def start(self) -> "HeuristicState":
         return HeuristicState(self)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 NOT_FINITE = "the model's logits are not finite"
+NOT_DRAWN = -1  # in the place of a token
 BF16_INFINITY, BF16_MINUS_INFINITY = 0x7F80, 0xFF80  # as bits
 
 
@@ -116,33 +117,89 @@ def one_hot(tokens_L: Sequence[int], vocabulary_size: int, device: torch.device)
     return rows_LV
 
 
-def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
-    """One token from [V] by inverting the distribution function; never a token of probability 0.
+def uniforms(count: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Numbers [count] in [0, 1) for as many draws, fp64: in fp32 their grid is too coarse for a large vocabulary."""
+    return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+
+
+def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
+    """One token [L] from each row, by inverting its distribution function; never a token of probability 0, and
+    NOT_DRAWN from a row that is not finite. Nothing leaves the device.
 
     The sum runs in fp64: in fp32 its rounding would shift mass between the tokens of a large vocabulary.
+    """
+    cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
+    mass_L1 = cumulative_LV[:, -1:]
+    found_L1 = torch.searchsorted(cumulative_LV, uniform_L.unsqueeze(-1) * mass_L1, right=True)
+    return torch.where(mass_L1 > 0, found_L1, NOT_DRAWN).squeeze(-1)  # NaN is not above 0
+
+
+def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
+    """One token from [V], as `drawn`.
 
     Raises FloatingPointError where the distribution is not finite.
     """
-    cumulative_V = probabilities_V.cumsum(-1, dtype=torch.float64)
-    mass = cumulative_V[-1]
-    uniform = torch.rand(1, generator=generator, device=probabilities_V.device, dtype=torch.float64)
-    found = torch.searchsorted(cumulative_V, uniform * mass, right=True)
-    token = int(torch.where(mass > 0, found, -1))  # NaN is not above 0
-    if token < 0:
-        raise FloatingPointError(NOT_FINITE)
+    (token,) = checked(drawn(probabilities_V.unsqueeze(0), uniforms(1, generator, probabilities_V.device)).tolist())
     return token
+
+
+def checked(tokens: list[int]) -> list[int]:
+    """`tokens`. Raises FloatingPointError where one was NOT_DRAWN."""
+    if NOT_DRAWN in tokens:
+        raise FloatingPointError(NOT_FINITE)
+    return tokens
+
+
+def argmax(logits_LV: Tensor, vocabulary_size: int) -> Tensor:
+    """As `most_likely`, a token [L] of each row, where nothing may leave the device: NOT_DRAWN where a row has no
+    finite maximum."""
+    highest_L, index_L = logits_LV[:, :vocabulary_size].float().max(-1)
+    return torch.where(highest_L.isfinite(), index_L, NOT_DRAWN)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen from logits: drawn from the standardised row, at T = 0 found without it."""
+
+    sampling: Sampling
+    vocabulary_size: int
+
+    @property
+    def draws(self) -> bool:
+        """Whether a token takes a random number."""
+        return self.sampling.temperature > 0
+
+    def uniforms(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """What `count` choices take from `generator`; None where that is nothing."""
+        return uniforms(count, generator, generator.device) if self.draws else None
+
+    def on_device(self, logits_1V: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The token [1] and the row [1, V] that it was drawn from; None at T = 0, where all of it is on the token.
+        Nothing leaves the device: NOT_DRAWN where the row is not finite."""
+        if uniform_1 is None:
+            return argmax(logits_1V, self.vocabulary_size), None
+        row_1V = standardise(logits_1V, self.sampling, self.vocabulary_size)
+        return drawn(row_1V, uniform_1), row_1V
+
+    def __call__(self, logits_LV: Tensor, uniform_1: Tensor | None) -> tuple[int, Tensor | None]:
+        """The same, of the last position, with the token as a number.
+
+        Raises FloatingPointError where the distribution is not finite.
+        """
+        if uniform_1 is None:
+            (token,) = most_likely(logits_LV, self.vocabulary_size)
+            return token, None
+        token_1, row_1V = self.on_device(logits_LV[-1:], uniform_1)
+        (token,) = checked(token_1.tolist())
+        return token, row_1V
 
 
 def draw_next(
     logits_LV: Tensor, sampling: Sampling, vocabulary_size: int, generator: torch.Generator
 ) -> tuple[int, Tensor | None]:
-    """One token that follows the last position, and the standardised row [1, V] that it was drawn from. At T = 0 the
-    row is None: it has all its mass on the token, which is found without it.
+    """One token that follows the last position, and the standardised row [1, V] that it was drawn from; see `Choice`.
 
     Raises FloatingPointError where the distribution is not finite.
     """
-    if sampling.temperature == 0:
-        (token,) = most_likely(logits_LV, vocabulary_size)
-        return token, None
-    row_1V = standardise(logits_LV[-1:], sampling, vocabulary_size)
-    return draw(row_1V[0], generator), row_1V
+    choice = Choice(sampling, vocabulary_size)
+    return choice(logits_LV, choice.uniforms(1, generator))

@@ -39,7 +39,7 @@ def block(p_GV: Rows, q_GV: Rows, drafted: Sequence[int]) -> Iterator[Outcome]:
     if not drafted:
         yield 0, 1.0, p_GV[0]
         return
-    h_G, weights = chances(p_GV, q_GV, drafted)
+    h_G, weights = chances(p_GV, q_GV, torch.tensor(drafted), len(drafted))
     none_behind = 1.0
     for count in range(len(drafted), -1, -1):
         passed = float(h_G[count - 1]) if count else 1.0

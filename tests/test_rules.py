@@ -93,8 +93,8 @@ def test_a_block_stays_where_one_by_one_it_would_not() -> None:
     """The first token is over-drafted, the second makes up for it."""
     p = torch.tensor([[0.3, 0.7], [0.9, 0.1], [0.5, 0.5]])
     q = torch.tensor([[0.6, 0.4], [0.3, 0.7]])
-    h, weights = chances(p, q, [0, 0])
-    assert weights == pytest.approx([0.5, 1.0])  # 0.3 / 0.6, then min(1, 0.5 * 0.9 / 0.3)
+    h, weights = chances(p, q, torch.tensor([0, 0]), 2)
+    assert weights.tolist() == pytest.approx([0.5, 1.0])  # 0.3 / 0.6, then min(1, 0.5 * 0.9 / 0.3)
     assert h.tolist() == pytest.approx([0.15 / (0.15 + 0.5), 1.0])  # sum_x max(0, 0.5 p - q) = 0.45 - 0.3
     shared = torch.Generator().manual_seed(0)
     assert all(accept_block(p, q, [0, 0], shared).accepted == 2 for _ in range(50))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.acceptance import accept_by_chance
+from specbench.acceptance import AcceptByChance
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.models.random_weights import config_of, random_network
@@ -108,7 +108,7 @@ def test_chance_accepts_as_often_as_asked() -> None:
     generator = torch.Generator().manual_seed(3)
     p_GV = torch.full((5, 8), 1 / 8)
     q_GV = torch.full((4, 8), 1 / 8)
-    accepted = [accept_by_chance(0.6)(p_GV, q_GV, [1, 2, 3, 4], generator).accepted for _ in range(4000)]
+    accepted = [AcceptByChance(0.6)(p_GV, q_GV, [1, 2, 3, 4], generator).accepted for _ in range(4000)]
     # The mean is 1.306 with a standard deviation of 1.4: four standard errors are 0.09.
     assert sum(accepted) / 4000 == pytest.approx(expected_tokens(0.6, 4) - 1, abs=0.09)
 

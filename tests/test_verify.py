@@ -29,7 +29,7 @@ def test_at_t_0_the_argmax_tokens_decide_as_the_rows_do(rule: AcceptanceRule, dt
         if count and seed % 3:
             drafted[seed % count] = (drafted[seed % count] + 1) % SIZE
         proposal = Proposal(drafted)
-        rows = target_rows(read, count, verification, SIZE)
+        rows = target_rows(read, proposal, verification, SIZE)
         assert isinstance(rows, list)
         found = verify(rows, proposal, verification, torch.Generator())
         assert found == rule(p_GV, proposal.q(p_GV), drafted, torch.Generator().manual_seed(seed))
@@ -41,10 +41,10 @@ def test_rows_are_made_where_the_rule_needs_them() -> None:
     read = logits(1, 3, torch.float32)
     sampled = Verification(LOSSLESS[0], Sampling(0.7, top_k=3))
     assert torch.equal(
-        torch.as_tensor(target_rows(read, 1, sampled, SIZE)), standardise(read[-2:], sampled.sampling, SIZE)
+        torch.as_tensor(target_rows(read, Proposal([0]), sampled, SIZE)), standardise(read[-2:], sampled.sampling, SIZE)
     )
     warm = Verification(lenient(0.3, GREEDY), before_argmax(GREEDY))  # compares p before argmax
-    rows = target_rows(read, 2, warm, SIZE)
+    rows = target_rows(read, Proposal([0, 0]), warm, SIZE)
     assert isinstance(rows, torch.Tensor) and torch.allclose(rows, read[:, :SIZE].softmax(-1))
     assert warm.lossy is not None and sampled.lossy is None
 
@@ -71,6 +71,6 @@ def test_what_is_not_finite_is_refused(rule: AcceptanceRule) -> None:
         verification = Verification(rule, sampling)
         with pytest.raises(FloatingPointError, match="not finite"):
             verify(
-                target_rows(torch.full((1, PADDED), torch.nan), 0, verification, SIZE), Proposal([]), verification,
-                torch.Generator(),
+                target_rows(torch.full((1, PADDED), torch.nan), Proposal([]), verification, SIZE),
+                Proposal([]), verification, torch.Generator(),
             )  # fmt: skip

@@ -4,29 +4,42 @@ A rule is a function of (p, q, drafted, generator) that returns which drafted to
 follows them. It knows nothing of models, caches or text.
 """
 
-from specbench.acceptance.base import RESIDUAL_EPSILON, AcceptanceRule, Children, Proposal, TokenRule, Verdict, residual
+from specbench.acceptance.base import (
+    RESIDUAL_EPSILON,
+    AcceptanceRule,
+    ChainRule,
+    Children,
+    PendingProposal,
+    Proposal,
+    TokenRule,
+    Verdict,
+    residual,
+)
 from specbench.acceptance.block import accept_block
-from specbench.acceptance.chance import accept_by_chance
+from specbench.acceptance.chance import AcceptByChance
 from specbench.acceptance.exact import accept_exact
 from specbench.acceptance.lenient import lenient
 from specbench.acceptance.typical import Typical
-from specbench.acceptance.verify import LOSSLESS, Verification, target_rows, verify
+from specbench.acceptance.verify import LOSSLESS, Verification, settle, target_rows, verify
 
 __all__ = [
     "LOSSLESS",
     "RESIDUAL_EPSILON",
+    "AcceptByChance",
     "AcceptanceRule",
+    "ChainRule",
     "Children",
+    "PendingProposal",
     "Proposal",
     "TokenRule",
     "Typical",
     "Verdict",
     "Verification",
     "accept_block",
-    "accept_by_chance",
     "accept_exact",
     "lenient",
     "residual",
+    "settle",
     "target_rows",
     "verify",
 ]

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.sampling import draw, one_hot
+from specbench.sampling import checked, drawn, one_hot, uniforms
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
@@ -39,10 +39,65 @@ class Proposal(NamedTuple):
     parents: Sequence[int] | None = None
     children: Children = "fixed"
     q_NV: Sequence[Tensor] | None = None
+    asked: int = 0
+
+    @property
+    def size(self) -> int:
+        """Tokens that the target reads."""
+        return len(self.tokens)
 
     def q(self, like_GV: Tensor) -> Tensor:
         """q [G, V], of the width and on the device of `like_GV`."""
         return one_hot(self.tokens, like_GV.shape[-1], like_GV.device) if self.q_GV is None else self.q_GV
+
+
+class PendingProposal(NamedTuple):
+    """A chain of tokens [G] that is still on the device, with the q [G, V] that they were drawn from.
+
+    It ends with the first of `ends_E`: what follows that was computed before anybody could know, and does not count.
+    NOT_DRAWN stands where q was not finite.
+    """
+
+    tokens_G: Tensor
+    q_GV: Tensor | None
+    ends_E: Tensor
+
+    @property
+    def size(self) -> int:
+        """Tokens that the target reads, those past an end included."""
+        return len(self.tokens_G)
+
+    @property
+    def parents(self) -> None:
+        """It is no tree."""
+        return None
+
+    @property
+    def read_G(self) -> Tensor:
+        """The tokens as a model reads them: any in the place of NOT_DRAWN."""
+        return self.tokens_G.clamp(min=0)
+
+    def proposed(self) -> Tensor:
+        """How many tokens the proposal has [1], up to its end."""
+        goes_on_G = (self.tokens_G.unsqueeze(-1) != self.ends_E).all(-1)
+        return (goes_on_G.cumprod(0).sum(0, keepdim=True) + 1).clamp(max=len(self.tokens_G))
+
+    def q(self, like_GV: Tensor) -> Tensor:
+        """q [G, V], of the width of `like_GV`."""
+        if self.q_GV is not None:
+            return self.q_GV
+        rows_GV = like_GV.new_zeros(len(self.tokens_G), like_GV.shape[-1])
+        return rows_GV.scatter_(-1, self.read_G.unsqueeze(-1), 1.0)
+
+    def brought(self) -> Proposal:
+        """The proposal on the host, in one copy. Raises FloatingPointError where q is not finite."""
+        *tokens, count = torch.cat([self.tokens_G, self.proposed()]).tolist()
+        return self.known(tokens, count)
+
+    def known(self, tokens: list[int], count: int) -> Proposal:
+        """The proposal, of whose `tokens_G` the host has a copy, and of how many it consists."""
+        q_GV = None if self.q_GV is None else self.q_GV[:count]
+        return Proposal(checked(tokens[:count]), q_GV, asked=len(tokens))
 
 
 class Verdict(NamedTuple):
@@ -75,7 +130,73 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
     return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
 
 
-class TokenRule(ABC):
+class ChainRule(ABC):
+    """A rule for a chain of tokens that decides where p and q are, and asks the host for nothing."""
+
+    @abstractmethod
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """How many tokens are accepted [1], and the token [1] that follows them (`sampling.drawn`). The first `count`
+        of `drafted_G` are the proposal; the others fill it up, and only take their random numbers."""
+
+    def __call__(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator, asked: int = 0
+    ) -> Verdict:
+        """The verdict on tokens that the host knows; `asked`: see `Proposal`."""
+        count = len(drafted_G)
+        if (missing := asked - count) > 0:
+            p_GV = torch.cat([p_GV, p_GV[-1:].expand(missing, -1)])
+            q_GV = torch.cat([q_GV, q_GV[-1:].expand(missing, -1)])
+            drafted_G = [*drafted_G, *[drafted_G[-1]] * missing]
+        index_G = torch.tensor(drafted_G, dtype=torch.long, device=p_GV.device)
+        accepted, token = torch.cat(self.decide(p_GV, q_GV, index_G, count, generator)).tolist()
+        checked([token])
+        return Verdict.chain(accepted, token)
+
+
+def leading(passed_G: Tensor, count: Tensor | int) -> Tensor:
+    """How many of the first `count` passed before the first that did not, [1]."""
+    return _of_first(count, passed_G).cumprod(0).sum(0, keepdim=True)
+
+
+def last_passed(passed_G: Tensor, count: Tensor | int) -> Tensor:
+    """The number of the last of the first `count` that passed, from 1, [1]; 0 where none did."""
+    number_G = torch.arange(1, len(passed_G) + 1, device=passed_G.device)
+    return (number_G * _of_first(count, passed_G)).amax(0, keepdim=True)
+
+
+def _of_first(count: Tensor | int, passed_G: Tensor) -> Tensor:
+    """Which of the first `count` passed."""
+    if isinstance(count, int) and count == len(passed_G):
+        return passed_G
+    return passed_G & (torch.arange(len(passed_G), device=passed_G.device) < count)
+
+
+def following(
+    accepted_1: Tensor,
+    count: Tensor | int,
+    p_GV: Tensor,
+    q_GV: Tensor,
+    recovered: Callable[[Tensor, Tensor], Tensor],
+    bonus: Callable[[Tensor], Tensor],
+    generator: torch.Generator,
+) -> Tensor:
+    """The token [1] after `accepted_1` tokens: from `bonus` (p) after all `count`, else from `recovered` (p, q)."""
+    p_1V = p_GV.index_select(0, accepted_1)
+    law_1V = bonus(p_1V)
+    if len(q_GV):
+        q_1V = q_GV.index_select(0, accepted_1.clamp(max=len(q_GV) - 1))
+        law_1V = torch.where((accepted_1 < count).unsqueeze(-1), recovered(p_1V, q_1V), law_1V)
+    return drawn(law_1V, uniforms(1, generator, p_GV.device))
+
+
+def target_itself(p_LV: Tensor) -> Tensor:
+    """The bonus of a lossless rule: p."""
+    return p_LV
+
+
+class TokenRule(ChainRule):
     """A rule that tests each drafted token on p and q at its own position, and stops at the first rejection.
 
     Lossy rules are of this kind. Their three parts are plain formulas, so that acceptance and total variation can be
@@ -94,16 +215,11 @@ class TokenRule(ABC):
         """The distribution [L, V] of the token that follows a fully accepted proposal: the target's own."""
         return p_LV
 
-    def __call__(self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:
-        count = len(drafted_G)
-        accepted = 0
-        if count:
-            index_G1 = torch.tensor(drafted_G, device=p_GV.device).unsqueeze(-1)
-            probability_G1 = self.accept_probability(
-                p_GV[:count].gather(-1, index_G1), q_GV.gather(-1, index_G1), p_GV[:count]
-            )
-            uniform_G1 = torch.rand(count, 1, generator=generator, device=p_GV.device)
-            accepted = int((uniform_G1 < probability_G1).cumprod(0).sum())
-        p_1V = p_GV[accepted : accepted + 1]
-        next_1V = self.bonus(p_1V) if accepted == count else self.recovered(p_1V, q_GV[accepted : accepted + 1])
-        return Verdict.chain(accepted, draw(next_1V[0], generator))
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        before_GV, index_G1 = p_GV[: len(drafted_G)], drafted_G.unsqueeze(-1)
+        probability_G1 = self.accept_probability(before_GV.gather(-1, index_G1), q_GV.gather(-1, index_G1), before_GV)
+        uniform_G1 = torch.rand(len(drafted_G), 1, generator=generator, device=p_GV.device)
+        accepted_1 = leading((uniform_G1 < probability_G1).squeeze(-1), count)
+        return accepted_1, following(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)

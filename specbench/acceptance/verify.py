@@ -4,6 +4,9 @@ A lossless rule at T = 0 compares one-hot rows, so that all it can ask is whethe
 `target_rows` then finds the argmax tokens and makes no rows, which on a CPU costs as much as the rest of the
 verification; `verify` reads the verdict from these tokens. A test holds both to what the rule says of the rows.
 
+A proposal that is still on the device is verified there (`settle`): the drafted tokens and the verdict come to the host
+in one copy.
+
 Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
 """
 
@@ -14,12 +17,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from specbench.acceptance.base import AcceptanceRule, Proposal, TokenRule, Verdict
+from specbench.acceptance.base import (
+    AcceptanceRule,
+    ChainRule,
+    PendingProposal,
+    Proposal,
+    TokenRule,
+    Verdict,
+    leading,
+)
 from specbench.acceptance.block import accept_block
 from specbench.acceptance.exact import accept_exact
 from specbench.acceptance.tree import ROUNDS, KSequential, Tree, Uniforms, accept_plausible, accept_traversal, walk
 from specbench.acceptance.typical import Typical
-from specbench.sampling import Sampling, most_likely, standardise
+from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
 from specbench.trees import ROOT
 
 
@@ -37,7 +48,7 @@ class RowsOfTree:
 
 
 LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
-# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it.
+# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
 Rows = Tensor | RowsOfTree | list[int]
 
 
@@ -66,17 +77,44 @@ class Verification:
 
 
 def target_rows(
-    logits_LV: Tensor, drafted: int, verification: Verification, vocabulary_size: int, of_tree: bool = False
+    logits_LV: Tensor, proposal: Proposal | PendingProposal, verification: Verification, vocabulary_size: int
 ) -> Rows:
-    """p at the last `drafted` + 1 positions of the target's run.
+    """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
     """
+    rows = proposal.size + 1
     if verification.argmax_only:
-        return most_likely(logits_LV, vocabulary_size, drafted + 1)
-    if of_tree:
-        return RowsOfTree(logits_LV[-(drafted + 1) :], verification.sampling, vocabulary_size)
-    return standardise(logits_LV[-(drafted + 1) :], verification.sampling, vocabulary_size)
+        if isinstance(proposal, PendingProposal):
+            return argmax(logits_LV[-rows:], vocabulary_size)
+        return most_likely(logits_LV, vocabulary_size, rows)
+    if proposal.parents is not None:
+        return RowsOfTree(logits_LV[-rows:], verification.sampling, vocabulary_size)
+    return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
+
+
+def settle(
+    rows: Rows, proposal: Proposal | PendingProposal, verification: Verification, generator: torch.Generator
+) -> tuple[Proposal, Verdict]:
+    """`proposal` as the host knows it, and the verdict on it; `rows` are from `target_rows`.
+
+    Raises FloatingPointError where p or q is not finite.
+    """
+    if isinstance(proposal, Proposal):
+        return proposal, verify(rows, proposal, verification, generator)
+    assert isinstance(rows, Tensor)
+    count_1, rule = proposal.proposed(), verification.rule
+    if verification.argmax_only:
+        accepted_1 = leading(rows[:-1] == proposal.tokens_G, count_1)
+        token_1 = rows.index_select(0, accepted_1)
+    elif isinstance(rule, ChainRule):
+        accepted_1, token_1 = rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, generator)
+    else:  # a rule that asks the host as it goes on
+        known = proposal.brought()
+        return known, verify(rows[: known.size + 1], known, verification, generator)
+    *tokens, count, accepted, token = torch.cat([proposal.tokens_G, count_1, accepted_1, token_1]).tolist()
+    checked([token])
+    return proposal.known(tokens, count), Verdict.chain(accepted, token)
 
 
 def verify(rows: Rows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
@@ -84,7 +122,10 @@ def verify(rows: Rows, proposal: Proposal, verification: Verification, generator
     if proposal.parents is not None:
         return _verify_tree(rows, proposal, proposal.parents, verification, generator)
     if isinstance(rows, Tensor):
-        return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
+        rule, q_GV = verification.rule, proposal.q(rows)
+        if isinstance(rule, ChainRule):
+            return rule(rows, q_GV, proposal.tokens, generator, proposal.asked)
+        return rule(rows, q_GV, proposal.tokens, generator)
     assert isinstance(rows, list), "a chain has its rows at once"
     return _by_argmax(rows, proposal.tokens)
 

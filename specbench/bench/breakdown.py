@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.bench.timing import medians
 from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
-from specbench.models import Model, Prompt, Session, get_ready
+from specbench.models import Model, Prompt, Session, Tokens, get_ready
 from specbench.sampling import Sampling
 
 REPEATS = 100
@@ -126,7 +126,7 @@ class Watched:
         extend, now, note = type(session).extend, self.now, self.runs.append
         itself = ref(session)  # a session that holds itself would keep its buffers until Python looks for such circles
 
-        def watched(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+        def watched(tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
             began = now()
             held = itself()
             assert held is not None

@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
-from specbench.acceptance import Proposal, target_rows, verify
+from specbench.acceptance import settle, target_rows
 from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Pass, Trace
-from specbench.drafts import Draft, ProposesTrees, models_of, proposing, start_beside
-from specbench.models import Model, Prompt, Read, Session, get_ready, up_to_end
+from specbench.drafts import Draft, ProposesTrees, expect, models_of, proposing, read_of, start_beside
+from specbench.models import Model, Prompt, Read, get_ready, up_to_end
 from specbench.sampling import draw_next
-from specbench.trees import ROOT
 
 
 class Moment(Enum):
@@ -56,6 +55,7 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
     rule of `spec`)."""
+    expect(draft, spec.sampling, spec.gamma.picks)
     for model in (target, *models_of(draft)):
         get_ready(model, prompt, spec.max_new_tokens)
     began = target.now()
@@ -71,21 +71,20 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     started = before = yield READY
     while len(tokens) < end:
         proposal = yield from propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
-        drafted = proposal.tokens
         drafted_at = yield WITHIN
 
         unread = tokens[session.length :]
-        logits_LV = yield _read(session, unread, proposal)
-        is_tree = proposal.parents is not None
-        rows = target_rows(logits_LV, len(drafted), verification, target.vocabulary_size, is_tree)
+        logits_LV = yield read_of(session, unread, proposal)
+        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
 
-        path, token = verify(rows, proposal, verification, generator)
+        proposal, (path, token) = settle(rows, proposal, verification, generator)
+        drafted = proposal.tokens
         gamma.learn(len(drafted), len(path))
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted
         # The newest token has not been read yet; all after it was rejected, and all beside it.
-        if is_tree:
+        if proposal.parents is not None:
             kept = path[: len(emitted) - 1]
             session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
             assert tree_drafting is not None
@@ -108,13 +107,3 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         passes=[Pass(*values) for values in passes],
         draft_start_s=ready - target_started,
     )
-
-
-def _read(session: Session, unread: list[int], proposal: Proposal) -> Read:
-    """The target reads all that it has not read, in one run: the end of the text, then what is proposed. In front of a
-    tree the end of the text is read as a part of it, a stem that every path goes through."""
-    if proposal.parents is None:
-        return Read(session, unread + proposal.tokens)
-    stem = len(unread)
-    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
-    return Read(session, unread + proposal.tokens, parents)

@@ -15,10 +15,12 @@ from specbench.drafts.base import (
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
+    expect,
     growing,
     in_batch,
     models_of,
     proposing,
+    read_of,
     start_beside,
 )
 from specbench.drafts.blockwise import BlockwiseDraft
@@ -53,9 +55,11 @@ __all__ = [
     "ScoresAhead",
     "TreeDraft",
     "UniformDraft",
+    "expect",
     "growing",
     "in_batch",
     "models_of",
     "proposing",
+    "read_of",
     "start_beside",
 ]

@@ -9,10 +9,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Proposal
+from specbench.acceptance import PendingProposal, Proposal
 from specbench.drafts.continuations import Continuations
-from specbench.models import Model, Prompt, Reading, Session
+from specbench.models import Model, Prompt, Read, Reading, Session
 from specbench.sampling import Sampling
+from specbench.trees import ROOT
+
+Proposed = Proposal | PendingProposal
 
 
 class DraftSession(Protocol):
@@ -36,21 +39,34 @@ class DraftSession(Protocol):
 class ProposesByReading(DraftSession, Protocol):
     """A draft session that needs runs of a model to propose, and can leave them to whoever drives it."""
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
-        """As `propose`, which answers each read at once."""
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+        """As `propose`, which answers each read at once; tokens may still be on the device."""
         ...
 
 
-def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposal]]:
+def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposed]]:
     """How `drafting` proposes, as reads that somebody else answers; none where it needs no model."""
     if isinstance(drafting, ProposesByReading):
         return drafting.proposing
 
-    def at_once(tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+    def at_once(tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         return drafting.propose(tokens, gamma, generator)
         yield
 
     return at_once
+
+
+def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
+    """The target reads all that it has not read, in one run: the end of the text, then the proposal. In front of a
+    tree the end of the text is read as a part of it, a stem that every path goes through."""
+    if isinstance(proposal, PendingProposal):
+        before = [proposal.tokens_G.new_full((1,), token) for token in unread]
+        return Read(session, torch.cat([*before, proposal.read_G]))
+    if proposal.parents is None:
+        return Read(session, unread + proposal.tokens)
+    stem = len(unread)
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
+    return Read(session, unread + proposal.tokens, parents)
 
 
 @runtime_checkable
@@ -131,6 +147,21 @@ class UsesModels(Protocol):
 def models_of(draft: Draft) -> Sequence[Model]:
     """The models that `draft` runs beside the target."""
     return draft.models if isinstance(draft, UsesModels) else ()
+
+
+@runtime_checkable
+class RollsOutProposals(Protocol):
+    """A draft whose models can take the steps of a proposal at once."""
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        """Have what proposals of so many tokens need captured when the models are next got ready."""
+        ...
+
+
+def expect(draft: Draft, sampling: Sampling, gammas: Sequence[int]) -> None:
+    """Tell `draft`, before its models are got ready for a text, how many tokens it will be asked for."""
+    if isinstance(draft, RollsOutProposals):
+        draft.expect(sampling, gammas)
 
 
 @runtime_checkable

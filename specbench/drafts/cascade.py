@@ -20,11 +20,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Proposal, Verification, accept_exact, target_rows, verify
-from specbench.drafts.base import Draft, in_batch, models_of, proposing, start_beside
+from specbench.acceptance import Proposal, Verification, accept_exact, settle, target_rows
+from specbench.drafts.base import Draft, expect, in_batch, models_of, proposing, read_of, start_beside
 from specbench.drafts.continuations import Continuations
 from specbench.drafts.model import ModelDraftSession
-from specbench.models import Batch, Model, Prompt, Read, Reading, up_to_end
+from specbench.models import Batch, Model, Prompt, Reading, up_to_end
 from specbench.sampling import Sampling
 from specbench.trees import ROOT
 
@@ -51,6 +51,9 @@ class CascadeDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
         return CascadeSession(self, prompt, sampling)
 
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        expect(self.inner, sampling, (self.inner_gamma,))
+
     def in_batch(self, rows: int) -> "CascadeDraft":
         middle = Batch.of(self.model, rows)
         return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size, self.trees)
@@ -62,6 +65,7 @@ class CascadeSession(ModelDraftSession):
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
+        self.rolling = None  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
         self.drafting = start_beside(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
@@ -80,10 +84,10 @@ class CascadeSession(ModelDraftSession):
         while len(sequence) < end:
             most = min(self.draft.inner_gamma, end - len(sequence) - 1)
             inner = yield from self.inner_proposing(sequence, most, generator)
+            logits_LV = yield read_of(self.session, sequence[self.session.length :], inner)
+            rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
+            inner, (path, token) = settle(rows, inner, self.verification, generator)
             drafted = inner.tokens
-            logits_LV = yield Read(self.session, sequence[self.session.length :] + drafted)
-            rows = target_rows(logits_LV, len(drafted), self.verification, self.vocabulary_size)
-            path, token = verify(rows, inner, self.verification, generator)
             if isinstance(rows, Tensor):
                 q_rows += rows[: len(path) + 1].split(1)
             sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Proposal
+from specbench.acceptance import PendingProposal, Proposal
+from specbench.drafts.base import Proposed
 from specbench.drafts.continuations import Continuations, Predicted
-from specbench.models import Batch, Model, Prompt, Read, Reading, Session, answered
-from specbench.sampling import BEFORE_ARGMAX, Sampling, draw_next, standardise
+from specbench.models import Batch, Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered
+from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, standardise
 
 
 class ModelDraft:
@@ -24,6 +25,10 @@ class ModelDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "ModelDraftSession":
         return ModelDraftSession(self.model, self.model.start(prompt), sampling, self.vocabulary_size, self.confidence)
 
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        if isinstance(self.model, RollsOut) and self.confidence is None:
+            self.model.expect_rollouts(Choice(sampling, self.vocabulary_size), gammas)
+
     def in_batch(self, rows: int) -> "ModelDraft":
         return ModelDraft(Batch.of(self.model, rows), self.vocabulary_size, self.confidence)
 
@@ -31,6 +36,9 @@ class ModelDraft:
 class ModelDraftSession:
     """The draft model's session. It reads what it has not read yet at its next step, so after a fully accepted
     block, whose last token it never read, that step takes two tokens.
+
+    Where the model's engine has captured them, the steps of a proposal are one run, and the proposal is left on the
+    device (`PendingProposal`).
 
     With a `confidence` a proposal ends after the first token whose own q is below it (at T = 0: q before argmax). That
     token is part of the proposal. An end that depends on what was drawn so far is an end of the block like any other,
@@ -51,16 +59,28 @@ class ModelDraftSession:
         self.sampling = sampling
         self.vocabulary_size = vocabulary_size
         self.confidence = confidence
+        self.choice = Choice(sampling, vocabulary_size)
+        # An end by confidence saves the steps that would follow it: there each token is looked at.
+        self.rolling = session if isinstance(session, RolloutSession) and confidence is None else None
+        if isinstance(model, RollsOut):
+            self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        return answered(self.proposing(tokens, gamma, generator))
+        proposal = answered(self.proposing(tokens, gamma, generator))
+        return proposal.brought() if isinstance(proposal, PendingProposal) else proposal
 
-    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
-        sequence, session, ends, size = list(tokens), self.session, self.model.eos_ids, self.vocabulary_size
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+        # All random numbers first: which of them a token takes then depends on neither the engine nor an early end.
+        uniform_G = self.choice.uniforms(gamma, generator)
+        if self.rolling is not None and gamma:
+            unread = tokens[self.session.length :]
+            if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
+                return PendingProposal(*rolled, self.ends_E)
+        sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         rows: list[Tensor] = []
-        for _ in range(gamma):
+        for uniform_1 in [None] * gamma if uniform_G is None else uniform_G.split(1)[:gamma]:
             logits_LV = yield Read(session, sequence[session.length :])
-            token, row_1V = draw_next(logits_LV, self.sampling, size, generator)
+            token, row_1V = self.choice(logits_LV, uniform_1)
             if row_1V is not None:
                 rows.append(row_1V)
             sequence.append(token)
@@ -68,7 +88,7 @@ class ModelDraftSession:
                 break  # nothing can follow
             if self.confidence is not None and self._is_unsure(token, row_1V, logits_LV):
                 break
-        return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None)
+        return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None, asked=gamma)
 
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
         """Whether the q of `token` is below the confidence: of the row that it was drawn from, and where it needed none

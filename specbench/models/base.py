@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from specbench.sampling import Choice
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Prompt:
     cut: bool = False
 
 
+Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model that is to read them
+
+
 class Session(Protocol):
     """One model's memory of one sequence, and for a while of a tree of tokens that may follow it."""
 
@@ -34,7 +40,7 @@ class Session(Protocol):
         """Tokens of the sequence that have been read; nodes of a tree do not count."""
         ...
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         """Read `tokens`, and return logits [len(tokens), V], row i for what follows token i.
 
         Without `parents` they follow the first `length` tokens, one after another. With `parents` they are nodes of a
@@ -86,6 +92,31 @@ def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
     """Have `model` make ready, before a clock starts, what a text of up to `tokens` tokens after `prompt` needs."""
     if isinstance(model, CapturesSteps):
         model.get_ready(prompt, tokens)
+
+
+@runtime_checkable
+class RollsOut(Protocol):
+    """A model whose sessions can take several steps on the device, each over the token chosen from the step before."""
+
+    device: torch.device
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """Capture, at the next `get_ready`, rollouts of up to so many steps by `choice`, in the place of those that
+        were expected before."""
+        ...
+
+
+@runtime_checkable
+class RolloutSession(Protocol):
+    """A session of such a model."""
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Read `tokens`, then each chosen token but the last. Returns the G chosen tokens [G] and the rows [G, V] that
+        they were drawn from, as `Choice.on_device` gives them; None, with nothing read, where no such rollout has been
+        captured. `uniform_G` is from `choice.uniforms`."""
+        ...
 
 
 class StatefulSession(Session, Protocol):

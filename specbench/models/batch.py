@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.models.base import Model, Prompt, Session
+from specbench.models.base import Model, Prompt, Session, Tokens
 from specbench.models.batch_steps import BatchableModel
 from specbench.models.buffers import Buffers
 from specbench.models.hidden import LastRead
@@ -198,7 +198,7 @@ class RowSession:
         """Slots of the row that count: those of the sequence, then those of a tree."""
         return self.length + len(self.tree)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         return self.batch.extend_many([Read(self, tokens, parents)])[0]
 
     def has_read(self, read: Read, logits_LV: Tensor) -> None:

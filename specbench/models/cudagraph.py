@@ -2,34 +2,42 @@
 
 A graph is captured for each number of new tokens and each set of buffers, before a clock starts (`get_ready`), and
 replayed after that. What has no graph yet runs uncaptured, and is captured before the next text. A graph reads tokens
-and lengths from tensors that keep their addresses, and computes masks and position biases itself.
+and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma steps of a
+draft are one graph (`rollout`).
 What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from typing import Any, Protocol, Union
 
 import torch
 from torch import Tensor
 
-from specbench.models.base import Prompt
+from specbench.models.base import Prompt, Tokens
 from specbench.models.graph import PackedWeights
 from specbench.models.layout import Layout, chain
 from specbench.models.program import Step
+from specbench.models.rollout import Rollout
 from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
+from specbench.sampling import Choice
 
 MOST_TOKENS = 129  # of a captured step: a large tree and its root; longer prompts are read uncaptured
 COUNTS = (1, 2, 4, 8, 16, 33, 65, MOST_TOKENS)  # a step over fewer rows is filled up: it costs the same
 READY_FOR = 8  # tokens of a step that is captured before anything has asked for it
 FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes, so few graphs
 MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
+MOST_ROLLOUTS = 4  # numbers of steps of one choice
+FIRST_READS = 1, 2  # tokens that a draft has not read: after a block that was accepted whole two
 WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
 
 
-Key = tuple[int, ...]
+Key = tuple[Hashable, ...]
+Made = Union["StepGraph", "RolloutGraph"]
 
 
 class Captured(Protocol):
@@ -77,9 +85,11 @@ class CudaGraphModel(StaticModel):
     ) -> None:
         super().__init__(network, vocabulary_size, eos_ids, packed, invariant)
         self.capture = capture
-        self._graphs: OrderedDict[Key, StepGraph] = OrderedDict()
-        self._asked: dict[Key, tuple[Step, int, Sequence[Tensor]]] = {}  # for steps that ran uncaptured
+        self._graphs: OrderedDict[Key, Made] = OrderedDict()
+        self._asked: dict[Key, Callable[[CudaGraphModel], Made]] = {}  # for steps that ran uncaptured
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
+        self._choice: Choice | None = None  # of the rollouts that are expected
+        self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
         self._largest = max(READY_FOR, self.rows)
         self.captures = self.uncaptured = 0
 
@@ -103,14 +113,40 @@ class CudaGraphModel(StaticModel):
     def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> "StepGraph | None":
         """The graph of `step` over `count` tokens with these very buffers. None where it has not been captured: it will
         be at the next `get_ready`, and not while a clock may be running."""
-        key = self._key(step, count, buffers)
+        found = self._found(self._key(id(step), count, buffers))
+        if found is None:
+            self._largest = max(self._largest, count)
+            self.ask(step, count, buffers)
+        assert not isinstance(found, RolloutGraph)
+        return found
+
+    def rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> "RolloutGraph | None":
+        """The graph of `steps` steps by `choice`, the first over `count` tokens; None as `graph`."""
+        found = self._found(self._key((choice, steps), count, buffers))
+        if found is None:
+            self.ask_rollout(choice, count, steps, buffers)
+        assert not isinstance(found, StepGraph)
+        return found
+
+    def _found(self, key: Key) -> "Made | None":
         if found := self._graphs.get(key):
             self._graphs.move_to_end(key)
-            return found
-        self.uncaptured += 1
-        self._largest = max(self._largest, count)
-        self.ask(step, count, buffers)
-        return None
+        else:
+            self.uncaptured += 1
+        return found
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """See `RollsOut`. Of many numbers of steps few are captured, the most among them: fewer steps are the first of
+        more."""
+        wanted = sorted({count for count in steps if count > 0}, reverse=True)
+        apart = -(-len(wanted) // MOST_ROLLOUTS) or 1
+        self._choice, self._rollouts = choice, tuple(reversed(wanted[::apart]))
+
+    def steps_of_rollout(self, choice: Choice, steps: int) -> int | None:
+        """Steps of the rollout that is captured for so many; None where none is."""
+        if choice != self._choice or self.rows > 1:
+            return None
+        return next((count for count in self._rollouts if count >= steps), None)
 
     def filled(self, rows: int) -> int:
         """Rows of the graph that reads `rows` rows. A network that counts its positions itself would count rows that
@@ -119,24 +155,34 @@ class CudaGraphModel(StaticModel):
 
     def ask(self, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
         """Have this step captured the next time that captures are made."""
-        if (key := self._key(step, count, buffers)) not in self._graphs:
-            self._asked[key] = step, count, list(buffers)
+        if (key := self._key(id(step), count, buffers)) not in self._graphs:
+            held = list(buffers)
+            self._asked[key] = lambda model: StepGraph(model, step, count, held)
+
+    def ask_rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> None:
+        """As `ask`, for a rollout."""
+        if (key := self._key((choice, steps), count, buffers)) not in self._graphs:
+            held = list(buffers)
+            self._asked[key] = lambda model: RolloutGraph(model, choice, count, steps, held)
 
     @staticmethod
-    def _key(step: Step, count: int, buffers: Sequence[Tensor]) -> Key:
+    def _key(what: Hashable, count: int, buffers: Sequence[Tensor]) -> Key:
         # Buffers go back to the pool and never away, so an address names them for good.
-        return (id(step), count, *(buffer.data_ptr() for buffer in buffers))
+        return (what, count, *(buffer.data_ptr() for buffer in buffers))
 
     @torch.inference_mode()
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """Capture, before the clock starts, what a text of up to `tokens` tokens after `prompt` will replay, and what
         ran uncaptured since the last time."""
         began = time.perf_counter()
-        needed = min(len(prompt.prefix) + tokens, self.longest or len(prompt.prefix) + tokens)
+        end = len(prompt.prefix) + tokens + max(self._rollouts, default=0)
+        needed = min(end, self.longest or end)
         sizes = self.source_slots(len(prompt.source)), self.capacity(len(prompt.prefix)), self.capacity(needed)
-        if (*sizes, self._largest) not in self._ready:
-            self._ready.add((*sizes, self._largest))
-            self.start(prompt).ask_for(needed, sorted({self.filled(rows) for rows in range(1, self._largest + 1)}))
+        wanted = (*sizes, self._largest, self._choice, self._rollouts)
+        if wanted not in self._ready:
+            self._ready.add(wanted)
+            counts = sorted({self.filled(rows) for rows in range(1, self._largest + 1)})
+            self.start(prompt).ask_for(needed, counts, self._choice, self._rollouts)
         self.capture_asked()
         for shallow in self._shallow.values():
             assert isinstance(shallow, CudaGraphModel)
@@ -145,10 +191,10 @@ class CudaGraphModel(StaticModel):
 
     def capture_asked(self) -> None:
         """Capture the steps that ran uncaptured since the last time; the graphs that were idle longest make room."""
-        for key, (step, count, buffers) in self._asked.items():
+        for key, made in self._asked.items():
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.popitem(last=False)
-            self._graphs[key] = StepGraph(self, step, count, buffers)
+            self._graphs[key] = made(self)
             self.captures += 1
         self._asked.clear()
 
@@ -164,11 +210,8 @@ class StepGraph:
         self._sources = 1
         inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
         of_sizes = step.of_sizes(*inputs)
-        # Capturing runs the step, which writes into slots that count: put back what was there.
-        before = [buffer[:, :, :count].clone() for buffer in buffers]
-        self._captured = model.capture(lambda: step.following(of_sizes, *inputs))
-        for buffer, states in zip(buffers, before, strict=True):
-            buffer[:, :, :count] = states
+        with _unchanged(buffers, count):
+            self._captured = model.capture(lambda: step.following(of_sizes, *inputs))
 
     def run(self, ids_1L: Tensor, layout: Layout, sources: int) -> Tensor:
         """Logits [L, V]."""
@@ -183,6 +226,41 @@ class StepGraph:
         return self._captured.replay()[0].clone()  # the next replay writes over it
 
 
+class RolloutGraph:
+    """A captured rollout (`models.rollout`) and the tensors that it reads."""
+
+    def __init__(
+        self, model: CudaGraphModel, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]
+    ) -> None:
+        numbers_1C = model.numbers(buffers[0].shape[2])
+        self._rollout = Rollout(model.program, choice, count, steps, numbers_1C, buffers)
+        with _unchanged(buffers, count + steps - 1):
+            self._captured = model.capture(self._rollout.work)
+
+    def run(
+        self, tokens: Sequence[int], length: int, sources: int, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The first `steps` tokens [G] and their rows [G, V]."""
+        inputs = self._rollout
+        for index, token in enumerate(tokens):  # a fill takes its number along: no copy from the host to wait for
+            inputs.ids_1L[:, index].fill_(token)
+        inputs.length_1.fill_(length)
+        inputs.source_length_1.fill_(sources)
+        if inputs.uniform_G is not None and uniform_G is not None:
+            inputs.uniform_G[:steps].copy_(uniform_G)
+        tokens_G, rows_GV = self._captured.replay()[:steps].clone(), inputs.rows_GV  # the next replay writes over both
+        return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
+
+
+@contextmanager
+def _unchanged(buffers: Sequence[Tensor], count: int) -> Iterator[None]:
+    """Capturing runs a step, which writes into the first `count` slots: puts back what was there."""
+    before = [buffer[:, :, :count].clone() for buffer in buffers]
+    yield
+    for buffer, states in zip(buffers, before, strict=True):
+        buffer[:, :, :count] = states
+
+
 def _grown(size: int, needed: int) -> int:
     while size < needed:
         size *= GROWTH
@@ -194,7 +272,7 @@ class CudaGraphSession(StaticSession):
 
     model: CudaGraphModel
 
-    def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
+    def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         count, last = len(tokens), step is self.model.program.last
         filled = self.model.filled(rows)
         graph = None if last or filled > MOST_TOKENS else self.model.graph(step, filled, self._buffers)
@@ -203,13 +281,37 @@ class CudaGraphSession(StaticSession):
         placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)
         return graph.run(self._ids(tokens, filled), Layout(*placed), self._sources)[:rows]
 
-    def ask_for(self, needed: int, counts: Sequence[int]) -> None:
-        """Ask for the graphs of steps over so many tokens, in all the buffers that a text of `needed` tokens uses."""
+    @torch.inference_mode()
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """See `RolloutSession`."""
+        captured = self.model.steps_of_rollout(choice, steps)
+        if captured is None or len(tokens) not in FIRST_READS:
+            return None
+        self.level()
+        end = self.length + len(tokens) + captured - 1
+        if end > (self.model.longest or end):
+            return None
+        self._make_room(end)
+        graph = self.model.rollout(choice, len(tokens), captured, self._buffers)
+        if graph is None:
+            return None
+        rolled = graph.run(tokens, self.length, self._sources, steps, uniform_G)
+        self.length += len(tokens) + steps - 1
+        return rolled
+
+    def ask_for(self, needed: int, counts: Sequence[int], choice: Choice | None, rollouts: Sequence[int]) -> None:
+        """Ask for the graphs of steps over so many tokens, and of rollouts by `choice` of so many steps, in all the
+        buffers that a text of `needed` tokens uses."""
         while True:
             for count in counts:
                 if count >= self.model.rows:
                     step = self.model.program.one if count == 1 else self.model.program.several
                     self.model.ask(step, count, self._buffers)
+            if choice is not None and self.model.rows == 1:
+                for steps, count in product(rollouts, FIRST_READS):
+                    self.model.ask_rollout(choice, count, steps, self._buffers)
             if self._capacity >= needed:
                 break
             self.reserve(self._capacity + 1)

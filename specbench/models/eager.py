@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import UserError
-from specbench.models.base import LayeredSession, Prompt
+from specbench.models.base import LayeredSession, Prompt, Tokens
 from specbench.models.batch_steps import EagerSteps, StepsOfRows
 from specbench.models.eager_session import DecoderOnlySession, EncoderDecoderSession
 from specbench.models.exits import first_layers
@@ -79,8 +79,8 @@ class EagerModel:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
         return EagerSteps(self.network, self.placement)
 
-    def ids(self, tokens: Sequence[int]) -> Tensor:
-        return torch.tensor([tokens], device=self.device)
+    def ids(self, tokens: Tokens) -> Tensor:
+        return tokens.unsqueeze(0) if isinstance(tokens, Tensor) else torch.tensor([tokens], device=self.device)
 
 
 def _now_on_cuda(device: torch.device) -> float:

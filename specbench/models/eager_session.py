@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from specbench.models.base import Tokens
 from specbench.models.hidden import LastRead
 from specbench.models.placement import Placement
 from specbench.models.shallow import ShallowSession
@@ -34,7 +35,7 @@ class SessionModel(Protocol):
         """Raise UserError where the model cannot read a tree."""
         ...
 
-    def ids(self, tokens: Sequence[int]) -> Tensor:
+    def ids(self, tokens: Tokens) -> Tensor:
         """`tokens` [1, L] on the model's device."""
         ...
 
@@ -51,7 +52,7 @@ class EagerSession:
         self._last = LastRead()
         self._cache = cache
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         return self._read(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -86,7 +87,7 @@ class EagerSession:
             self.ahead -= tokens
             self._ahead_tree.close()
 
-    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
         model, length = self.model.shallow(layers), self.length + self.ahead
         logits_LV = self._forward(model, tokens, parents, length, self._ahead_tree)
@@ -107,7 +108,7 @@ class EagerSession:
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
         return layers
 
-    def _read(self, tokens: Sequence[int], parents: Sequence[int] | None = None, **options: Any) -> Tensor:
+    def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
         self.level()
         logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
         if parents is None:
@@ -120,7 +121,7 @@ class EagerSession:
     def _forward(
         self,
         model: SessionModel,
-        tokens: Sequence[int],
+        tokens: Tokens,
         parents: Sequence[int] | None,
         length: int,
         tree: OpenTree,
@@ -143,7 +144,7 @@ class EagerSession:
         logits_LV: Tensor = output.logits[0]
         return logits_LV
 
-    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -169,7 +170,7 @@ class EncoderDecoderSession(EagerSession):
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
 
-    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
 
 
@@ -184,5 +185,5 @@ class DecoderOnlySession(EagerSession):
             # The head's logits of the prompt are of no use, and large.
             self._read(read_first, logits_to_keep=1)
 
-    def _inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         return {"input_ids": self.model.ids(tokens)}

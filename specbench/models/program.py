@@ -67,9 +67,11 @@ class Step:
 
     def following(self, of_sizes: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
         """All of it but what depends on sizes alone."""
-        inputs += of_sizes
-        inputs += self.of_source(*inputs)
-        return self.run(*inputs, *self.of_layout(*inputs))
+        return self.placed((*of_sizes, *self.of_source(*inputs, *of_sizes)), *inputs)
+
+    def placed(self, fixed: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+        """What depends on the layout and the tokens; `fixed` is what sizes and the source's length give."""
+        return self.run(*inputs, *fixed, *self.of_layout(*inputs, *fixed))
 
 
 @dataclass(frozen=True)

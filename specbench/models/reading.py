@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from specbench.models.base import Session
+from specbench.models.base import Session, Tokens
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class Read(NamedTuple):
     """`session` is to read `tokens`; the answer is what `Session.extend` returns."""
 
     session: Session
-    tokens: Sequence[int]
+    tokens: Tokens
     parents: Sequence[int] | None = None
 
 

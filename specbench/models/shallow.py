@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specbench.models.base import Tokens
+
 
 class Whole(Protocol):
     """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree; the next
@@ -25,7 +27,7 @@ class Whole(Protocol):
         """Forget the last `tokens` of what the first layers have read alone, and their tree."""
         ...
 
-    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         """Logits [L, V] of the first `layers` layers, final norm and head, reading on in these layers' caches."""
         ...
 
@@ -46,7 +48,7 @@ class ShallowSession:
     def length(self) -> int:
         return self.whole.length + self.whole.ahead
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
         return self.whole.read_ahead(self.layers, tokens, parents)
 

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from specbench.models.base import Prompt
+from specbench.models.base import Prompt, Tokens
 from specbench.models.buffers import BufferPool, Buffers, TensorCache
 from specbench.models.eager_session import SessionModel
 from specbench.models.hidden import LastRead
@@ -71,7 +71,7 @@ class StaticSession:
             if len(prompt.prefix) > 1:
                 self._run(prompt.prefix[:-1], last_row=True)  # a long prompt's logits are of no use, and large
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> Tensor:
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():
             return self._run(tokens, parents)
 
@@ -101,7 +101,7 @@ class StaticSession:
         self.ahead -= tokens
         self._ahead_tree.close()
 
-    def read_ahead(self, layers: int, tokens: Sequence[int], parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
@@ -155,7 +155,7 @@ class StaticSession:
         if needed > self._capacity:
             self.reserve(needed)
 
-    def _run(self, tokens: Sequence[int], parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
+    def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
         self.level()
         if parents is not None and not self._tree:
             self.model.require_trees()
@@ -173,7 +173,7 @@ class StaticSession:
             self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
         return logits_LV
 
-    def _read(self, tokens: Sequence[int], parents: Sequence[int] | None, last_row: bool) -> Tensor:
+    def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
         """Logits of a block that one step reads."""
         count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
         if parents is not None or tree.parents:
@@ -191,11 +191,11 @@ class StaticSession:
     def states(self, start: int, stop: int) -> Tensor | None:
         return self._last.states(start, stop)
 
-    def _step(self, step: Step, tokens: Sequence[int], rows: int) -> Tensor:
+    def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         """Logits [`rows`, V], of which the first are those of `tokens`."""
         return step.run(*self.inputs(step, tokens, rows))[0]
 
-    def inputs(self, step: Step, tokens: Sequence[int], rows: int) -> list[Tensor]:
+    def inputs(self, step: Step, tokens: Tokens, rows: int) -> list[Tensor]:
         """What `step` takes to read `tokens`, filled up to so many rows."""
         # The step proper reads no positions: what it computes from them is an input, too.
         ids_1L, count = self._ids(tokens, rows), len(tokens)
@@ -203,9 +203,12 @@ class StaticSession:
         placed = self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
         return [ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]]
 
-    def _ids(self, tokens: Sequence[int], rows: int) -> Tensor:
+    def _ids(self, tokens: Tokens, rows: int) -> Tensor:
         """`tokens` as a step reads them, filled up to so many rows as `Layout.filled` does."""
-        return self.model.ids([*tokens, *[tokens[-1]] * (rows - len(tokens))] if rows > len(tokens) else tokens)
+        missing = max(0, rows - len(tokens))
+        if isinstance(tokens, Tensor):
+            return self.model.ids(torch.cat([tokens, tokens[-1:].expand(missing)]) if missing else tokens)
+        return self.model.ids([*tokens, *[tokens[-1]] * missing] if missing else tokens)
 
     def _looked_up(
         self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from specbench.models.base import Tokens
 from specbench.models.layout import Layout, chain, path_to, tree
 from specbench.trees import ROOT
 
@@ -18,7 +19,7 @@ class OpenTree:
     def __len__(self) -> int:
         return len(self.parents)
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+    def grow(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
         """Read `tokens` as nodes with these parents; None: they go on with the sequence itself.
 
         Raises ValueError where that cannot be, with the tree as it was.

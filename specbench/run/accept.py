@@ -3,7 +3,7 @@ limits the whole `DecodingSpec`."""
 
 from dataclasses import asdict
 
-from specbench.acceptance import Typical, Verification, accept_block, accept_by_chance, accept_exact, lenient
+from specbench.acceptance import AcceptByChance, Typical, Verification, accept_block, accept_exact, lenient
 from specbench.config import AcceptConfig, RunConfig
 from specbench.config.extensions import extensions, loaded
 from specbench.decoding import DecodingSpec
@@ -20,7 +20,7 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     """The rule of a checked config. At T = 0 `typical` accepts the argmax alone, which is Algorithm 1."""
     accept = config.accept
     if config.simulate.alpha is not None:
-        return Verification(accept_by_chance(config.simulate.alpha), sampling)
+        return Verification(AcceptByChance(config.simulate.alpha), sampling)
     if accept.rule in extensions("rules"):
         return Verification(loaded("rules", accept.rule), sampling)
     if accept.rule in ("block", "traversal"):  # which is block verification where the tree is a chain
