@@ -1,14 +1,18 @@
 """From a name in the config to weights in memory: a local folder, a hub repository, or a model that ships.
 
-Safe by default: safetensors first, an old `.bin` only through torch's weights-only loader, no remote code.
+Safe by default: safetensors first, a `.bin` only through torch's weights-only loader, no remote code.
 """
 
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
@@ -19,7 +23,9 @@ from specbench.models.engines import with_engine
 from specbench.models.hidden import hand_over
 from specbench.models.random_weights import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
+from specbench.models.weight_files import find_file, mapped_weights, weight_files
 
+THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
 FEWEST_TOKENS = 8  # of a tokenizer that is one
 
 transformers.logging.set_verbosity_error()
@@ -38,8 +44,11 @@ def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | N
     return str(shipped("models", model.shipped or "")), {}
 
 
-def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -> Any:
-    """`auto.from_pretrained`, with its many errors as one line that names the key."""
+def _from_pretrained(
+    auto: Any, model: ModelConfig, key: str, device: torch.device | None = None, **keywords: Any
+) -> Any:
+    """`auto.from_pretrained`, with its many errors as one line that names the key. `device`: where weights go, if it is
+    one device; without it, `keywords` say."""
     source, pinned = _source(model, key)
     from_hub = model.path is None and model.hub is not None
     if from_hub:
@@ -47,9 +56,12 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
     if from_hub and not hub_is_reachable():
         pinned["local_files_only"] = True
     try:
+        if device is not None:
+            return _from_files(auto, source, pinned, device, keywords)
         return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
     except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {source} does not fit in memory: {first_line(error, 300)}") from error
+        where = "in memory" if device is None else f"on {device}"
+        raise MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}") from error
     except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
         if from_hub and "local_files_only" in pinned:
             raise not_cached(key, source) from error
@@ -57,6 +69,41 @@ def _from_pretrained(auto: Any, model: ModelConfig, key: str, **keywords: Any) -
             raise known from error
         where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
         raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
+
+
+def _from_files(
+    auto: Any, source: str, pinned: Mapping[str, Any], device: torch.device, keywords: Mapping[str, Any]
+) -> Any:
+    """The network in `source` on `device`, its weights mapped and brought there one by one.
+
+    Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
+    beside those that are ready.
+    """
+    weights = mapped_weights(weight_files(source, pinned), device)
+    if not weights:  # let `transformers` say what it looked for
+        return auto.from_pretrained(source, **pinned, **keywords)
+    config = AutoConfig.from_pretrained(source, **pinned, trust_remote_code=False)
+    with torch.device("meta"):
+        kind = type(auto.from_config(config))
+    with one_at_a_time():
+        network = kind.from_pretrained(None, config=config, state_dict=weights, device_map={"": device}, **keywords)
+    if find_file(source, GENERATION_CONFIG_NAME, pinned) is not None:
+        network.generation_config = GenerationConfig.from_pretrained(source, **pinned)
+    return network
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Within, `transformers` reads one tensor after another: its threads would hold several of the largest at once."""
+    before = os.environ.get(THREADS_OFF)
+    os.environ[THREADS_OFF] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS_OFF]
+        else:
+            os.environ[THREADS_OFF] = before
 
 
 def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
@@ -102,17 +149,14 @@ def load_model(
         raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
     if model.weights == "random":
         return _random(model, key, vocabulary, dtype, device, engine, numerics)
-    network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
     if spread:
+        network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
         _require_placed(network, key, device)
         placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
         if "tp_plan" in spread:
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
-    try:
-        network.to(device)
-    except torch.OutOfMemoryError as error:
-        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
+    network = _from_pretrained(auto, model, key, device, dtype=dtype)
     width = hand_over(network, key) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width = width
