@@ -118,7 +118,7 @@ def _unpickled(opened: BinaryIO, storage: Callable[[str, int], Any]) -> Mapping[
         return TypedStorage(wrap_storage=storage(key, numbers * dtype.itemsize), dtype=dtype, _internal=True)
 
     unpickler = Unpickler(opened, encoding="utf-8")
-    unpickler.persistent_load = persistent
+    unpickler.persistent_load = persistent  # type: ignore[method-assign]
     state: Mapping[str, Tensor] = unpickler.load()
     return state
 
