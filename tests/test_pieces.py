@@ -1,70 +1,14 @@
 """Tokens shown one by one add up to the text, whatever kind of decoder writes it."""
 
-import json
-
 import pytest
 from networks import tokenizer as words_alone
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenized import KINDS, SHOWN, byte_level
 from transformers import PreTrainedTokenizerFast
 
 from specbench.config import ModelConfig
 from specbench.models import Vocabulary
 from specbench.models.load import load_tokenizer
 from specbench.report.passes import lines
-
-TEXTS = ["## The old dog\n\n## runs, and the small cats run. ###", "The dogs running: an old tree, über das Haus!"] * 8
-SHOWN = "The small dogs run: ## an old tree, and the cats run über das Haus"
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-
-
-def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3, Qwen and SmolLM2; a token of two hashes is a heading of Markdown, no word's continuation."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet))
-    return made
-
-
-def unigram() -> Tokenizer:
-    """As T5."""
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=["<unk>"], unk_token="<unk>")
-    made.train_from_iterator([*TEXTS, SHOWN], trainer)
-    return made
-
-
-def wordpiece() -> Tokenizer:
-    """As BERT: '##' marks what continues a word."""
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.decoder = decoders.WordPiece(cleanup=False)
-    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]"])
-    made.train_from_iterator([*TEXTS, SHOWN], trainer)
-    return made
-
-
-def byte_fallback() -> Tokenizer:
-    """As Llama 2: characters that are no token are written in bytes."""
-    made = Tokenizer(models.BPE())
-    trained = Tokenizer(models.BPE())
-    for one in (made, trained):
-        one.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    trained.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=120))
-    described = json.loads(trained.to_str())
-    vocabulary = {name: number for number, name in enumerate([*BYTES, *described["model"]["vocab"]])}
-    merges = [tuple(merge) for merge in described["model"]["merges"]]
-    made.model = models.BPE(vocabulary, merges, byte_fallback=True)
-    made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return made
-
-
-KINDS = {"byte-level": byte_level, "unigram": unigram, "wordpiece": wordpiece, "byte fallback": byte_fallback}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,12 +8,24 @@ from torch import Tensor
 from specbench.acceptance import PendingProposal, Proposal
 from specbench.drafts.base import Proposed
 from specbench.drafts.continuations import Continuations, Predicted
-from specbench.models import Batch, Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered
+from specbench.models import (
+    Batch,
+    Model,
+    Prompt,
+    Read,
+    Reading,
+    RolloutSession,
+    RollsOut,
+    Session,
+    TranslatedModel,
+    answered,
+)
 from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, standardise
 
 
 class ModelDraft:
-    """Any `Model` that shares the target's vocabulary. `vocabulary_size` is the target's: q must have p's width."""
+    """Any `Model` that reads and predicts the target's tokens (one of another vocabulary as a
+    `TranslatedModel`). `vocabulary_size` is the target's: q must have p's width."""
 
     def __init__(self, model: Model, vocabulary_size: int, confidence: float | None = None) -> None:
         self.model = model
@@ -30,7 +42,8 @@ class ModelDraft:
             self.model.expect_rollouts(Choice(sampling, self.vocabulary_size), gammas)
 
     def in_batch(self, rows: int) -> "ModelDraft":
-        return ModelDraft(Batch.of(self.model, rows), self.vocabulary_size, self.confidence)
+        model = self.model.in_batch(rows) if isinstance(self.model, TranslatedModel) else Batch.of(self.model, rows)
+        return ModelDraft(model, self.vocabulary_size, self.confidence)
 
 
 class ModelDraftSession:

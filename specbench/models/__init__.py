@@ -22,6 +22,9 @@ from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
 from specbench.models.prefix_batch import PrefixBatch, TokenSequence
 from specbench.models.reading import Read, Reading, answered
+from specbench.models.spelling import Spelling
+from specbench.models.translated import TranslatedModel
+from specbench.models.translation import Overlap, Translation
 from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "LayeredModel",
     "LayeredSession",
     "Model",
+    "Overlap",
     "PrefixBatch",
     "Prompt",
     "Read",
@@ -37,9 +41,12 @@ __all__ = [
     "RolloutSession",
     "RollsOut",
     "Session",
+    "Spelling",
     "StatefulSession",
     "TokenSequence",
     "Tokens",
+    "TranslatedModel",
+    "Translation",
     "Vocabulary",
     "answered",
     "batch_of",

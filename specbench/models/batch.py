@@ -9,7 +9,7 @@ Shapes: B rows of a run, L tokens of the longest read, V logits.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -20,7 +20,7 @@ from specbench.models.batch_steps import BatchableModel
 from specbench.models.buffers import Buffers
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout, chain, padded, ragged
-from specbench.models.reading import Read
+from specbench.models.reading import Read, ReadsThrough
 from specbench.models.tree import OpenTree
 
 FIRST_CAPACITY = 64
@@ -231,17 +231,23 @@ def read_together(reads: Sequence[Read]) -> list[Tensor]:
     run."""
     answers: list[Tensor | None] = [None] * len(reads)
     batches: dict[Batch, list[int]] = {}
+    due, finish = list(reads), dict[int, Callable[[Tensor], Tensor]]()
     for index, read in enumerate(reads):
-        if isinstance(read.session, RowSession):
-            batches.setdefault(read.session.batch, []).append(index)
+        if isinstance(read.session, ReadsThrough) and isinstance(read.session.session, RowSession):
+            due[index], finish[index] = read.session.through(read.tokens, read.parents)
+        session = due[index].session
+        if isinstance(session, RowSession):
+            batches.setdefault(session.batch, []).append(index)
         else:
-            answers[index] = read.session.extend(read.tokens, read.parents)
+            answers[index] = session.extend(read.tokens, read.parents)
     for batch, indices in batches.items():
-        for index, logits_LV in zip(indices, batch.extend_many([reads[index] for index in indices]), strict=True):
-            answers[index] = logits_LV
+        for index, logits_LV in zip(indices, batch.extend_many([due[index] for index in indices]), strict=True):
+            answers[index] = finish[index](logits_LV) if index in finish else logits_LV
     return [logits_LV for logits_LV in answers if logits_LV is not None]
 
 
 def batch_of(session: Session) -> Batch | None:
-    """The batch that `session` is a row of."""
+    """The batch that `session` is a row of, or reads through."""
+    if isinstance(session, ReadsThrough):
+        session = session.session
     return session.batch if isinstance(session, RowSession) else None

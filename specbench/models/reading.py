@@ -4,7 +4,8 @@ A generator yields a `Read` wherever its next token needs one, and is sent the l
 sequences there are.
 """
 
-from collections.abc import Generator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -20,6 +21,16 @@ class Read(NamedTuple):
     session: Session
     tokens: Tokens
     parents: Sequence[int] | None = None
+
+
+class ReadsThrough(ABC):
+    """A session that leaves its reads to another, which may be a row of a batch."""
+
+    session: Session
+
+    @abstractmethod
+    def through(self, tokens: Tokens, parents: Sequence[int] | None = None) -> tuple[Read, Callable[[Tensor], Tensor]]:
+        """What `session` must read for `tokens`, and what makes of its logits those that `extend` returns."""
 
 
 Reading = Generator[Read, Tensor, T]

@@ -131,5 +131,6 @@ def require_same_vocabulary(
         f"{key}={draft_name}: its vocabulary is not that of target={target_name} "
         f"({len(draft.tokens)} and {len(target.tokens)} tokens; the first difference is {token!r}, "
         f"{draft.tokens.get(token, 'absent')} and {target.tokens.get(token, 'absent')}): "
-        "pick a draft of the target's family, or draft=unigram | bigram | random"
+        f"{key}.vocabulary=same needs one vocabulary; pick a draft of the target's family, or a model by itself with "
+        "draft.vocabulary=auto"
     )

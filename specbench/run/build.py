@@ -21,6 +21,7 @@ from specbench.run.draft_builders.base import DraftRequest
 from specbench.run.model_loader import ModelLoader, ModelRequest, Say
 from specbench.run.pinning import pinned
 from specbench.run.prompts import encode_tasks
+from specbench.run.vocabularies import VocabularyChoice
 from specbench.tasks import Example
 
 
@@ -39,6 +40,7 @@ class Parts:
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
+    draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
 
     @property
     def engine(self) -> str:
@@ -123,6 +125,9 @@ def build_each(
     builders = {
         _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
     }
+    for one in builders.values():
+        if one.vocabulary is not None and one.vocabulary.how != "same":
+            (note or say)(one.vocabulary.line(name_of(first.target), one.draft.label()))
     encoded = encode_tasks(configs, vocabulary, note or say, heading, later_turns)
     for making in builders.values():
         making.fit(say)
@@ -139,11 +144,13 @@ def build_each(
         if config.tree.shape != "none":
             for model in (target, *builders[_key(config)].models):
                 model.require_trees()
-        for model in builders[_key(config)].models:
-            require_room(config, model.longest, [*task.prompts, *task.probe_prompts])
+        making = builders[_key(config)]
+        making.require_room([*task.prompts, *task.probe_prompts])
         numerics = target.invariant, _batched(config) or target.not_invariant
-        draft, models = drafts[_key(config)], (target, *builders[_key(config)].models)
-        found.append(Parts(*task, vocabulary, target, draft, device, models, *numerics, build_spec(config)))
+        draft, models = drafts[_key(config)], (target, *making.models)
+        found.append(
+            Parts(*task, vocabulary, target, draft, device, models, *numerics, build_spec(config), making.vocabulary)
+        )
     return found
 
 

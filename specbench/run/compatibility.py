@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from specbench.config import ModelConfig, RunConfig
 from specbench.config.model import name_of
 from specbench.errors import UserError
-from specbench.models import Prompt, Vocabulary, require_same_vocabulary
+from specbench.models import Prompt, Vocabulary
 
 
 def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
-    """`draft`, which the config calls `key` and whose vocabulary is `own`, must speak of the target's tokens."""
+    """`draft`, which the config calls `key` and whose vocabulary is `own`, must be of the target's kind."""
     if target.is_encoder_decoder != own.is_encoder_decoder:
         kinds = {True: "encoder-decoder", False: "decoder-only"}
         raise UserError(
             f"{key}={name_of(draft)}: is {kinds[own.is_encoder_decoder]} and target={name_of(config.target)} "
             f"is {kinds[target.is_encoder_decoder]}: pick a draft of the target's kind, or use unigram, bigram, random"
         )
-    require_same_vocabulary(target, own, name_of(config.target), name_of(draft), key)
 
 
 def require_range(config: RunConfig, vocabulary: Vocabulary, name: str) -> None:

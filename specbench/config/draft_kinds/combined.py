@@ -48,6 +48,8 @@ class CascadeConfig(DraftConfig):
         require(self.via.kind == "model", f"{key}.via.kind", self.via.kind, "model: the target checks its distribution")
         bound = self.via.confidence_bound()
         require(bound is None, f"{key}.via.confidence", bound, "null in a cascade")
+        vocabulary = getattr(self.via, "vocabulary", "auto")
+        require(vocabulary in ("auto", "same"), f"{key}.via.vocabulary", vocabulary, "same: it verifies, too")
 
 
 @dataclass

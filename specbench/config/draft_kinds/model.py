@@ -8,19 +8,26 @@ from specbench.config.keys import key
 from specbench.config.model import ModelConfig, check_model, name_of
 from specbench.config.ranges import require
 
+VOCABULARIES = ("auto", "same", "tli")
+
 
 @dataclass
 class ModelDraftConfig(DraftConfig, ModelConfig):
-    """A model that shares the target's vocabulary."""
+    """A model, whose vocabulary may differ from the target's."""
 
     kind: str = "model"
     confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
+    vocabulary: str = key(
+        "auto",
+        "same | tli (draft the tokens that both vocabularies share) | auto: same where they agree, else tli",
+    )
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
     paper: ClassVar[bool] = True
 
     def label(self) -> str:
-        return name_of(self)
+        """The model's name, and how it drafts for another vocabulary where that was chosen."""
+        return name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
 
     def confidence_bound(self) -> float | None:
         return self.confidence
@@ -34,4 +41,5 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
             confidence is None or 0 < confidence <= 1,
             f"{key}.confidence", confidence, "above 0 and at most 1, or null",
         )  # fmt: skip
+        require(self.vocabulary in VOCABULARIES, f"{key}.vocabulary", self.vocabulary, " | ".join(VOCABULARIES))
         check_model(key, self)

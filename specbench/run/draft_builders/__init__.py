@@ -5,14 +5,16 @@ A new kind is a class in `config/draft_kinds`, a `DraftBuilder` and its entry in
 whole of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from specbench.config.draft_kinds import CascadeConfig, LookupConfig, MergedConfig, ModelDraftConfig, RandomConfig
 from specbench.drafts import CascadeDraft, Draft, LookupDraft, MergedDraft, UniformDraft
+from specbench.models import Prompt
 from specbench.models.eager import EagerModel
+from specbench.run.compatibility import require_room
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
 from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder
@@ -44,7 +46,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         super().__init__(request)
         draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
         assert isinstance(via, ModelDraftConfig) and inner is not None
-        self.middle = ModelBuilder(request.part(via, "via", run))
+        self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
         inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
         if inner.inside:  # the middle model, which is its target
             run = replace(run, target=via, gamma=draft.inner_gamma)
@@ -59,6 +61,10 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         self.models += [middle, *self.inner.models]
         trees = None if self.request.run.tree.shape == "none" else self.request.device
         return CascadeDraft(middle, inner, self.draft.inner_gamma, self.request.vocabulary.size, trees)
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        require_room(self.request.run, self.models[0].longest, prompts)
+        self.inner.require_room(prompts)
 
 
 class MergedBuilder(DraftBuilder[MergedConfig]):
@@ -79,6 +85,10 @@ class MergedBuilder(DraftBuilder[MergedConfig]):
         drafts = [part.load(target, say) for part in self.parts]
         self.models += [model for part in self.parts for model in part.models]
         return MergedDraft(drafts)
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        for part in self.parts:
+            part.require_room(prompts)
 
 
 BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {

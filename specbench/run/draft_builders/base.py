@@ -1,5 +1,6 @@
 """What making a draft is: the same three moments for every kind."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -7,9 +8,11 @@ import torch
 
 from specbench.config import DraftConfig, RunConfig
 from specbench.drafts import Draft
-from specbench.models import Vocabulary
+from specbench.models import Prompt, Vocabulary
 from specbench.models.eager import EagerModel
+from specbench.run.compatibility import require_room
 from specbench.run.model_loader import ModelLoader, Say
+from specbench.run.vocabularies import VocabularyChoice
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 Part = TypeVar("Part", bound=DraftConfig)
@@ -41,6 +44,7 @@ class DraftBuilder(Generic[Kind]):
         self.request = request
         self.draft = request.draft
         self.models: list[EagerModel] = []  # what `load` loaded besides the target
+        self.vocabulary: VocabularyChoice | None = None  # of a model: how it drafts for the target's vocabulary
 
     def fit(self, say: Say) -> None:
         """Read what needs no weights."""
@@ -48,3 +52,8 @@ class DraftBuilder(Generic[Kind]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         """The draft, ready to start on prompts of the loaded `target`."""
         raise NotImplementedError
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        """Raise UserError where a text of these prompts is longer than one of the draft's models has positions for."""
+        for model in self.models:
+            require_room(self.request.run, model.longest, prompts)

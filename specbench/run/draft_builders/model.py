@@ -1,25 +1,36 @@
 """A model as a draft, in the making."""
 
+from collections.abc import Sequence
+
 from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.config.model import name_of
 from specbench.drafts import Draft, ModelDraft
-from specbench.models import load_tokenizer
+from specbench.models import Prompt, TranslatedModel, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_a_pair, require_range
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import ModelRequest, Say
+from specbench.run.vocabularies import choose_vocabulary
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):
     def __init__(self, request: DraftRequest[ModelDraftConfig]) -> None:
         super().__init__(request)
         self.own_vocabulary = load_tokenizer(self.draft, request.key)
-        require_a_pair(request.run, self.draft, request.key, request.vocabulary, self.own_vocabulary)
+        pair = (request.run, self.draft, request.key, request.vocabulary, self.own_vocabulary)
+        require_a_pair(*pair)
+        self.choice = self.vocabulary = choose_vocabulary(*pair)
         require_range(request.run, self.own_vocabulary, name_of(self.draft))
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         self.models.append(self.load_model(say))
-        return ModelDraft(self.models[0], self.request.vocabulary.size, self.draft.confidence)
+        model, translation = self.models[0], self.choice.translation
+        translated = model if translation is None else TranslatedModel(model, translation)
+        return ModelDraft(translated, self.request.vocabulary.size, self.draft.confidence)
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        translation = self.choice.translation
+        super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
 
     def load_model(self, say: Say, states: bool = False) -> EagerModel:
         request = self.request

@@ -1,0 +1,372 @@
+"""Drafts of another vocabulary: what two tokenizers share, how a text of one is read in the other, and that what is
+written is the target's own.
+
+Each fault that is known elsewhere has a test: start tokens repeated, special tokens read as text, normalisers that
+change the text, tokens that are parts of a character, a boundary that moves when more text is tokenised.
+"""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import architectures
+import chi
+import pytest
+import torch
+from around import Around
+from calls import newest
+from chi import ALARM
+from decode import autoregressive, speculative
+from tokenized import KINDS, Tables, vocabulary_of
+
+from specbench.acceptance import Proposal
+from specbench.cli import main
+from specbench.drafts import Draft, ModelDraft
+from specbench.models import Prompt, Translation
+from specbench.models.spelling import unfinished
+from specbench.models.translated import TranslatedModel
+from specbench.sampling import Sampling
+
+TEXT = "The small dogs run: ## an old tree, über das Haus\n\n漢字 and the cats"
+PAIRS = [(one, other) for one in KINDS for other in KINDS if one != other]
+MIXED = [
+    ("byte-level", "unigram"),
+    ("unigram", "byte-level"),
+    ("byte-level", "byte fallback"),
+    ("byte fallback", "unigram"),
+]
+
+
+def translation_of(target: str, draft: str) -> Translation:
+    return Translation(vocabulary_of(target), vocabulary_of(draft))
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_shared_tokens_spell_the_same_and_pair_one_to_one(target: str, draft: str) -> None:
+    found = translation_of(target, draft)
+    assert len(set(found.shared.values())) == len(found.shared)
+    spelled = 0
+    for ours, theirs in found.shared.items():
+        assert found.from_.bytes_of.get(ours) == found.to.bytes_of.get(theirs)
+        spelled += ours in found.from_.bytes_of
+    assert found.shared[vocabulary_of(target).tokenizer.eos_token_id] == vocabulary_of(draft).tokenizer.eos_token_id
+    assert spelled > 15
+    assert 0 < found.overlap.of_target <= 1 and 0 < found.overlap.of_draft <= 1
+
+
+def test_spaces_and_tabs_are_shared_however_they_are_written() -> None:
+    found = translation_of("byte-level", "byte fallback")
+    ours, theirs = vocabulary_of("byte-level").tokens, vocabulary_of("byte fallback").tokens
+    assert found.shared[ours["Ġ##"]] == theirs["▁##"]
+    assert found.shared[ours["ĉ"]] == theirs["<0x09>"]
+    assert found.shared[ours["Ã"]] == theirs["<0xC3>"]
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_a_translation_spells_the_text(target: str, draft: str) -> None:
+    """Nothing is lost, added or moved, at any place where a text may go on, but what the draft has no tokens for."""
+    found = translation_of(target, draft)
+    ids = vocabulary_of(target).continuation(TEXT)
+    written = b"".join(found.from_.bytes_of.get(token, b"") for token in ids)
+    for cut in range(len(ids)):
+        read = [*found.continued(ids[:cut]), *found.continued(ids[cut:])]
+        if found.to.unknown in read or "wordpiece" in (target, draft):
+            continue
+        assert b"".join(found.to.bytes_of[token] for token in read) == written
+    assert found.continued(ids)
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_what_was_read_stands_when_the_text_goes_on(target: str, draft: str) -> None:
+    """A tokenizer that is given a longer text may put an earlier boundary elsewhere; a translation never does."""
+    found, chance = translation_of(target, draft), random.Random(3)
+    tokens = [chance.choice(sorted(found.from_.bytes_of)) for _ in range(60)]
+    read, pending = list[int](), b""
+    for count, token in enumerate(tokens, 1):
+        ids, pending = found.step(token, pending)
+        read += ids
+        assert found.continued(tokens[:count]) == [*read, *found.to.continuation(pending)]
+
+
+def test_a_character_is_read_when_it_is_complete() -> None:
+    """Byte-level tokens are parts of a character; a draft without byte tokens waits for the last of them."""
+    found = translation_of("byte-level", "unigram")
+    ids = vocabulary_of("byte-level").continuation("ü")
+    assert len(ids) == 2
+    first, pending = found.step(ids[0])
+    assert first == [] and pending == "ü".encode()[:1]
+    assert found.step(ids[1], pending) == ([vocabulary_of("unigram").tokens["ü"]], b"")
+    broken, pending = found.step(vocabulary_of("byte-level").tokens["a"], pending)  # the character never ends
+    assert broken == [found.to.unknown, vocabulary_of("unigram").tokens["a"]] and pending == b""
+
+
+def test_how_many_bytes_wait() -> None:
+    begun = {"": 0, "a": 0, "ü": 1, "a漢": 2, "🙂": 3}
+    for text, most in begun.items():
+        assert unfinished(text.encode()) == 0
+        for left in range(1, most + 1):
+            assert unfinished(text.encode()[: left - most - 1 or None]) == left
+    assert unfinished(b"\x80\x80\x80\x80") == 0
+
+
+NORMALISED = {
+    "lower-casing": ("Lowercase", "the Cats", b" the cats"),
+    "NFKC": ("NFKC", "the caﬆ", b" the cast"),
+    "stripping": ("Strip", "the cats", b" the cats"),
+    "none but the added space": (None, "the cats", b" the cats"),
+}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte fallback"])
+@pytest.mark.parametrize("name", NORMALISED)
+def test_a_normaliser_adds_and_strips_no_space(name: str, kind: str) -> None:
+    """What is inside a text is read in characters as the draft's tokenizer normalises them, and with the spaces of the
+    text."""
+    normalizer, text, spelled = NORMALISED[name]
+    target = vocabulary_of("byte-level")
+    found = Translation(target, vocabulary_of(kind, normalizer=normalizer))
+
+    def read(text: str) -> bytes:
+        return b"".join(found.to.bytes_of[token] for token in found.continued(target.continuation(text)))
+
+    if kind == "byte fallback" and name in ("lower-casing", "NFKC"):  # its byte tokens are shared, and read as they are
+        assert read(f" {text}") == f" {text}".encode()
+        assert (
+            bytes(b for token in found.to.continuation(text.encode()) for b in found.to.bytes_of[token]) == spelled[1:]
+        )
+        return
+    assert read(f" {text}") == spelled
+    assert read(text) == spelled[1:]
+    assert read(f" {text} ") == spelled + b" "
+    assert read(" ") == b" "
+
+
+def test_a_prompt_begins_once() -> None:
+    """However the target's prompt begins: with its own start token, without, or with one that a template wrote."""
+    target, draft = vocabulary_of("byte-level", start="<s>"), vocabulary_of("byte fallback", start="<begin>")
+    found = Translation(target, draft)
+    begin = draft.tokens["<begin>"]
+    ids = target.tokenizer("the cats").input_ids
+    assert ids[0] == target.tokens["<s>"]
+    for prefix in (ids, ids[1:], [ids[0], *ids]):
+        own = found.prompt(Prompt((), tuple(prefix))).prefix
+        assert own[0] == begin and own.count(begin) == 1
+        assert draft.text(own) == "the cats"
+    assert found.prompt(Prompt((), (target.start,))).prefix == (begin,)
+    alike = vocabulary_of("byte fallback", start="<s>")
+    own = Translation(target, alike).prompt(Prompt((), (ids[0], *ids))).prefix
+    assert own.count(alike.tokens["<s>"]) == 1  # the token is shared, and still no second one
+
+
+def test_special_tokens_are_never_read_as_text() -> None:
+    """Those that both have are read as what they are; others not at all."""
+    target = vocabulary_of("byte-level", special=("<|user|>", "<|end|>"))
+    draft = vocabulary_of("byte fallback", special=("<|end|>",))
+    found = Translation(target, draft)
+    user, end = target.tokens["<|user|>"], target.tokens["<|end|>"]
+    words = target.continuation("the cats")
+    own = list(found.prompt(Prompt((), (user, *words, end, *words))).prefix)
+    assert own.count(draft.tokens["<|end|>"]) == 1
+    assert draft.text(own).replace(" ", "") == "thecatsthecats"
+    assert found.continued([user]) == [] and found.continued([end]) == [draft.tokens["<|end|>"]]
+    unknown = vocabulary_of("unigram").tokenizer.unk_token_id
+    assert unknown not in found.from_.bytes_of or found.from_.bytes_of[unknown] != b"<unk>"
+
+
+def session_logits(model: TranslatedModel, prompt: Prompt, tokens: list[int]) -> torch.Tensor:
+    session = model.start(prompt)
+    return session.extend([*prompt.prefix, *tokens][session.length :])[-1]
+
+
+@pytest.mark.parametrize(("target", "draft"), MIXED)
+def test_a_session_that_was_rolled_back_reads_as_a_fresh_one(target: str, draft: str) -> None:
+    """Text by text and as nodes of a tree, in parts of characters too."""
+    found, chance = translation_of(target, draft), random.Random(5)
+    own = Tables(found.draft.size, frozenset(), seed=2)
+    model = TranslatedModel(own, found)
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    tokens = [*prompt.prefix]
+    session = model.start(prompt)
+    letters = found.target.continuation(TEXT)
+    for _ in range(60):
+        fresh = [chance.choice(letters) for _ in range(chance.randint(1, 4))]
+        tokens += fresh
+        last = session.extend(tokens[session.length :])[-1]
+        assert session.length == len(tokens)
+        assert torch.equal(last, session_logits(model, prompt, tokens[len(prompt.prefix) :]))
+        keep = chance.randint(len(prompt.prefix), len(tokens))
+        session.rollback(keep - 1)
+        del tokens[keep:]
+    session.extend(tokens[session.length :])
+    shared = sorted(found.shared)
+    others = [token for token in found.from_.bytes_of if token not in found.shared]
+    nodes = [shared[5], shared[6], others[0], shared[7]]
+    rows = session.extend(nodes, [-1, 0, 0, 2])
+    assert torch.equal(
+        rows[3], session_logits(model, prompt, [*tokens[len(prompt.prefix) :], nodes[0], nodes[2], nodes[3]])
+    )
+    session.select([0, 2, 3])
+    tokens += [nodes[0], nodes[2], nodes[3], shared[9]]
+    assert torch.equal(session.extend(tokens[-1:])[-1], session_logits(model, prompt, tokens[len(prompt.prefix) :]))
+
+
+LENGTH, SAMPLES = 3, 3000
+
+
+def tables(target: str, draft: str) -> tuple[Tables, Tables, Translation]:
+    """A target and a draft over a few tokens of these vocabularies: some shared, some of one alone."""
+    found = translation_of(target, draft)
+    ends = [vocabulary.tokenizer.eos_token_id for vocabulary in (found.target, found.draft)]
+    spelled = sorted(token for token in found.shared if token in found.from_.bytes_of)[20:23]
+    ours = sorted(token for token in found.from_.bytes_of if token not in found.shared)[:2]
+    theirs = sorted(set(found.to.bytes_of) - set(found.shared.values()))[:2]
+    one = Tables(found.target.size, frozenset(ends[:1]), 1, [*spelled, *ours, ends[0]])
+    other = Tables(
+        found.draft.size, frozenset(ends[1:]), 2, [*(found.shared[token] for token in spelled), *theirs, ends[1]]
+    )
+    return one, other, found
+
+
+def sampled_p_value(
+    target: Tables, draft: Draft, found: Translation, sampling: Sampling, gamma: int
+) -> tuple[float, int]:
+    """The p-value of texts that Algorithm 1 writes against the target's own distribution; and the tokens accepted."""
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    accepted = 0
+
+    def decode(generator: torch.Generator) -> list[int]:
+        nonlocal accepted
+        trace = speculative(
+            target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator
+        )
+        accepted += sum(one.accepted for one in trace.passes)
+        return trace.tokens
+
+    return chi.p_value(decode, target.exact(prompt, sampling, LENGTH), SAMPLES), accepted
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("target", "draft"), MIXED)
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3)], ids=["T=1", "top-k"])
+def test_shared_tokens_alone_write_the_targets_distribution(target: str, draft: str, sampling: Sampling) -> None:
+    one, other, found = tables(target, draft)
+    drafting = ModelDraft(TranslatedModel(other, found), found.target.size)
+    p_value, accepted = sampled_p_value(one, drafting, found, sampling, gamma=2)
+    assert p_value > ALARM and accepted > 50
+
+
+Fault = Callable[[Proposal, int, torch.Generator], Proposal]
+
+
+def _replaced(proposal: Proposal, shared: int, generator: torch.Generator) -> Proposal:
+    tokens = [shared if torch.rand(1, generator=generator) < 0.3 else token for token in proposal.tokens]
+    return proposal._replace(tokens=tokens)
+
+
+FAULTS: dict[str, Fault] = {
+    "q of the whole vocabulary": lambda proposal, *_: proposal._replace(q_GV=0.6 * proposal.q_GV),
+    "q of a neighbour": lambda proposal, *_: proposal._replace(q_GV=proposal.q_GV.roll(1, -1)),
+    "tokens that are not shared replaced by one that is": _replaced,
+}
+
+
+class Faulty(ModelDraft):
+    def __init__(self, model: TranslatedModel, fault: Fault) -> None:
+        super().__init__(model, model.vocabulary_size)
+        self.fault = fault
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> Any:
+        return FaultySession(super().start(prompt, sampling), self)
+
+
+class FaultySession(Around):
+    def __init__(self, inner: Any, draft: Faulty) -> None:
+        super().__init__(inner)
+        self.draft = draft
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        proposal = self.inner.propose(tokens, gamma, generator)
+        if not proposal.tokens:
+            return proposal
+        shared = min(token for token in self.draft.model.translation.shared)
+        first = next(token for token in range(shared, 10**6) if proposal.q_GV[0, token] > 0)
+        return self.draft.fault(proposal, first, generator)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault: str) -> None:
+    one, other, found = tables("byte-level", "unigram")
+    drafting = Faulty(TranslatedModel(other, found), FAULTS[fault])
+    p_value, _ = sampled_p_value(one, drafting, found, Sampling(1.0), gamma=2)
+    assert p_value < ALARM
+
+
+@pytest.mark.parametrize(("target", "draft"), MIXED)
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_greedy_texts_are_the_targets_own(target: str, draft: str, gamma: int) -> None:
+    one, other, found = tables(target, draft)
+    drafting, greedy = ModelDraft(TranslatedModel(other, found), found.target.size), Sampling(0.0)
+    for text in ("the cats", "an old tree", ""):
+        prompt = found.target.prompt(text, "", 100)
+        common = {"sampling": greedy, "max_new_tokens": 40, "generator": torch.Generator()}
+        alone = autoregressive(one, prompt, **common)
+        assert speculative(one, drafting, prompt, gamma=gamma, **common).tokens == alone.tokens
+
+
+def test_q_is_that_of_the_shared_tokens_alone() -> None:
+    """Renormalised, by hand; zero elsewhere; the same when drafted and when scored."""
+    _, other, found = tables("byte-level", "unigram")
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    session = ModelDraft(TranslatedModel(other, found), found.target.size).start(prompt, Sampling(1.0))
+    proposal = session.propose(list(prompt.prefix), 1, torch.Generator())
+    before = found.prompt(prompt).prefix[-2:]
+    q_V = other.row(*before).softmax(-1)
+    mass = sum(float(q_V[theirs]) for theirs in found.shared.values())
+    assert 0 < mass < 1
+    assert proposal.q_GV is not None and float(proposal.q_GV.sum()) == pytest.approx(1)
+    for ours, theirs in found.shared.items():
+        assert float(proposal.q_GV[0, ours]) == pytest.approx(float(q_V[theirs]) / mass, abs=1e-6)
+    session.rollback(len(prompt.prefix) - 1)
+    scored = session.score([*prompt.prefix, proposal.tokens[0]], len(prompt.prefix))
+    assert torch.allclose(scored, proposal.q_GV)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models with random weights, each with a tokenizer of its own, and rows to decode."""
+    root, found = tmp_path_factory.mktemp("pairs"), {}
+    kinds = [("llama", "byte-level", "<|end|>"), ("gpt_neox", "unigram", "</s>"), ("qwen2", "byte fallback", "</s>")]
+    for seed, (kind, of, end) in enumerate(kinds, 1):
+        own, folder = vocabulary_of(of, end=end), root / of.replace(" ", "-")
+        made = architectures.network(kind, seed, vocabulary=own.size + 3)
+        made.generation_config.eos_token_id = own.tokenizer.eos_token_id
+        made.save_pretrained(folder)
+        own.tokenizer.save_pretrained(folder)
+        found[of] = folder
+    found["rows"] = root / "rows.jsonl"
+    texts = ["the small dogs run", "an old tree", "The cats: ## über das Haus"]
+    found["rows"].write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in texts))
+    return found
+
+
+RUNS = {
+    "a chain": [], "four rows": ["batch=3"], "a tree": ["tree=widths", "gamma=tree"],
+    "sampled": ["sampling.temperature=1"], "static": ["engine=static"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("target", "draft"), [("byte-level", "unigram"), ("unigram", "byte-level")])
+def test_a_run(pairs: dict[str, Path], tmp_path: Path, target: str, draft: str, name: str) -> None:
+    code = main([
+        "run", f"target.path={pairs[target]}", f"draft.path={pairs[draft]}", "draft.vocabulary=tli", "task=prompts",
+        f"task.path={pairs['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager", "warmup=1",
+        "max_new_tokens=16", "resamples=100", *(RUNS[name] if "tree" in name else ["gamma=3", *RUNS[name]]),
+    ])  # fmt: skip
+    record = newest(tmp_path)
+    assert code == 0 and record["summary"]["lossless"]
+    if name != "sampled":
+        assert record["summary"]["identical"] == 1
