@@ -86,6 +86,22 @@ def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
     assert code == 2 and "draft.inner.layers=2: t5-draft has 1 decoder layers" in err
 
 
+def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(run: Run, tmp_path: Path) -> None:
+    code, err, record = run("layer-skip", "draft.skip=[mlp0,cross1]", "gamma=2")
+    assert code == 0 and record is not None, err
+    assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == "layer-skip-mlp0-cross1"
+    assert 0 < record["summary"]["c_hat"] < 1
+    code, err, _ = run("layer-skip", "draft.skip=[auto]", "tokens=30", "searches=7", "search_tokens=20", verb="alpha")
+    assert code == 0 and "the best of 7 sets of a greedy search along" in err, err
+    (file,) = alpha_folder(tmp_path).glob("*.json")
+    found = {row["draft"] for row in json.loads(file.read_text())["rows"]}
+    assert all(name.startswith("layer-skip-") and "auto" not in name for name in found)
+    code, err, _ = run("layer-skip", "draft.skip=[auto]")
+    assert code == 2 and "draft.skip=[auto]: `specbench recommend draft=layer-skip 'draft.skip=[auto]'` searches" in err
+    code, err, _ = run("layer-skip", "draft.skip=[mlp9]")
+    assert code == 2 and "draft.skip=[mlp9]: mlp9: the target has 2 decoder layers, 0 to 1" in err
+
+
 def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
     own = tmp_path / "own.jsonl"
     own.write_text('{"en": "a", "de": "die katze rennt"}\n' * 3)
@@ -149,6 +165,9 @@ def test_alpha_of_a_store_that_grows_is_scored_before_each_text_is_taken_in(run:
 
 
 WRONG = {
+    "draft=layer-skip": "draft.skip=[]: nothing is skipped; give sublayers, as",
+    "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
+    "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",
     "draft=retrieval draft.grow=perhaps": "draft.grow=perhaps",
     "draft=ngram draft.order=0": "draft.order=0: must be from 1 to 8",
     "draft=retrieval draft.corpus=/no/such": "draft.corpus=/no/such: must be a file or folder",

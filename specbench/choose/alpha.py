@@ -16,6 +16,7 @@ import torch
 from specbench.acceptance import lenient
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
+from specbench.choose.skips import with_skips
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.config.model import name_of
@@ -148,7 +149,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     surroundings = environment()
     first = resolve(configs[0])
     with locked_device(first.device, progress.say) as device, translated_errors(first):
-        configs = [replace(config, device=str(device)) for config in configs]
+        configs = with_skips([replace(config, device=str(device)) for config in configs], progress)
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
         for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
             began = time.perf_counter()

@@ -11,6 +11,7 @@ from pathlib import Path
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.explain import label, of_batches, of_lossy, reasons
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
+from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
 from specbench.config import ChooseConfig
 from specbench.config.choose import as_run
@@ -56,7 +57,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
     resolved = resolve(configs[0])
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
-        placed = [replace(config, device=str(device)) for config in configs]
+        placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
+        configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
         scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig
+from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig, LayerSkipConfig
 from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.names import METRICS
@@ -82,7 +82,7 @@ def _check_batch(config: RunConfig) -> None:
             f"gamma={config.gamma}: its probe times passes of one prompt; with batch={config.batch} give a "
             "number, or gamma=heuristic"
         )
-    if any(isinstance(one, EarlyExitConfig) for one in config.draft.levels()):
+    if any(isinstance(one, EarlyExitConfig | LayerSkipConfig) for one in config.draft.levels()):
         raise UserError(
             f"draft={config.draft.label()}: cannot be batched, since it reads on in the target's own cache; use batch=1"
         )

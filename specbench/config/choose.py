@@ -22,6 +22,10 @@ class ChooseConfig(RunConfig):
     gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "what to choose from", ("recommend", "validate"))
     rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
     verify: int = key(0, "how many of the best to run for real", ("recommend",))
+    searches: int = key(
+        200, "sets of sublayers that the search for draft.skip=[auto] tries at most", ("alpha", "recommend")
+    )
+    search_tokens: int = key(300, "of the target's own text for that search", ("alpha", "recommend"))
     batches: list[int] = fresh(lambda: [1], "what batch=1,4,16 comes to: a ranking for each", ("recommend",))
     repeats: int = key(2, "how often each candidate decodes each prompt", ("validate",))
 
@@ -42,6 +46,8 @@ def check_choose(config: ChooseConfig) -> None:
     for batch in config.batches or [0]:
         require(1 <= batch <= MAX_BATCH, "batch", batch, f"from 1 to {MAX_BATCH}")
         check(replace(config, batch=batch))
+    require(config.searches >= 1, "searches", config.searches, "at least 1")
+    require(config.search_tokens >= 1, "search_tokens", config.search_tokens, "at least 1")
     require(config.rounds >= 2, "rounds", config.rounds, "at least 2")
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
     require(config.verify >= 0, "verify", config.verify, "at least 0")

@@ -26,6 +26,7 @@ from specbench.drafts.base import (
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
+from specbench.drafts.layer_skip import LayerSkipDraft
 from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
@@ -42,6 +43,7 @@ __all__ = [
     "DraftSession",
     "EarlyExitDraft",
     "Grows",
+    "LayerSkipDraft",
     "LookupDraft",
     "MergedDraft",
     "ModelDraft",

@@ -1,5 +1,5 @@
-"""Early exit: the target's own first layers, then its final norm and head, as the draft (Zhang et al. 2023, "Draft &
-Verify", skip layers; Elhoushi et al. 2024, "LayerSkip", train a target to exit early).
+"""Early exit: the target's own first layers, then its final norm and head, as the draft (Elhoushi et al. 2024,
+"LayerSkip", train a target to exit early).
 
 Nothing is loaded and nothing is kept twice: weights, encoded source and cache are the target's. What the first layers
 have read of a proposal is dropped before the target checks it, and computed again in that run.
@@ -10,6 +10,7 @@ from typing import cast
 
 from specbench.drafts.model import ModelDraftSession
 from specbench.models import LayeredModel, LayeredSession, Prompt, Session
+from specbench.models.part import Part
 from specbench.sampling import Sampling
 
 
@@ -18,15 +19,18 @@ class EarlyExitDraft:
 
     def __init__(self, target: LayeredModel, layers: int) -> None:
         self.target = target
-        self.layers = layers
-        self.operations = target.shallow(layers).operations
+        self.part = Part(layers)
+
+    @property
+    def operations(self) -> float:
+        return self.target.shallow(*self.part).operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
         """On a session of its own, where there is none of the target to share."""
         return self.start_on(self.target.start(prompt), prompt, sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
-        shared = cast(LayeredSession, session).shallow(self.layers)
+        shared = cast(LayeredSession, session).shallow(*self.part)
         return EarlyExitSession(self.target, shared, sampling, self.target.vocabulary_size)
 
 

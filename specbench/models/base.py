@@ -7,11 +7,12 @@ that is off by one cannot be expressed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from specbench.models.part import NONE
 from specbench.sampling import Choice
 
 
@@ -131,9 +132,10 @@ class StatefulSession(Session, Protocol):
 class LayeredSession(Session, Protocol):
     """A session whose first layers can read on alone."""
 
-    def shallow(self, layers: int) -> Session:
-        """A session of the first `layers` layers over this session's cache, which continues where this session is. What
-        it reads is forgotten as soon as this session reads on. One at a time."""
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
+        """A session of the first `layers` layers, without the sublayers `skipped` (`models.part`), over this
+        session's cache, which continues where this session is. What it reads is forgotten as soon as this session reads
+        on. One at a time."""
         ...
 
 
@@ -142,8 +144,13 @@ class LayeredModel(Model, Protocol):
 
     def start(self, prompt: Prompt) -> LayeredSession: ...
 
-    def shallow(self, layers: int) -> Model:
-        """The first `layers` layers, the final norm and the head: the same weights."""
+    @property
+    def network(self) -> Any:
+        """The `transformers` module."""
+        ...
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:
+        """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
         ...
 
 

@@ -13,7 +13,8 @@ from specbench.errors import UserError
 from specbench.models.base import LayeredSession, Prompt, Tokens
 from specbench.models.batch_steps import EagerSteps, StepsOfRows
 from specbench.models.eager_session import DecoderOnlySession, EncoderDecoderSession
-from specbench.models.exits import first_layers
+from specbench.models.exits import reduced
+from specbench.models.part import NONE, Part
 from specbench.models.placement import Placement
 
 # Keys and values of cross-attention, as T5 and the families after BART name them.
@@ -42,17 +43,19 @@ class EagerModel:
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
-        self._shallow: dict[int, EagerModel] = {}
+        self._shallow: dict[Part, EagerModel] = {}
         # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
         # Not a method of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         waiting: dict[str, Callable[[], float]] = {"cuda": partial(_now_on_cuda, self.device), "mps": _now_on_mps}
         self.now: Callable[[], float] = waiting.get(self.device.type, time.perf_counter)
 
-    def shallow(self, layers: int) -> "EagerModel":
-        """The first `layers` decoder layers with the final norm and head: the same weights, made once."""
-        if layers not in self._shallow:
-            self._shallow[layers] = self._alike(first_layers(self.network, layers))
-        return self._shallow[layers]
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "EagerModel":
+        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head: the same
+        weights, made once."""
+        part = Part(layers, skipped)
+        if part not in self._shallow:
+            self._shallow[part] = self._alike(reduced(self.network, part))
+        return self._shallow[part]
 
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, of a network that hands over what it reads."""

@@ -14,6 +14,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.models.base import Tokens
 from specbench.models.hidden import LastRead
+from specbench.models.part import NONE, Part
 from specbench.models.placement import Placement
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
@@ -27,8 +28,8 @@ class SessionModel(Protocol):
     placement: Placement
     state_width: int  # columns after the logits that hold what the head read
 
-    def shallow(self, layers: int) -> "SessionModel":
-        """The first `layers` decoder layers with the final norm and head."""
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
+        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
         ...
 
     def require_trees(self) -> None:
@@ -47,7 +48,8 @@ class EagerSession:
     def __init__(self, model: SessionModel, cache: Any) -> None:
         self.model = model
         self.length = 0
-        self.ahead = self.ahead_layers = 0
+        self.ahead = 0
+        self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
         self._last = LastRead()
         self._cache = cache
@@ -72,9 +74,10 @@ class EagerSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int) -> ShallowSession:
-        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
-        return ShallowSession(self, layers)
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
+        """A session of the first `layers` layers, without the sublayers `skipped`, that continues where this session
+        is; one part at a time."""
+        return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
@@ -82,21 +85,22 @@ class EagerSession:
 
     def crop_ahead(self, tokens: int) -> None:
         if surplus := tokens + len(self._ahead_tree):
-            for layer in self._layers[: self.ahead_layers]:
+            assert self.ahead_part is not None
+            for layer in self._caches(self.ahead_part):
                 layer.crop(-surplus)
             self.ahead -= tokens
             self._ahead_tree.close()
 
-    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
-        model, length = self.model.shallow(layers), self.length + self.ahead
+        model, length = self.model.shallow(*part), self.length + self.ahead
         logits_LV = self._forward(model, tokens, parents, length, self._ahead_tree)
         if parents is None:
             self.ahead += len(tokens)
         return logits_LV
 
-    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
-        self._keep_nodes(self._layers[:layers], self.length + self.ahead, self._ahead_tree, path)
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
+        self._keep_nodes(self._caches(part), self.length + self.ahead, self._ahead_tree, path)
         self.ahead += len(path)
 
     def states(self, start: int, stop: int) -> Tensor | None:
@@ -107,6 +111,11 @@ class EagerSession:
         """Self-attention caches, layer by layer."""
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
         return layers
+
+    def _caches(self, part: Part) -> list[Any]:
+        """Those of them that `part` extends."""
+        layers = self._layers
+        return [layers[number] for number in part.caching]
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
         self.level()

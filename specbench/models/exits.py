@@ -1,12 +1,24 @@
-"""A network that stops early: its first layers, then its own final norm and head, on the same weights.
+"""A network that does less than all of it: its first layers, without some of their sublayers, then its own final norm
+and head, on the same weights.
 
 Depends on how `transformers` names a decoder, and not on caches or sessions.
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from specbench.models.part import KINDS, Part
+
+# What a layer's sublayers are called. A feed-forward layer of two matrices, in no module of its own, is called by both.
+NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "attn": (("self_attn",), ("attn",), ("attention",), ("layer.0",)),
+    "cross": (("encoder_attn",), ("crossattention",), ("layer.1",)),
+    "mlp": (("mlp",), ("feed_forward",), ("layer.2",), ("fc1", "fc2")),
+}
 
 
 def decoder_layers(network: Any) -> int:
@@ -14,17 +26,77 @@ def decoder_layers(network: Any) -> int:
     return len(_stack(network)[1])
 
 
+def sublayers(network: Any) -> tuple[str, ...]:
+    """The kinds of sublayers that can be skipped in each of the decoder's layers."""
+    first = _stack(network)[1][0]
+    return tuple(kind for kind in KINDS if _found(first, kind))
+
+
 def first_layers(network: Any, layers: int) -> Any:
-    """`network` with the first `layers` of its decoder's layers. Only the modules on the way to them are copied,
-    without their weights; a later change of `network` (its device, its dtype) need not show here."""
+    """`network` with the first `layers` of its decoder's layers."""
+    return reduced(network, Part(layers))
+
+
+def reduced(network: Any, part: Part) -> Any:
+    """`network` with `part` of its decoder; a sublayer that is skipped adds nothing to the residual stream. Only the
+    modules on the way to that are copied, without their weights; a later change of `network` (its device, its dtype)
+    need not show here."""
     decoder = network.get_decoder()
     name, blocks = _stack(network)
     path = next(path for path, module in network.named_modules() if module is decoder)
     made = parent = _shell(network)
-    for part in path.split("."):
-        parent._modules[part] = parent = _shell(parent._modules[part])
-    parent._modules[name] = nn.ModuleList(list(blocks)[:layers])
+    for step in path.split("."):
+        parent._modules[step] = parent = _shell(parent._modules[step])
+    kept = [
+        _without(block, [kind for kind in KINDS if f"{kind}{number}" in part.skipped])
+        for number, block in enumerate(list(blocks)[: part.layers])
+    ]
+    parent._modules[name] = nn.ModuleList(kept)
     return made
+
+
+class _NoAttention(nn.Module):
+    """In the place of an attention: adds nothing, and caches nothing."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        return torch.zeros_like(hidden_states), None
+
+
+class _NoT5Attention(nn.Module):
+    """In the place of an attention of T5, which adds its input itself and hands the position bias on."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, None]:
+        return hidden_states, kwargs.get("position_bias"), None
+
+
+class _Nothing(nn.Module):
+    """In the place of a feed-forward layer."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.zeros_like(hidden_states)
+
+
+def _without(block: Any, kinds: list[str]) -> Any:
+    """`block` without its sublayers of these kinds."""
+    if not kinds:
+        return block
+    made = _shell(block)
+    for kind in kinds:
+        names = _found(block, kind)
+        if names[0].startswith("layer."):  # T5, whose sublayers add their input themselves
+            parts = made._modules["layer"] = _shell(made._modules["layer"])
+            parts._modules[names[0].removeprefix("layer.")] = nn.Identity() if kind == "mlp" else _NoT5Attention()
+        elif kind == "mlp":
+            made._modules.update({name: nn.Identity() for name in names[:-1]} | {names[-1]: _Nothing()})
+        else:
+            made._modules[names[0]] = _NoAttention()
+    return made
+
+
+def _found(block: Any, kind: str) -> tuple[str, ...]:
+    """The names of the block's sublayer of this kind; none where it has none."""
+    modules = dict(block.named_modules())
+    return next((names for names in NAMES[kind] if all(name in modules for name in names)), ())
 
 
 def _stack(network: Any) -> tuple[str, nn.ModuleList]:

@@ -1,4 +1,5 @@
-"""The first layers of a session's network, reading on alone over that session's own cache and encoded source.
+"""The first layers of a session's network, or some of their sublayers, reading on alone over that session's own cache
+and encoded source.
 
 It depends on no cache: the whole session implements reading ahead and forgetting.
 """
@@ -9,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from specbench.models.base import Tokens
+from specbench.models.part import Part
 
 
 class Whole(Protocol):
@@ -17,7 +19,7 @@ class Whole(Protocol):
 
     length: int
     ahead: int
-    ahead_layers: int  # how many layers those are
+    ahead_part: Part | None  # which layers those are
 
     def level(self) -> None:
         """Forget what the first layers have read alone."""
@@ -27,22 +29,22 @@ class Whole(Protocol):
         """Forget the last `tokens` of what the first layers have read alone, and their tree."""
         ...
 
-    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
-        """Logits [L, V] of the first `layers` layers, final norm and head, reading on in these layers' caches."""
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
         ...
 
-    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
         """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
         ...
 
 
 class ShallowSession:
     """Has read what the whole session has read, and then what it reads itself, which the whole session forgets and
-    reads again in all layers. One number of layers at a time."""
+    reads again in all layers. One part at a time."""
 
-    def __init__(self, whole: Whole, layers: int) -> None:
+    def __init__(self, whole: Whole, part: Part) -> None:
         self.whole = whole
-        self.layers = layers
+        self.part = part
 
     @property
     def length(self) -> int:
@@ -50,17 +52,17 @@ class ShallowSession:
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
-        return self.whole.read_ahead(self.layers, tokens, parents)
+        return self.whole.read_ahead(self.part, tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
         self._take_over()
-        self.whole.select_ahead(self.layers, path)
+        self.whole.select_ahead(self.part, path)
 
     def rollback(self, length: int) -> None:
         self._take_over()
         self.whole.crop_ahead(max(0, self.length - length))
 
     def _take_over(self) -> None:
-        if self.whole.ahead_layers != self.layers:
+        if self.whole.ahead_part != self.part:
             self.whole.level()
-            self.whole.ahead_layers = self.layers
+            self.whole.ahead_part = self.part

@@ -19,6 +19,7 @@ from specbench.models.buffers import BufferPool, Buffers, TensorCache
 from specbench.models.eager_session import SessionModel
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
+from specbench.models.part import NONE, Part
 from specbench.models.program import Program, Step
 from specbench.models.shallow import ShallowSession
 from specbench.models.tree import OpenTree
@@ -56,9 +57,10 @@ class StaticSession:
 
     def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
         self.model = model
-        self.length = self.ahead = self.ahead_layers = 0
+        self.length = self.ahead = 0
+        self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._parts: dict[int, StaticSession] = {}
+        self._parts: dict[Part, StaticSession] = {}
         self._last = LastRead()
         self._held: dict[str, Buffers] = {}
         weakref.finalize(self, model.pool.give_back, self._held)
@@ -88,12 +90,13 @@ class StaticSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int) -> ShallowSession:
-        """A session of the first `layers` layers that goes on from where this one is; one at a time."""
-        return ShallowSession(self, layers)
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
+        """A session of the first `layers` layers, without the sublayers `skipped`, that continues where this session
+        is; one part at a time."""
+        return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
-        if self.ahead_layers:
+        if self.ahead_part is not None:
             self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
             self._ahead_tree.close()
 
@@ -101,30 +104,30 @@ class StaticSession:
         self.ahead -= tokens
         self._ahead_tree.close()
 
-    def read_ahead(self, layers: int, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
-            part = self._part(layers)
-            part.length = self.length + self.ahead
-            logits_LV = part._run(tokens, parents)
-        self.ahead = part.length - self.length
+            reading = self._part(part)
+            reading.length = self.length + self.ahead
+            logits_LV = reading._run(tokens, parents)
+        self.ahead = reading.length - self.length
         return logits_LV
 
-    def select_ahead(self, layers: int, path: Sequence[int]) -> None:
-        self._part(layers)._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
+        self._part(part)._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
         self.ahead += len(path)
 
-    def _part(self, layers: int) -> "StaticSession":
+    def _part(self, part: Part) -> "StaticSession":
         """This session with the first layers' program, over these layers' buffers."""
-        if layers not in self._parts:
-            part = self._parts[layers] = copy.copy(self)
-            model = cast(CapturedModel, self.model.shallow(layers))
-            part.model, part._parts = model, {}
-            part._tree, part._ahead_tree = self._ahead_tree, OpenTree()
-            part._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
-            part._collect()
-        return self._parts[layers]
+        if part not in self._parts:
+            made = self._parts[part] = copy.copy(self)
+            model = cast(CapturedModel, self.model.shallow(*part))
+            made.model, made._parts = model, {}
+            made._tree, made._ahead_tree = self._ahead_tree, OpenTree()
+            made._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
+            made._collect()
+        return self._parts[part]
 
     def _read_source(self, source: Sequence[int]) -> None:
         slots = self.model.source_slots(len(source))

@@ -6,7 +6,7 @@ in DRAFT_KINDS.
 
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_kinds.combined import CascadeConfig, MergedConfig
-from specbench.config.draft_kinds.inside_target import BlockwiseConfig, EarlyExitConfig
+from specbench.config.draft_kinds.inside_target import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig
 from specbench.config.draft_kinds.model import ModelDraftConfig
 from specbench.config.draft_kinds.without_weights import (
     BigramConfig,
@@ -28,6 +28,7 @@ __all__ = [
     "CascadeConfig",
     "DiscountedConfig",
     "EarlyExitConfig",
+    "LayerSkipConfig",
     "LookupConfig",
     "MergedConfig",
     "ModelDraftConfig",
@@ -49,6 +50,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     CascadeConfig,
     MergedConfig,
     EarlyExitConfig,
+    LayerSkipConfig,
     BlockwiseConfig,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}

@@ -1,13 +1,17 @@
 """Drafts inside the target: on its first layers, or on its last state."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
-from specbench.config.keys import key
+from specbench.config.keys import fresh, key
 from specbench.config.model import ModelConfig, check_model, name_of
 from specbench.config.ranges import require
 from specbench.errors import UserError
+
+AUTO = "auto"
+NAMED = re.compile(r"(attn|cross|mlp|layer)\d+")
 
 
 @dataclass
@@ -25,6 +29,40 @@ class EarlyExitConfig(DraftConfig):
 
     def check(self, key: str) -> None:
         require(self.layers >= 1, f"{key}.layers", self.layers, "at least 1")
+
+
+@dataclass
+class LayerSkipConfig(DraftConfig):
+    """The target without some of its sublayers."""
+
+    kind: str = "layer-skip"
+    skip: list[str] = fresh(
+        list,
+        "the sublayers to skip: attnN, mlpN, of encoder-decoders crossN, layerN; [auto]: recommend searches for them",
+    )
+    inside: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
+
+    def label(self) -> str:
+        return "-".join([self.kind, *self.skip])
+
+    @property
+    def searches(self) -> bool:
+        """Whether the sublayers are to be found by a search."""
+        return self.skip == [AUTO]
+
+    def check(self, key: str) -> None:
+        if not self.skip:
+            raise UserError(
+                f"{key}.skip=[]: nothing is skipped; give sublayers, as {key}.skip=[mlp1,attn2], or have "
+                f"`specbench recommend {key}=layer-skip '{key}.skip=[{AUTO}]'` search for them"
+            )
+        for name in self.skip:
+            require(
+                self.searches or NAMED.fullmatch(name) is not None,
+                f"{key}.skip", f"[{','.join(self.skip)}]", f"a list of attnN, crossN, mlpN, layerN, or [{AUTO}]",
+            )  # fmt: skip
 
 
 @dataclass

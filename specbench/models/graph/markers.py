@@ -156,8 +156,11 @@ def recording() -> Cache:
 
 
 def recorded(cache: Any) -> list[Tensor]:
-    """Keys and values of each layer in turn."""
-    return [states for layer in cache.layers for states in (layer.keys, layer.values)]
+    """Keys and values of each layer in turn. A layer that cached none, because its attention is skipped, is given those
+    of another: its buffers keep their place among those of all layers."""
+    cached = [layer for layer in cache.layers if layer.keys is not None]
+    layers = [layer if layer.keys is not None else cached[0] for layer in cache.layers if cached]
+    return [states for layer in layers for states in (layer.keys, layer.values)]
 
 
 def over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:

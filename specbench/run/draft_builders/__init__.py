@@ -17,7 +17,7 @@ from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_room
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
-from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder
+from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder, LayerSkipBuilder
 from specbench.run.draft_builders.model import ModelBuilder
 from specbench.run.model_loader import Say
 
@@ -102,5 +102,6 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "cascade": CascadeBuilder,
     "merged": MergedBuilder,
     "early-exit": EarlyExitBuilder,
+    "layer-skip": LayerSkipBuilder,
     "blockwise": BlockwiseBuilder,
 }

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig
+from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
-from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft
+from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft, LayerSkipDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.heads import Heads
@@ -24,6 +24,23 @@ class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         return EarlyExitDraft(target, self.draft.layers)
+
+
+class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
+    def __init__(self, request: DraftRequest[LayerSkipConfig]) -> None:
+        super().__init__(request)
+        if self.draft.searches:
+            raise UserError(
+                f"{request.key}.skip=[auto]: `specbench recommend draft=layer-skip 'draft.skip=[auto]'` searches for "
+                "the sublayers and prints them; give what it found"
+            )
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        try:
+            return LayerSkipDraft(target, self.draft.skip)
+        except ValueError as error:
+            given = ",".join(self.draft.skip)
+            raise UserError(f"{self.request.key}.skip=[{given}]: {error}") from error
 
 
 class BlockwiseBuilder(DraftBuilder[BlockwiseConfig]):

@@ -1,0 +1,55 @@
+"""Layer skipping: the target without some of its attention and feed-forward sublayers, as the draft (Zhang et al. 2024,
+"Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding").
+
+As in early exit, which skips the last layers whole and nothing else, weights, encoded source and cache are the
+target's. Which sublayers to skip is found by a search on a few texts (`choose.skips`).
+
+An attention above a skipped sublayer reads other states than in the target, so that the draft's keys and values are not
+the target's. A proposal therefore attends to the target's own at the text so far and to the draft's own at what it has
+drafted, which the target writes over when it verifies.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.early_exit import EarlyExitDraft, EarlyExitSession
+from specbench.models import LayeredModel, LayeredSession, Prompt, Session
+from specbench.models.exits import decoder_layers, sublayers
+from specbench.models.part import without
+from specbench.sampling import Sampling, standardise
+
+
+class LayerSkipDraft(EarlyExitDraft):
+    """`target` without the sublayers named `skip` ('attn3', 'mlp3'; 'layer3' is all of layer 3). Raises ValueError
+    where there is no such sublayer."""
+
+    def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
+        self.target = target
+        self.part = without(decoder_layers(target.network), skip, sublayers(target.network))
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
+        return LayerSkipSession(self, cast(LayeredSession, session), prompt, sampling)
+
+
+class LayerSkipSession(EarlyExitSession):
+    """The remaining sublayers at work in the target's own session."""
+
+    def __init__(self, draft: LayerSkipDraft, session: LayeredSession, prompt: Prompt, sampling: Sampling) -> None:
+        target = draft.target
+        super().__init__(target, session.shallow(*draft.part), sampling, target.vocabulary_size)
+        self._draft, self._prompt = draft, prompt
+        self._scoring: LayeredSession | None = None
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of the first token of a proposal at each position. It attends to the target's keys and values, which are
+        read token by token in a session of its own: scoring costs a step of the target a token."""
+        session = self._scoring = self._scoring or self._draft.target.start(self._prompt)
+        part, rows = session.shallow(*self._draft.part), []
+        for end in range(prefix_length, len(tokens)):
+            if session.length < end - 1:
+                session.extend(tokens[session.length : end - 1])
+            rows.append(part.extend(tokens[end - 1 : end]))
+        return standardise(torch.cat(rows), self.sampling, self.vocabulary_size)

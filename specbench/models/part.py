@@ -1,0 +1,47 @@
+"""Which part of a decoder drafts: its first layers (early exit), without some of their sublayers (layer skipping)."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
+NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
+NONE: frozenset[str] = frozenset()
+
+
+class Part(NamedTuple):
+    """The first `layers` decoder layers, without the sublayers `skipped`: 'attn2' is the self-attention of layer 2,
+    counted from 0."""
+
+    layers: int
+    skipped: frozenset[str] = NONE
+
+    @property
+    def caching(self) -> list[int]:
+        """The layers whose self-attention runs, and caches what it reads."""
+        return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
+
+
+def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
+    """A decoder of `layers` layers, each with sublayers of these `kinds`, without those that `names` names; 'layer2'
+    names all of layer 2. Where the last layers are skipped whole the part ends before them: it is an early exit.
+
+    Raises ValueError, with the reason, where a name is of nothing, or nothing that counts the tokens is left.
+    """
+    kinds, skipped = tuple(kinds), set[str]()
+    for name in names:
+        found = NAMED.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name} is no sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
+        kind, layer = found[1], int(found[2])
+        if layer >= layers:
+            raise ValueError(f"{name}: the target has {layers} decoder layers, 0 to {layers - 1}")
+        if kind not in (*kinds, "layer"):
+            raise ValueError(f"{name}: a layer of the target has {', '.join(kinds)}")
+        skipped |= {f"{one}{layer}" for one in (kinds if kind == "layer" else (kind,))}
+    if "attn0" in skipped:
+        raise ValueError("attn0 cannot be skipped: the first layer's cache counts the tokens that were read")
+    while all(f"{kind}{layers - 1}" in skipped for kind in kinds):
+        skipped -= {f"{kind}{layers - 1}" for kind in kinds}
+        layers -= 1
+    return Part(layers, frozenset(skipped))
