@@ -8,7 +8,7 @@ M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -32,6 +32,26 @@ def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float 
     T_p(gamma+1) / T_p(1), stands in the place of that 1 for a calibrated figure.
     """
     return expected_tokens(alpha, gamma) / (gamma * c + verify_cost)
+
+
+def horizontal_improvement(
+    alphas: Sequence[float], costs: Sequence[float], lengths: Sequence[int], verify_cost: float = 1.0
+) -> float:
+    """Expected speedup where drafts propose in turn, the i-th `lengths[i]` tokens with acceptance rate `alphas[i]` at
+    `costs[i]` target steps each: Theorem 3.8 with the tokens by position (Chen et al. 2023, "Cascade Speculative
+    Drafting", section 4, whose drafts are independent given the text)."""
+    accepted = [alpha for alpha, length in zip(alphas, lengths, strict=True) for _ in range(length)]
+    drafting = sum(cost * length for cost, length in zip(costs, lengths, strict=True))
+    return expected_tokens_by_position(accepted) / (drafting + verify_cost)
+
+
+def horizontal_lengths(
+    alphas: Sequence[float], costs: Sequence[float], limit: int = 10, verify_cost: float = 1.0
+) -> tuple[int, ...]:
+    """The lengths, at least 1 and `limit` in all, that maximise `horizontal_improvement`; of equals the shortest."""
+    every = (one for one in product(range(1, limit + 1), repeat=len(alphas)) if sum(one) <= limit)
+    ranked = sorted(every, key=sum)
+    return max(ranked, key=lambda lengths: horizontal_improvement(alphas, costs, lengths, verify_cost))
 
 
 def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float = 1.0) -> float:

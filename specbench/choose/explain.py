@@ -2,9 +2,11 @@
 paper's formula errs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
+from specbench.measure.theorems import EQUATION_1
 
 TINY = 1e-4
 SAME_STEPS = 0.03  # of a target step: what differs by less than this is no argument
@@ -21,7 +23,35 @@ def reasons(table: Predictions) -> list[str]:
     for other in sorted(others.values(), key=lambda one: -one.estimated.value):
         lines.append(_against(table, best, other))
         lines.append(_would_win(best, other))
-    return lines + _where_trees_pay(table, trees) + _paper(table)
+    return lines + _in_turn(table) + _where_trees_pay(table, trees) + _paper(table)
+
+
+def _in_turn(table: Predictions) -> list[str]:
+    """What two of the drafts would come to in turn, the better for the first tokens (a horizontal cascade), if that is
+    expected to beat each alone; the lengths are those of theory from alpha and c of each, at the v of the best."""
+    best = table.ranked[0]
+    chains = {one.draft: one for one in reversed(table.ranked) if one.tree is None and one.prediction == EQUATION_1}
+    v = best.cost.verify_cost + best.cost.overhead
+    found = []
+    for first, second in permutations(chains.values(), 2):
+        if first.alpha.value > second.alpha.value and first.cost.c > second.cost.c:
+            alphas, costs = (first.alpha.value, second.alpha.value), (first.cost.c, second.cost.c)
+            lengths = theory.horizontal_lengths(alphas, costs, verify_cost=v)
+            found.append((theory.horizontal_improvement(alphas, costs, lengths, v), first.draft, second.draft, lengths))
+    if not found:
+        return []
+    value, first_name, second_name, lengths = max(found)
+    alone = max(
+        theory.walltime_improvement(one.alpha.value, gamma, one.cost.c, v)
+        for one in chains.values() for gamma in range(1, 11)
+    )  # fmt: skip
+    if value <= alone:
+        return []
+    return [
+        f"in turn, {lengths[0]} tokens of {first_name} and then {lengths[1]} of {second_name} would come to "
+        f"{value:.2f}× by theory, where each alone comes to {alone:.2f}× at most: draft=cascade "
+        f"draft.horizontal=[{first_name},{second_name}] draft.lengths=[{lengths[0]}] gamma={sum(lengths)}"
+    ]
 
 
 def _where_trees_pay(table: Predictions, trees: Sequence[Prediction]) -> list[str]:

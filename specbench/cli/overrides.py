@@ -28,6 +28,7 @@ SHOWN = {
 }
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
 
+HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
 TEMPLATE = "prompt.template"
 TEMPLATES = {"chat": "task.chat_template=true", "none": "task.chat_template=false"}
 
@@ -79,7 +80,7 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
             found.overrides.append(f"{key}={value if equals or key in flags else _value(words, key, schema)}")
         else:
             found.overrides.append(word)
-    found.overrides[:] = map(_respelt, found.overrides)
+    found.overrides[:] = _horizontally(list(map(_respelt, found.overrides)))
     if "--resolve" in found.switches and "--cfg" not in found.switches:
         raise UserError("--resolve: belongs to --cfg job, which shows the config; give both")
     if "--package" in found.switches and "--cfg" not in found.switches:
@@ -96,6 +97,24 @@ def _respelt(word: str) -> str:
     if value not in TEMPLATES:
         raise UserError(f"{word}: must be {' | '.join(TEMPLATES)}")
     return TEMPLATES[value]
+
+
+def _horizontally(words: list[str]) -> list[str]:
+    """`draft=cascade draft.horizontal=[A,B,C]` as the draft that it means, whose parts are picked by their names."""
+    given = [word for word in words if word.partition("=")[0] == HORIZONTAL]
+    if not given:
+        return words
+    names = given[-1].partition("=")[2].strip("[]").split(",")
+    if "draft=cascade" not in words or not 2 <= len(names) <= len(PLACES) or not all(names):
+        raise UserError(
+            f"{given[-1]}: needs draft=cascade, and two drafts or three, the cheapest last: [t5-nano,bigram]"
+        )
+    kept = [word for word in words if word not in (*given, "draft=cascade")]
+    return [
+        "draft=horizontal",
+        *(f"draft@draft.{place}={name}" for place, name in zip(PLACES, names, strict=False)),
+        *kept,
+    ]
 
 
 def _next(words: list[str], name: str) -> str:

@@ -26,6 +26,7 @@ from specbench.drafts.base import (
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
+from specbench.drafts.horizontal import HorizontalDraft
 from specbench.drafts.layer_skip import LayerSkipDraft
 from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.merged import MergedDraft
@@ -43,6 +44,7 @@ __all__ = [
     "DraftSession",
     "EarlyExitDraft",
     "Grows",
+    "HorizontalDraft",
     "LayerSkipDraft",
     "LookupDraft",
     "MergedDraft",

@@ -5,7 +5,7 @@ in DRAFT_KINDS.
 """
 
 from specbench.config.draft import DraftConfig
-from specbench.config.draft_kinds.combined import CascadeConfig, MergedConfig
+from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfig, MergedConfig
 from specbench.config.draft_kinds.inside_target import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig
 from specbench.config.draft_kinds.model import ModelDraftConfig
 from specbench.config.draft_kinds.without_weights import (
@@ -28,6 +28,7 @@ __all__ = [
     "CascadeConfig",
     "DiscountedConfig",
     "EarlyExitConfig",
+    "HorizontalConfig",
     "LayerSkipConfig",
     "LookupConfig",
     "MergedConfig",
@@ -48,6 +49,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     LookupConfig,
     RetrievalConfig,
     CascadeConfig,
+    HorizontalConfig,
     MergedConfig,
     EarlyExitConfig,
     LayerSkipConfig,

@@ -1,4 +1,5 @@
-"""Drafts made of drafts: a model that has a draft of its own, and several drafts in one tree."""
+"""Drafts made of drafts: a model that has a draft of its own, drafts one after another, and several drafts in one
+tree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +7,13 @@ from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_kinds.without_weights import RandomConfig
-from specbench.config.keys import key
+from specbench.config.keys import fresh, key
 from specbench.config.ranges import MAX_GAMMA, require
 from specbench.errors import UserError
+
+FIRST = "the draft of a node's first child, or of a proposal's first tokens, draft@draft.first=NAME"
+SECOND = "the draft of a node's second child, or of the tokens that follow, draft@draft.second=NAME"
+THIRD = "a third draft, draft@draft.third=NAME; unset: there are two"
 
 
 @dataclass
@@ -53,13 +58,61 @@ class CascadeConfig(DraftConfig):
 
 
 @dataclass
+class HorizontalConfig(DraftConfig):
+    """Cheaper drafts for later positions."""
+
+    kind: str = "horizontal"
+    first: DraftConfig | None = key(None, FIRST)
+    second: DraftConfig | None = key(None, SECOND)
+    third: DraftConfig | None = key(None, THIRD)
+    lengths: list[int] = fresh(
+        lambda: [1], "how many tokens each draft of a horizontal cascade proposes; the last proposes the rest"
+    )
+    falls: ClassVar[bool] = True
+
+    def label(self) -> str:
+        own = [part.label() for part in self.drafts.values()]
+        told = [f"{name}-{length}" for name, length in zip(own, self.lengths, strict=False)]
+        return "-".join([self.kind, *told, *own[len(told) :]])
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"first": self.first, "second": self.second, "third": self.third}
+
+    @property
+    def drafts(self) -> dict[str, DraftConfig]:
+        """Those that are set, by their keys."""
+        return {name: part for name, part in self.parts().items() if part is not None}
+
+    def check(self, key: str) -> None:
+        for name in ("first", "second"):
+            if name not in self.drafts:
+                raise UserError(
+                    f"{key}.{name} is not set: a horizontal cascade is made of two drafts or three; give "
+                    f"draft@{key}.{name}=NAME"
+                )
+        drafts = len(self.drafts)
+        if len(self.lengths) != drafts - 1 or min(self.lengths) < 1 or max(self.lengths) > MAX_GAMMA:
+            raise UserError(
+                f"{key}.lengths={self.lengths}: must be {drafts - 1} numbers from 1 to {MAX_GAMMA}, a number for each "
+                f"of the {drafts} drafts but the last"
+            )
+        for name, part in self.drafts.items():
+            part.check(f"{key}.{name}")
+            objection = "give its drafts here" if part.kind == self.kind else part.objection_to_chain()
+            if objection is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+            bound = part.confidence_bound()
+            require(bound is None, f"{key}.{name}.confidence", bound, "null in a cascade")
+
+
+@dataclass
 class MergedConfig(DraftConfig):
     """Several drafts whose tokens are merged into one tree."""
 
     kind: str = "merged"
-    first: DraftConfig | None = key(None, "the draft of a node's first child, draft@draft.first=NAME")
-    second: DraftConfig | None = key(None, "the draft of a node's second child, draft@draft.second=NAME")
-    third: DraftConfig | None = key(None, "a third draft, draft@draft.third=NAME; unset: two take turns")
+    first: DraftConfig | None = key(None, FIRST)
+    second: DraftConfig | None = key(None, SECOND)
+    third: DraftConfig | None = key(None, THIRD)
     grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:

@@ -10,8 +10,15 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from specbench.config.draft_kinds import CascadeConfig, LookupConfig, MergedConfig, ModelDraftConfig, RandomConfig
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, MergedDraft, UniformDraft
+from specbench.config.draft_kinds import (
+    CascadeConfig,
+    HorizontalConfig,
+    LookupConfig,
+    MergedConfig,
+    ModelDraftConfig,
+    RandomConfig,
+)
+from specbench.drafts import CascadeDraft, Draft, HorizontalDraft, LookupDraft, MergedDraft, UniformDraft
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_room
@@ -67,6 +74,27 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         self.inner.require_room(prompts)
 
 
+class HorizontalBuilder(DraftBuilder[HorizontalConfig]):
+    def __init__(self, request: DraftRequest[HorizontalConfig]) -> None:
+        super().__init__(request)
+        caches = self.draft.cache_dir
+        self.parts = [
+            builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
+            for name, part in self.draft.drafts.items()
+        ]
+        self.needs_states = any(part.needs_states for part in self.parts)
+
+    def fit(self, say: Say) -> None:
+        for part in self.parts:
+            part.fit(say)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        drafts = [part.load(target, say) for part in self.parts]
+        self.models += [model for part in self.parts for model in part.models]
+        size, device = self.request.vocabulary.size, self.request.device
+        return HorizontalDraft(drafts, self.draft.lengths, size, target.eos_ids, device)
+
+
 class MergedBuilder(DraftBuilder[MergedConfig]):
     def __init__(self, request: DraftRequest[MergedConfig]) -> None:
         super().__init__(request)
@@ -100,6 +128,7 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "lookup": LookupBuilder,
     "retrieval": RetrievalBuilder,
     "cascade": CascadeBuilder,
+    "horizontal": HorizontalBuilder,
     "merged": MergedBuilder,
     "early-exit": EarlyExitBuilder,
     "layer-skip": LayerSkipBuilder,

@@ -1,0 +1,109 @@
+"""Cheaper drafts for later positions: the horizontal cascade of Chen et al. 2023, "Cascade Speculative Drafting".
+
+A token is worth the less to a proposal the further ahead it stands, since all before it must be accepted. So the best
+draft proposes the first tokens, and a cheaper draft continues from there. Each token is tested with the q of the draft
+that drew it, so that Algorithm 1 is exact as it stands. A vertical cascade (`drafts.cascade`) may be one of the drafts;
+inside it Algorithm 1 is exact, too. Chen et al. accept inside with lenience, which makes q wrong at T > 0.
+
+`theory.horizontal_lengths` says how many tokens each draft should propose.
+
+Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance import Proposal
+from specbench.drafts.base import Draft, DraftSession, in_batch, models_of, proposing, start_beside
+from specbench.models import Prompt, Reading, Session, answered
+from specbench.sampling import Sampling, one_hot
+
+
+class HorizontalDraft:
+    """`drafts` in turn: each of all but the last proposes so many tokens as `lengths` says, the last the rest."""
+
+    def __init__(
+        self,
+        drafts: Sequence[Draft],
+        lengths: Sequence[int],
+        vocabulary_size: int,
+        eos_ids: frozenset[int],
+        device: torch.device,
+    ) -> None:
+        self.drafts = self.parts = drafts
+        self.lengths = lengths
+        self.vocabulary_size, self.eos_ids, self.device = vocabulary_size, eos_ids, device
+        self.models = [model for draft in drafts for model in models_of(draft)]
+        # As if each drafted as many tokens. Proposals count what they took.
+        self.operations = sum(draft.operations for draft in drafts) / len(drafts)
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
+        return HorizontalSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
+        return HorizontalSession(self, [start_beside(session, draft, prompt, sampling) for draft in self.drafts])
+
+    def in_batch(self, rows: int) -> "HorizontalDraft":
+        drafts = [in_batch(draft, rows) for draft in self.drafts]
+        return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
+
+    def part_at(self, position: int) -> int:
+        """Which draft proposes the token at `position` of a proposal, counted from 0."""
+        for part, length in enumerate(self.lengths):
+            if position < length:
+                return part
+            position -= length
+        return len(self.drafts) - 1
+
+
+class HorizontalSession:
+    """The drafts' sessions side by side. `score` is of a proposal's first token, which is the first draft's."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: HorizontalDraft, sessions: Sequence[DraftSession]) -> None:
+        self.draft, self.sessions = draft, sessions
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return answered(self.proposing(tokens, gamma, generator))
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+        """A draft that proposes fewer tokens than it may leaves the others to the next."""
+        draft, sequence = self.draft, list(tokens)
+        proposals, operations = list[Proposal](), 0.0
+        lengths = [*draft.lengths, gamma]
+        for one, session, length in zip(draft.drafts, self.sessions, lengths, strict=True):
+            most = min(length, len(tokens) + gamma - len(sequence))
+            if most == 0 or (len(sequence) > len(tokens) and sequence[-1] in draft.eos_ids):
+                break
+            proposal = yield from proposing(session)(sequence, most, generator)
+            sequence += proposal.tokens
+            proposals.append(proposal)
+            own = len(proposal.tokens) * one.operations
+            operations += own if proposal.operations is None else proposal.operations
+        return Proposal(sequence[len(tokens) :], self._rows(proposals), operations)
+
+    def _rows(self, proposals: Sequence[Proposal]) -> Tensor | None:
+        """The q [G, V] that each token was drawn from; None where all were certain."""
+        if all(one.q_GV is None for one in proposals):
+            return None
+        return torch.cat([
+            one_hot(one.tokens, self.draft.vocabulary_size, self.draft.device) if one.q_GV is None else one.q_GV
+            for one in proposals if one.tokens
+        ])  # fmt: skip
+
+    def rollback(self, length: int) -> None:
+        for session in self.sessions:
+            session.rollback(length)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return self.sessions[0].score(tokens, prefix_length)
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """Each draft reads the text once; a token has the q of the draft that proposes at its position."""
+        needed = self.draft.part_at(most - 1) + 1
+        rows = [session.score(tokens, prefix_length) for session in self.sessions[:needed]]
+        for position in range(most):
+            yield rows[self.draft.part_at(position)]
