@@ -6,10 +6,12 @@ import pytest
 import torch
 from decode import autoregressive, speculative
 from networks import network
+from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench import theory
 from specbench.acceptance import Verification, lenient
+from specbench.choose.explain import reasons
 from specbench.cli.overrides import read
 from specbench.config import RunConfig
 from specbench.drafts import (
@@ -174,3 +176,13 @@ def test_it_is_written_as_a_cascade_on_the_command_line() -> None:
     ):
         with pytest.raises(UserError, match="needs draft=cascade, and two drafts or three"):
             read(wrong, RunConfig)
+
+
+def test_a_recommendation_names_the_drafts_in_turn_where_that_is_expected_to_pay() -> None:
+    """The drafts' own speeds come first; nothing is said where the better draft is the cheaper."""
+    table = predictions({"cheap": 0.5, "good": 0.8}, {"cheap": 0.001, "good": 0.2})
+    (line,) = [line for line in reasons(table) if line.startswith("in turn, ")]
+    assert "of good and then" in line and "draft=cascade draft.horizontal=[good,cheap] draft.lengths=[" in line
+    assert not any(
+        line.startswith("in turn") for line in reasons(predictions({"a": 0.5, "b": 0.8}, {"a": 0.2, "b": 0.1}))
+    )

@@ -16,7 +16,7 @@ from specbench.cli.summary_text import remarks
 Folders = dict[str, Path]
 Result = tuple[int, str, dict[str, Any] | None]
 Run = Callable[..., Result]
-KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "retrieval", "cascade"]
+KINDS = ["unigram", "bigram", "ngram", "random", "lookup", "retrieval", "cascade", "lookahead"]
 NAMES = {"ngram": "3-gram", "cascade": "cascade-bigram-t5-draft"}
 needs_suffixes = pytest.mark.skipif(find_spec("pydivsufsort") is None, reason="needs pydivsufsort")
 
@@ -30,9 +30,10 @@ def run(folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     """Run `draft` with small settings; returns (exit code, stderr, the newest record or None)."""
 
     def call(
-        draft: str, *overrides: str, verb: str = "run", kind: str = "t5"
+        draft: str, *overrides: str, verb: str = "run", kind: str = "t5", without: tuple[str, ...] = ()
     ) -> tuple[int, str, dict[str, Any] | None]:
-        via = [f"draft.via.path={folders[f'{kind}-draft']}"] if "cascade" in draft else []
+        is_vertical = "cascade" in draft and "draft.via.path" not in without
+        via = [f"draft.via.path={folders[f'{kind}-draft']}"] if is_vertical else []
         code = main([
             verb, f"target.path={folders[kind]}", f"draft={draft}", *via, "task=ende", f"task.path={folders['rows']}",
             f"task.train_path={folders['rows']}", f"results={tmp_path}", f"draft.cache_dir={tmp_path / 'cache'}",
@@ -51,7 +52,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
     summary = record["summary"]
     assert summary["draft"] == NAMES.get(kind, kind) and summary["c"] > 0
     assert summary["identical"] == (1.0 if temperature == 0 else None)
-    assert (summary["c_hat"] > 0) == (kind == "cascade")
+    assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead"))
     if kind == "random":
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
@@ -100,6 +101,16 @@ def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(run:
     assert code == 2 and "draft.skip=[auto]: `specbench recommend draft=layer-skip 'draft.skip=[auto]'` searches" in err
     code, err, _ = run("layer-skip", "draft.skip=[mlp9]")
     assert code == 2 and "draft.skip=[mlp9]: mlp9: the target has 2 decoder layers, 0 to 1" in err
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_drafts_in_turn_are_written_as_a_cascade(run: Run, folders: Folders, temperature: int) -> None:
+    keys = ("draft.horizontal=[lookup,bigram]", "draft.lengths=[2]", "gamma=4", f"sampling.temperature={temperature}")
+    code, err, record = run("cascade", *keys, without=("draft.via.path",))
+    assert code == 0 and record is not None, err
+    summary = record["summary"]
+    assert summary["draft"] == "horizontal-lookup-2-bigram" and record["config"]["draft"]["lengths"] == [2]
+    assert summary["lossless"] and summary["prediction"] == "by position"
 
 
 def test_an_own_corpus_takes_the_place_of_the_training_text(run: Run, tmp_path: Path) -> None:
@@ -165,6 +176,16 @@ def test_alpha_of_a_store_that_grows_is_scored_before_each_text_is_taken_in(run:
 
 
 WRONG = {
+    "draft=lookahead draft.window=0": "draft.window=0: must be from 1 to 32",
+    "draft=lookahead draft.ngram=1": "draft.ngram=1: must be from 2 to 8",
+    "draft=lookahead draft.guesses=0": "draft.guesses=0: must be from 1 to 32",
+    "draft=lookahead gamma=auto": "gamma=auto: what it finds depends on the passes before",
+    "draft=lookahead accept=block": "accept.rule=block: must be exact | typical with draft=lookahead",
+    "draft=lookahead tree=widths": "tree=widths: draft=lookahead: its n-grams are a tree already",
+    "draft=horizontal draft.lengths=[1,2]": "draft.lengths=[1, 2]: must be 1 numbers from 1 to",
+    "draft=horizontal draft.second=null": "draft.second is not set: a horizontal cascade is made of two",
+    "draft=horizontal draft@draft.second=merged": "draft.second=merged-t5-nano-bigram: several drafts make a tree",
+    "draft=bigram draft.horizontal=[t5-nano,bigram]": "draft.horizontal=[t5-nano,bigram]: needs draft=cascade, and two",
     "draft=layer-skip": "draft.skip=[]: nothing is skipped; give sublayers, as",
     "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
     "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",

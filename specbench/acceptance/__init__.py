@@ -7,6 +7,7 @@ follows them. It knows nothing of models, caches or text.
 from specbench.acceptance.base import (
     RESIDUAL_EPSILON,
     AcceptanceRule,
+    Beside,
     ChainRule,
     Children,
     PendingProposal,
@@ -27,6 +28,7 @@ __all__ = [
     "RESIDUAL_EPSILON",
     "AcceptByChance",
     "AcceptanceRule",
+    "Beside",
     "ChainRule",
     "Children",
     "PendingProposal",

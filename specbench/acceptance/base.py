@@ -21,6 +21,14 @@ RESIDUAL_EPSILON = 1e-9
 Children = Literal["fixed", "replaced", "distinct"]
 
 
+class Beside(NamedTuple):
+    """Tokens that the target reads in the run that verifies a proposal, and that are never verified themselves: nodes
+    of a tree of their own, whose parents are indices among them, or -1 for the text's last token."""
+
+    tokens: list[int]
+    parents: list[int]
+
+
 class Proposal(NamedTuple):
     """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
 
@@ -30,7 +38,8 @@ class Proposal(NamedTuple):
 
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
     for the text's last token; siblings come in the order drawn. `q_NV` has a row [V] for each: what its parent would
-    have drawn it from as its first child; `children` says how children were chosen.
+    have drawn it from as its first child; `children` says how children were chosen. `beside` is read with a tree; the
+    draft gets the target's argmax tokens after it (`drafts.base.ReadsBeside`).
     """
 
     tokens: list[int]
@@ -40,6 +49,7 @@ class Proposal(NamedTuple):
     children: Children = "fixed"
     q_NV: Sequence[Tensor] | None = None
     asked: int = 0
+    beside: Beside | None = None
 
     @property
     def size(self) -> int:
@@ -70,6 +80,11 @@ class PendingProposal(NamedTuple):
     @property
     def parents(self) -> None:
         """It is no tree."""
+        return None
+
+    @property
+    def beside(self) -> None:
+        """Nothing is read beside it."""
         return None
 
     @property

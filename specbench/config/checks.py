@@ -122,6 +122,14 @@ def _check_tree_in_run(config: RunConfig) -> None:
             )
         if (objection := config.draft.objection_to_chain()) is not None:
             raise UserError(f"draft={config.draft.kind}: {objection}; pick one, such as tree=widths")
+        if config.draft.own_tree:
+            rules = [rule for rule in ON_TREES if rule not in ON_TREES_ALONE]
+            require(
+                config.accept.rule in rules,
+                "accept.rule", config.accept.rule, f"{' | '.join(rules)} with draft={config.draft.kind}",
+            )  # fmt: skip
+            if config.simulate.alpha is not None:
+                raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with draft={config.draft.kind}")
         return
     if config.gamma != BY_TREE:
         raise UserError(f"gamma={config.gamma}: not together with tree={tree.shape}, whose depth takes its place")

@@ -19,6 +19,7 @@ class DraftConfig(NamedConfig):
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
+    own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     finds: its tokens are found in a text, and not drawn.
     builder: of a kind from another package, where its `run.draft_builders.base.DraftBuilder` is, 'module:Class'.
     """
@@ -33,6 +34,7 @@ class DraftConfig(NamedConfig):
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
     finds: ClassVar[bool] = False
+    own_tree: ClassVar[bool] = False
 
     def label(self) -> str:
         """What tables call the draft."""

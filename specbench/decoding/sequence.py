@@ -14,9 +14,9 @@ import torch
 from specbench.acceptance import settle, target_rows
 from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Pass, Trace
-from specbench.drafts import Draft, ProposesTrees, expect, models_of, proposing, read_of, start_beside
+from specbench.drafts import Draft, ProposesTrees, ReadsBeside, expect, models_of, proposing, read_of, start_beside
 from specbench.models import Model, Prompt, Read, get_ready, up_to_end
-from specbench.sampling import draw_next
+from specbench.sampling import draw_next, most_likely
 
 
 class Moment(Enum):
@@ -75,6 +75,8 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
 
         unread = tokens[session.length :]
         logits_LV = yield read_of(session, unread, proposal)
+        if (beside := proposal.beside) is not None:  # its rows come last, and are not verified
+            logits_LV, beside_LV = logits_LV.tensor_split([-len(beside.tokens)])
         rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
 
@@ -89,6 +91,9 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
             session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
             assert tree_drafting is not None
             tree_drafting.select(kept)
+        if beside is not None:
+            assert isinstance(drafting, ReadsBeside)
+            drafting.after_beside(most_likely(beside_LV, target.vocabulary_size, len(beside.tokens)))
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = yield OVER

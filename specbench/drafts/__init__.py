@@ -12,6 +12,7 @@ from specbench.drafts.base import (
     Grows,
     ProposesByReading,
     ProposesTrees,
+    ReadsBeside,
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
@@ -28,6 +29,7 @@ from specbench.drafts.cascade import CascadeDraft
 from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.horizontal import HorizontalDraft
 from specbench.drafts.layer_skip import LayerSkipDraft
+from specbench.drafts.lookahead import LookaheadDraft
 from specbench.drafts.lookup import LookupDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
@@ -46,6 +48,7 @@ __all__ = [
     "Grows",
     "HorizontalDraft",
     "LayerSkipDraft",
+    "LookaheadDraft",
     "LookupDraft",
     "MergedDraft",
     "ModelDraft",
@@ -53,6 +56,7 @@ __all__ = [
     "Proposal",
     "ProposesByReading",
     "ProposesTrees",
+    "ReadsBeside",
     "ReadsTarget",
     "ReadsTrees",
     "RetrievalDraft",

@@ -58,7 +58,8 @@ def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Gen
 
 def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
     """The target reads all that it has not read, in one run: the end of the text, then the proposal. In front of a
-    tree the end of the text is read as a part of it, a stem that every path goes through."""
+    tree the end of the text is read as a part of it, a stem that every path goes through. What is read beside the tree
+    follows it, a second tree on the same stem."""
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
         return Read(session, torch.cat([*before, proposal.read_G]))
@@ -66,7 +67,11 @@ def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
         return Read(session, unread + proposal.tokens)
     stem = len(unread)
     parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
-    return Read(session, unread + proposal.tokens, parents)
+    if proposal.beside is None:
+        return Read(session, unread + proposal.tokens, parents)
+    first = stem + len(proposal.tokens)
+    parents += [stem - 1 if parent == ROOT else first + parent for parent in proposal.beside.parents]
+    return Read(session, unread + proposal.tokens + proposal.beside.tokens, parents)
 
 
 @runtime_checkable
@@ -108,6 +113,15 @@ class ProposesTrees(DraftSession, Protocol):
 
     def select(self, path: Sequence[int]) -> None:
         """The nodes of the last proposal at the indices `path` are part of the text now. `rollback` follows."""
+        ...
+
+
+@runtime_checkable
+class ReadsBeside(DraftSession, Protocol):
+    """A draft session that has the target read tokens beside its proposals (`Proposal.beside`)."""
+
+    def after_beside(self, best: Sequence[int]) -> None:
+        """`best` are the target's argmax tokens after each of the tokens that were read beside the last proposal."""
         ...
 
 

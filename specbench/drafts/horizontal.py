@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Proposal
-from specbench.drafts.base import Draft, DraftSession, in_batch, models_of, proposing, start_beside
+from specbench.acceptance import PendingProposal, Proposal
+from specbench.drafts.base import Draft, DraftSession, expect, in_batch, models_of, proposing, start_beside
 from specbench.models import Prompt, Reading, Session, answered
 from specbench.sampling import Sampling, one_hot
 
@@ -44,6 +44,10 @@ class HorizontalDraft:
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
         return HorizontalSession(self, [start_beside(session, draft, prompt, sampling) for draft in self.drafts])
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        for draft, lengths in zip(self.drafts, [*((length,) for length in self.lengths), gammas], strict=True):
+            expect(draft, sampling, lengths)
 
     def in_batch(self, rows: int) -> "HorizontalDraft":
         drafts = [in_batch(draft, rows) for draft in self.drafts]
@@ -78,7 +82,8 @@ class HorizontalSession:
             most = min(length, len(tokens) + gamma - len(sequence))
             if most == 0 or (len(sequence) > len(tokens) and sequence[-1] in draft.eos_ids):
                 break
-            proposal = yield from proposing(session)(sequence, most, generator)
+            proposed = yield from proposing(session)(sequence, most, generator)
+            proposal = proposed.brought() if isinstance(proposed, PendingProposal) else proposed
             sequence += proposal.tokens
             proposals.append(proposal)
             own = len(proposal.tokens) * one.operations

@@ -5,8 +5,13 @@ in DRAFT_KINDS.
 """
 
 from specbench.config.draft import DraftConfig
-from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfig, MergedConfig
-from specbench.config.draft_kinds.inside_target import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig
+from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfig, MergedConfig, SeveralConfig
+from specbench.config.draft_kinds.inside_target import (
+    BlockwiseConfig,
+    EarlyExitConfig,
+    LayerSkipConfig,
+    LookaheadConfig,
+)
 from specbench.config.draft_kinds.model import ModelDraftConfig
 from specbench.config.draft_kinds.without_weights import (
     BigramConfig,
@@ -30,12 +35,14 @@ __all__ = [
     "EarlyExitConfig",
     "HorizontalConfig",
     "LayerSkipConfig",
+    "LookaheadConfig",
     "LookupConfig",
     "MergedConfig",
     "ModelDraftConfig",
     "NgramConfig",
     "RandomConfig",
     "RetrievalConfig",
+    "SeveralConfig",
     "TextDraftConfig",
     "UnigramConfig",
 ]
@@ -53,6 +60,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     MergedConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    LookaheadConfig,
     BlockwiseConfig,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}

@@ -58,13 +58,27 @@ class CascadeConfig(DraftConfig):
 
 
 @dataclass
-class HorizontalConfig(DraftConfig):
-    """Cheaper drafts for later positions."""
+class SeveralConfig(DraftConfig):
+    """Two drafts or three that draft together."""
 
-    kind: str = "horizontal"
     first: DraftConfig | None = key(None, FIRST)
     second: DraftConfig | None = key(None, SECOND)
     third: DraftConfig | None = key(None, THIRD)
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"first": self.first, "second": self.second, "third": self.third}
+
+    @property
+    def drafts(self) -> dict[str, DraftConfig]:
+        """Those that are set, by their keys."""
+        return {name: part for name, part in self.parts().items() if part is not None}
+
+
+@dataclass
+class HorizontalConfig(SeveralConfig):
+    """Cheaper drafts for later positions."""
+
+    kind: str = "horizontal"
     lengths: list[int] = fresh(
         lambda: [1], "how many tokens each draft of a horizontal cascade proposes; the last proposes the rest"
     )
@@ -74,14 +88,6 @@ class HorizontalConfig(DraftConfig):
         own = [part.label() for part in self.drafts.values()]
         told = [f"{name}-{length}" for name, length in zip(own, self.lengths, strict=False)]
         return "-".join([self.kind, *told, *own[len(told) :]])
-
-    def parts(self) -> Mapping[str, DraftConfig | None]:
-        return {"first": self.first, "second": self.second, "third": self.third}
-
-    @property
-    def drafts(self) -> dict[str, DraftConfig]:
-        """Those that are set, by their keys."""
-        return {name: part for name, part in self.parts().items() if part is not None}
 
     def check(self, key: str) -> None:
         for name in ("first", "second"):
@@ -106,25 +112,14 @@ class HorizontalConfig(DraftConfig):
 
 
 @dataclass
-class MergedConfig(DraftConfig):
+class MergedConfig(SeveralConfig):
     """Several drafts whose tokens are merged into one tree."""
 
     kind: str = "merged"
-    first: DraftConfig | None = key(None, FIRST)
-    second: DraftConfig | None = key(None, SECOND)
-    third: DraftConfig | None = key(None, THIRD)
     grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:
         return "-".join([self.kind, *(part.label() for part in self.parts().values() if part is not None)])
-
-    def parts(self) -> Mapping[str, DraftConfig | None]:
-        return {"first": self.first, "second": self.second, "third": self.third}
-
-    @property
-    def drafts(self) -> dict[str, DraftConfig]:
-        """Those that are set, by their keys."""
-        return {name: part for name, part in self.parts().items() if part is not None}
 
     def objection_to_chain(self) -> str | None:
         return "several drafts make a tree together, and no chain"

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
@@ -11,6 +12,7 @@ from specbench.config.ranges import require
 from specbench.errors import UserError
 
 AUTO = "auto"
+MOST_NAMED = 4
 NAMED = re.compile(r"(attn|cross|mlp|layer)\d+")
 
 
@@ -45,7 +47,10 @@ class LayerSkipConfig(DraftConfig):
     scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
-        return "-".join([self.kind, *self.skip])
+        """Of many sublayers how many there are, and a digest of which: labels are parts of file names."""
+        if len(self.skip) <= MOST_NAMED:
+            return "-".join([self.kind, *self.skip])
+        return f"{self.kind}-{len(self.skip)}-{sha256(','.join(sorted(self.skip)).encode()).hexdigest()[:4]}"
 
     @property
     def searches(self) -> bool:
@@ -63,6 +68,30 @@ class LayerSkipConfig(DraftConfig):
                 self.searches or NAMED.fullmatch(name) is not None,
                 f"{key}.skip", f"[{','.join(self.skip)}]", f"a list of attnN, crossN, mlpN, layerN, or [{AUTO}]",
             )  # fmt: skip
+
+
+@dataclass
+class LookaheadConfig(DraftConfig):
+    """N-grams of the target's own guesses."""
+
+    kind: str = "lookahead"
+    window: int = key(5, "W: how many positions ahead the target guesses at in each pass")
+    ngram: int = key(4, "N: tokens of an n-gram; a proposal has one less at most")
+    guesses: int = key(5, "G: how many n-grams a pass verifies at most")
+    inside: ClassVar[bool] = True
+    falls: ClassVar[bool] = True
+    own_tree: ClassVar[bool] = True
+
+    def objection_to_probe(self) -> str | None:
+        return "what it finds depends on the passes before, which a probe does not have; give a number"
+
+    def objection_to_tree(self) -> str | None:
+        return "its n-grams are a tree already"
+
+    def check(self, key: str) -> None:
+        require(1 <= self.window <= 32, f"{key}.window", self.window, "from 1 to 32")
+        require(2 <= self.ngram <= 8, f"{key}.ngram", self.ngram, "from 2 to 8")
+        require(1 <= self.guesses <= 32, f"{key}.guesses", self.guesses, "from 1 to 32")
 
 
 @dataclass

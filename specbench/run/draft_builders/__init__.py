@@ -8,7 +8,7 @@ whole of it.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.config.draft_kinds import (
     CascadeConfig,
@@ -17,6 +17,7 @@ from specbench.config.draft_kinds import (
     MergedConfig,
     ModelDraftConfig,
     RandomConfig,
+    SeveralConfig,
 )
 from specbench.drafts import CascadeDraft, Draft, HorizontalDraft, LookupDraft, MergedDraft, UniformDraft
 from specbench.models import Prompt
@@ -24,7 +25,12 @@ from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_room
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
-from specbench.run.draft_builders.inside_target import BlockwiseBuilder, EarlyExitBuilder, LayerSkipBuilder
+from specbench.run.draft_builders.inside_target import (
+    BlockwiseBuilder,
+    EarlyExitBuilder,
+    LayerSkipBuilder,
+    LookaheadBuilder,
+)
 from specbench.run.draft_builders.model import ModelBuilder
 from specbench.run.model_loader import Say
 
@@ -74,8 +80,13 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         self.inner.require_room(prompts)
 
 
-class HorizontalBuilder(DraftBuilder[HorizontalConfig]):
-    def __init__(self, request: DraftRequest[HorizontalConfig]) -> None:
+Several = TypeVar("Several", bound=SeveralConfig)
+
+
+class SeveralBuilder(DraftBuilder[Several]):
+    """The drafts that another is made of."""
+
+    def __init__(self, request: DraftRequest[Several]) -> None:
         super().__init__(request)
         caches = self.draft.cache_dir
         self.parts = [
@@ -88,31 +99,21 @@ class HorizontalBuilder(DraftBuilder[HorizontalConfig]):
         for part in self.parts:
             part.fit(say)
 
-    def load(self, target: EagerModel, say: Say) -> Draft:
+    def load_parts(self, target: EagerModel, say: Say) -> list[Draft]:
         drafts = [part.load(target, say) for part in self.parts]
         self.models += [model for part in self.parts for model in part.models]
+        return drafts
+
+
+class HorizontalBuilder(SeveralBuilder[HorizontalConfig]):
+    def load(self, target: EagerModel, say: Say) -> Draft:
         size, device = self.request.vocabulary.size, self.request.device
-        return HorizontalDraft(drafts, self.draft.lengths, size, target.eos_ids, device)
+        return HorizontalDraft(self.load_parts(target, say), self.draft.lengths, size, target.eos_ids, device)
 
 
-class MergedBuilder(DraftBuilder[MergedConfig]):
-    def __init__(self, request: DraftRequest[MergedConfig]) -> None:
-        super().__init__(request)
-        caches = self.draft.cache_dir
-        self.parts = [
-            builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
-            for name, part in self.draft.drafts.items()
-        ]
-        self.needs_states = any(part.needs_states for part in self.parts)
-
-    def fit(self, say: Say) -> None:
-        for part in self.parts:
-            part.fit(say)
-
+class MergedBuilder(SeveralBuilder[MergedConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
-        drafts = [part.load(target, say) for part in self.parts]
-        self.models += [model for part in self.parts for model in part.models]
-        return MergedDraft(drafts)
+        return MergedDraft(self.load_parts(target, say))
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         for part in self.parts:
@@ -132,5 +133,6 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "merged": MergedBuilder,
     "early-exit": EarlyExitBuilder,
     "layer-skip": LayerSkipBuilder,
+    "lookahead": LookaheadBuilder,
     "blockwise": BlockwiseBuilder,
 }

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig
+from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig, LookaheadConfig
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
-from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft, LayerSkipDraft
+from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft, LayerSkipDraft, LookaheadDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.heads import Heads
@@ -41,6 +41,13 @@ class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
         except ValueError as error:
             given = ",".join(self.draft.skip)
             raise UserError(f"{self.request.key}.skip=[{given}]: {error}") from error
+
+
+class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        target.require_trees()
+        draft = self.draft
+        return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
 
 
 class BlockwiseBuilder(DraftBuilder[BlockwiseConfig]):

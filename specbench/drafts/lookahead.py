@@ -1,0 +1,159 @@
+"""Lookahead decoding: n-grams of the target's own guesses at what comes later, verified while it guesses on (Fu et al.
+2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding").
+
+In each pass the target reads two trees in one run. One holds n-grams of a pool that begin with the text's last token:
+they are the proposal. The other is the window: N - 1 rows of W guessed tokens, row j the guesses of j passes ago at the
+W positions that follow. The oldest row is a chain after the text; a token of another row follows the token of the row
+before it in its column, which stands one position earlier. After the last row the target's argmax tokens make the
+next row (a step of Jacobi's iteration), and each column with its new token is an n-gram for the pool.
+
+A window's tokens are guesses that nothing verifies: they are read beside the proposal and are no part of it. The
+n-grams are what the target found likeliest, at every temperature, from earlier passes alone. So q is one-hot, and
+children of a node are tested in turn as found tokens are.
+
+What the paper leaves open: the first window is copied from the source or the text, and so are the columns that become
+free where a pass accepts several tokens, so that the others keep their positions.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance import Beside, Proposal
+from specbench.drafts.certain import certain_ahead
+from specbench.models import Model, Prompt, Session
+from specbench.sampling import Sampling, most_likely
+from specbench.trees import ROOT
+
+
+class LookaheadDraft:
+    """A window of `window` columns, n-grams of `ngram` tokens, up to `guesses` of them verified in a pass."""
+
+    operations = 0.0  # what the window takes is counted in each proposal
+
+    def __init__(self, target: Model, window: int, ngram: int, guesses: int, device: torch.device) -> None:
+        self.target, self.window, self.ngram, self.guesses = target, window, ngram, guesses
+        self.device = device
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "LookaheadSession":
+        return LookaheadSession(self, prompt)
+
+
+class Window:
+    """The guesses, and the n-grams that they made: of each first token the latest, the newest last."""
+
+    def __init__(self, columns: int, ngram: int, guesses: int, filling: Sequence[int]) -> None:
+        self.columns, self.guesses, self._filling, self._filled = columns, guesses, filling, 0
+        self.rows = [[self._fill() for _ in range(columns)] for _ in range(ngram - 1)]
+        self.pool: dict[int, list[tuple[int, ...]]] = {}
+
+    def tree(self) -> Beside:
+        """Row after row; the chain of the oldest, and a column for each of its tokens."""
+        tokens = [token for row in self.rows for token in row]
+        parents = [
+            (column - 1 if column else ROOT) if row == 0 else (row - 1) * self.columns + column
+            for row in range(len(self.rows)) for column in range(self.columns)
+        ]  # fmt: skip
+        return Beside(tokens, parents)
+
+    def learn(self, best: Sequence[int]) -> None:
+        """Take in the target's argmax tokens after each token of `tree()`."""
+        newest = list(best[-self.columns :])
+        for column, token in enumerate(newest):
+            first, *rest = (*(row[column] for row in self.rows), token)
+            known = self.pool.setdefault(first, [])
+            if tuple(rest) in known:
+                known.remove(tuple(rest))
+            known.append(tuple(rest))
+            del known[: -self.guesses]
+        self.rows = [*self.rows[1:], newest]
+
+    def shift(self, columns: int) -> None:
+        """The text has become longer by so many tokens more than one."""
+        columns = min(columns, self.columns)
+        self.rows = [[*row[columns:], *(self._fill() for _ in range(columns))] for row in self.rows]
+
+    def found(self, token: int) -> list[tuple[int, ...]]:
+        """What may follow `token`, the newest first."""
+        return self.pool.get(token, [])[::-1]
+
+    def _fill(self) -> int:
+        self._filled += 1
+        return self._filling[self._filled % len(self._filling)]
+
+
+class LookaheadSession:
+    """The window and its pool, for one text."""
+
+    stops_at_end = False
+
+    def __init__(self, draft: LookaheadDraft, prompt: Prompt) -> None:
+        self.draft, self.prompt = draft, prompt
+        filling = prompt.source or prompt.prefix
+        self.window = Window(draft.window, draft.ngram, draft.guesses, filling)
+        self._length = len(prompt.prefix)
+        self._scoring: Session | None = None
+        self._proposals: list[list[int]] = []
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        """A tree of n-grams, of at most `gamma` levels, beside which the window is read."""
+        target = self.draft.target
+        if (further := len(tokens) - self._length) > 1:
+            self.window.shift(further - 1)
+        self._length = len(tokens)
+        if gamma == 0:
+            return Proposal([])
+        drafted, parents = list[int](), list[int]()
+        children: dict[tuple[int, int], int] = {}
+        for ngram in self.window.found(tokens[-1]):
+            node = ROOT
+            for token in ngram[:gamma]:
+                if (node, token) not in children:
+                    children[node, token] = len(drafted)
+                    drafted.append(token)
+                    parents.append(node)
+                node = children[node, token]
+                if token in target.eos_ids:
+                    break
+        beside = self._beside(len(tokens))
+        operations = len(beside.tokens) * target.operations if beside else 0.0
+        return Proposal(drafted, None, operations, parents, beside=beside)
+
+    def _beside(self, length: int) -> Beside | None:
+        """The window; None where the target has no positions left for it."""
+        most, needed = self.draft.target.longest, self.draft.window + self.draft.ngram
+        return self.window.tree() if most is None or length + needed <= most else None
+
+    def after_beside(self, best: Sequence[int]) -> None:
+        self.window.learn(best)
+
+    def select(self, path: Sequence[int]) -> None:
+        """The path is read as text."""
+
+    def rollback(self, length: int) -> None:
+        """The pool and the window are guesses, whatever the text became."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """q of the newest n-gram at each position, if each pass before had emitted one token: the target reads the
+        window at each token of the text, in a session of its own."""
+        target, window = self.draft.target, self.window
+        session = self._scoring = self._scoring or target.start(self.prompt)
+        for end in range(max(self._length, prefix_length), len(tokens)):
+            newest = window.found(tokens[end - 1])
+            self._proposals.append(list(newest[0][:most]) if newest else [])
+            unread = list(tokens[session.length : end])
+            if (beside := self._beside(end)) is None:
+                session.extend(unread)
+                continue
+            stem = len(unread)
+            parents = [*range(ROOT, stem - 1), *(stem + parent for parent in beside.parents)]
+            logits_LV = session.extend(unread + beside.tokens, parents)
+            window.learn(most_likely(logits_LV, target.vocabulary_size, len(beside.tokens)))
+            session.select(range(stem))
+        self._length = len(tokens)
+        proposals, self._proposals = self._proposals, self._proposals[-most:]
+        return certain_ahead(proposals, len(tokens) - prefix_length, most, target.vocabulary_size, self.draft.device)
