@@ -182,6 +182,7 @@ WRONG = {
     "draft=lookahead gamma=auto": "gamma=auto: what it finds depends on the passes before",
     "draft=lookahead accept=block": "accept.rule=block: must be exact | typical with draft=lookahead",
     "draft=lookahead tree=widths": "tree=widths: draft=lookahead: its n-grams are a tree already",
+    "draft=cascade draft@draft.inner=lookahead": "draft.inner=lookahead: its proposals are trees of their own; give",
     "draft=horizontal draft.lengths=[1,2]": "draft.lengths=[1, 2]: must be 1 numbers from 1 to",
     "draft=horizontal draft.second=null": "draft.second is not set: a horizontal cascade is made of two",
     "draft=horizontal draft@draft.second=merged": "draft.second=merged-t5-nano-bigram: several drafts make a tree",

@@ -63,6 +63,10 @@ class DraftConfig(NamedConfig):
         """Why it cannot propose tokens one after another; None where it can."""
         return None
 
+    def objection_to_part(self) -> str | None:
+        """Why it cannot propose tokens for another draft; None where it can."""
+        return "its proposals are trees of their own" if self.own_tree else self.objection_to_chain()
+
     def objection_to_tree(self) -> str | None:
         """Why no trees of its tokens can be grown; None where they can."""
         return None if self.grows_trees else f"{self.label()} makes no trees"

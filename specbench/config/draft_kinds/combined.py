@@ -47,7 +47,7 @@ class CascadeConfig(DraftConfig):
                     f"{key}.{name} is not set: a cascade is made of two drafts; give draft@{key}.{name}=NAME"
                 )
             part.check(f"{key}.{name}")
-            if (objection := part.objection_to_chain()) is not None:
+            if (objection := part.objection_to_part()) is not None:
                 raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
         assert self.via is not None
         require(self.via.kind == "model", f"{key}.via.kind", self.via.kind, "model: the target checks its distribution")
@@ -104,7 +104,7 @@ class HorizontalConfig(SeveralConfig):
             )
         for name, part in self.drafts.items():
             part.check(f"{key}.{name}")
-            objection = "give its drafts here" if part.kind == self.kind else part.objection_to_chain()
+            objection = "give its drafts here" if part.kind == self.kind else part.objection_to_part()
             if objection is not None:
                 raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
             bound = part.confidence_bound()
