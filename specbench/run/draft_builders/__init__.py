@@ -104,6 +104,10 @@ class SeveralBuilder(DraftBuilder[Several]):
         self.models += [model for part in self.parts for model in part.models]
         return drafts
 
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        for part in self.parts:
+            part.require_room(prompts)
+
 
 class HorizontalBuilder(SeveralBuilder[HorizontalConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
@@ -114,10 +118,6 @@ class HorizontalBuilder(SeveralBuilder[HorizontalConfig]):
 class MergedBuilder(SeveralBuilder[MergedConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         return MergedDraft(self.load_parts(target, say))
-
-    def require_room(self, prompts: Sequence[Prompt]) -> None:
-        for part in self.parts:
-            part.require_room(prompts)
 
 
 BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
