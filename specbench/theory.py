@@ -7,7 +7,7 @@ M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
 3.157
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, product
 
 
@@ -46,12 +46,18 @@ def horizontal_improvement(
 
 
 def horizontal_lengths(
-    alphas: Sequence[float], costs: Sequence[float], limit: int = 10, verify_cost: float = 1.0
+    alphas: Sequence[float], costs: Sequence[float], verify_costs: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """The lengths, at least 1 and `limit` in all, that maximise `horizontal_improvement`; of equals the shortest."""
-    every = (one for one in product(range(1, limit + 1), repeat=len(alphas)) if sum(one) <= limit)
-    ranked = sorted(every, key=sum)
-    return max(ranked, key=lambda lengths: horizontal_improvement(alphas, costs, lengths, verify_cost))
+    """The lengths, at least 1 each, that maximise `horizontal_improvement`; of equals the shortest. `verify_costs` is
+    the verification cost by tokens drafted: a cheap draft for free would otherwise draft for ever. Only sums of lengths
+    that it has are considered; none of them: no lengths."""
+    every = product(range(1, max(verify_costs, default=0) + 1), repeat=len(alphas))
+    ranked = sorted((one for one in every if sum(one) in verify_costs), key=sum)
+    return max(
+        ranked,
+        key=lambda lengths: horizontal_improvement(alphas, costs, lengths, verify_costs[sum(lengths)]),
+        default=(),
+    )
 
 
 def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float = 1.0) -> float:

@@ -151,7 +151,8 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
 
 def test_lengths_by_theory_are_the_best_and_the_better_draft_comes_first() -> None:
     alphas, costs = (0.8, 0.5), (0.1, 0.001)
-    lengths = theory.horizontal_lengths(alphas, costs, limit=8)
+    free = dict.fromkeys(range(1, 9), 1.0)
+    lengths = theory.horizontal_lengths(alphas, costs, free)
     best = theory.horizontal_improvement(alphas, costs, lengths)
     assert best > max(
         theory.walltime_improvement(alpha, gamma, c)
@@ -162,7 +163,10 @@ def test_lengths_by_theory_are_the_best_and_the_better_draft_comes_first() -> No
         theory.walltime_improvement(0.7, 4, 0.1)
     )
     assert theory.horizontal_improvement(alphas, costs, (1, 1)) == pytest.approx((1 + 0.8 + 0.4) / 1.101)
-    assert sum(lengths) <= 8 and theory.horizontal_lengths((0.9, 0.1), (0.0, 0.5), limit=4) == (3, 1)
+    assert sum(lengths) <= 8 and theory.horizontal_lengths((0.9, 0.1), (0.0, 0.5), {4: 1.0}) == (3, 1)
+    dear = {drafted: 1 + 0.3 * drafted for drafted in free}
+    assert sum(theory.horizontal_lengths(alphas, costs, dear)) < sum(lengths)
+    assert theory.horizontal_lengths(alphas, costs, {1: 1.0}) == ()
 
 
 def test_it_is_written_as_a_cascade_on_the_command_line() -> None:

@@ -3,6 +3,7 @@ paper's formula errs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from statistics import fmean
 
 from specbench import theory
 from specbench.measure.predict import Prediction, Predictions
@@ -28,23 +29,24 @@ def reasons(table: Predictions) -> list[str]:
 
 def _in_turn(table: Predictions) -> list[str]:
     """What two of the drafts would come to in turn, the better for the first tokens (a horizontal cascade), if that is
-    expected to beat each alone; the lengths are those of theory from alpha and c of each, at the v of the best."""
-    best = table.ranked[0]
-    chains = {one.draft: one for one in reversed(table.ranked) if one.tree is None and one.prediction == EQUATION_1}
-    v = best.cost.verify_cost + best.cost.overhead
+    expected to beat each alone; the lengths are those of theory from alpha and c of each, and from v at each gamma."""
+    every = [one for one in table.ranked if one.tree is None and one.prediction == EQUATION_1]
+    chains = {one.draft: one for one in reversed(every)}
+    prices = {
+        gamma: fmean(one.cost.verify_cost + one.cost.overhead for one in every if one.gamma == gamma)
+        for gamma in {one.gamma for one in every}
+    }
     found = []
     for first, second in permutations(chains.values(), 2):
         if first.alpha.value > second.alpha.value and first.cost.c > second.cost.c:
             alphas, costs = (first.alpha.value, second.alpha.value), (first.cost.c, second.cost.c)
-            lengths = theory.horizontal_lengths(alphas, costs, verify_cost=v)
-            found.append((theory.horizontal_improvement(alphas, costs, lengths, v), first.draft, second.draft, lengths))
+            if lengths := theory.horizontal_lengths(alphas, costs, prices):
+                value = theory.horizontal_improvement(alphas, costs, lengths, prices[sum(lengths)])
+                found.append((value, first.draft, second.draft, lengths))
     if not found:
         return []
     value, first_name, second_name, lengths = max(found)
-    alone = max(
-        theory.walltime_improvement(one.alpha.value, gamma, one.cost.c, v)
-        for one in chains.values() for gamma in range(1, 11)
-    )  # fmt: skip
+    alone = max(theory.walltime_improvement(one.alpha.value, one.gamma, one.cost.c, prices[one.gamma]) for one in every)
     if value <= alone:
         return []
     return [
