@@ -23,10 +23,14 @@ from tokenized import KINDS, Tables, vocabulary_of
 
 from specbench.acceptance import Proposal
 from specbench.cli import main
-from specbench.drafts import Draft, ModelDraft
+from specbench.drafts import Draft, ModelDraft, TextDraft
+from specbench.measure.agreement import agreements
 from specbench.models import Prompt, Translation
 from specbench.models.spelling import unfinished
 from specbench.models.translated import TranslatedModel
+from specbench.records.alphas import alpha_files
+from specbench.records.documents import read_document
+from specbench.records.frame import Records
 from specbench.sampling import Sampling
 
 TEXT = "The small dogs run: ## an old tree, über das Haus\n\n漢字 and the cats"
@@ -213,9 +217,10 @@ def test_a_session_that_was_rolled_back_reads_as_a_fresh_one(target: str, draft:
 
 
 LENGTH, SAMPLES = 3, 3000
+VOCABULARY = vocabulary_of("unigram").size
 
 
-def tables(target: str, draft: str) -> tuple[Tables, Tables, Translation]:
+def tables(target: str, draft: str, how: str = "tli") -> tuple[Tables, Tables, Translation]:
     """A target and a draft over a few tokens of these vocabularies: some shared, some of one alone."""
     found = translation_of(target, draft)
     ends = [vocabulary.tokenizer.eos_token_id for vocabulary in (found.target, found.draft)]
@@ -223,9 +228,9 @@ def tables(target: str, draft: str) -> tuple[Tables, Tables, Translation]:
     ours = sorted(token for token in found.from_.bytes_of if token not in found.shared)[:2]
     theirs = sorted(set(found.to.bytes_of) - set(found.shared.values()))[:2]
     one = Tables(found.target.size, frozenset(ends[:1]), 1, [*spelled, *ours, ends[0]])
-    other = Tables(
-        found.draft.size, frozenset(ends[1:]), 2, [*(found.shared[token] for token in spelled), *theirs, ends[1]]
-    )
+    known = [found.shared[token] for token in spelled]
+    alone = [] if how == "slem" else [*theirs, ends[1]]  # a draft of text is to be right now and then
+    other = Tables(found.draft.size, frozenset(ends[1:]), 2, [*known, *alone])
     return one, other, found
 
 
@@ -247,14 +252,20 @@ def sampled_p_value(
     return chi.p_value(decode, target.exact(prompt, sampling, LENGTH), SAMPLES), accepted
 
 
+def drafting_of(how: str, model: Tables, found: Translation) -> Draft:
+    translated = TranslatedModel(model, found)
+    return TextDraft(translated) if how == "slem" else ModelDraft(translated, found.target.size)
+
+
 @pytest.mark.statistical
+@pytest.mark.parametrize("how", ["tli", "slem"])
 @pytest.mark.parametrize(("target", "draft"), MIXED)
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3)], ids=["T=1", "top-k"])
-def test_shared_tokens_alone_write_the_targets_distribution(target: str, draft: str, sampling: Sampling) -> None:
-    one, other, found = tables(target, draft)
-    drafting = ModelDraft(TranslatedModel(other, found), found.target.size)
-    p_value, accepted = sampled_p_value(one, drafting, found, sampling, gamma=2)
-    assert p_value > ALARM and accepted > 50
+def test_texts_have_the_targets_distribution(target: str, draft: str, sampling: Sampling, how: str) -> None:
+    one, other, found = tables(target, draft, how)
+    p_value, accepted = sampled_p_value(one, drafting_of(how, other, found), found, sampling, gamma=2)
+    assert p_value > ALARM
+    assert accepted > 50 or (target, draft, how) == ("byte-level", "unigram", "slem")  # whose texts are cut elsewhere
 
 
 Fault = Callable[[Proposal, int, torch.Generator], Proposal]
@@ -270,15 +281,19 @@ FAULTS: dict[str, Fault] = {
     "q of a neighbour": lambda proposal, *_: proposal._replace(q_GV=proposal.q_GV.roll(1, -1)),
     "tokens that are not shared replaced by one that is": _replaced,
 }
+TEXT_FAULTS: dict[str, Fault] = {  # without q each token is certain; any q that it was not drawn from is wrong
+    "half as sure": lambda proposal, *_: proposal._replace(q_GV=0.5 * proposal.q(torch.empty(1, VOCABULARY))),
+}
 
 
-class Faulty(ModelDraft):
-    def __init__(self, model: TranslatedModel, fault: Fault) -> None:
-        super().__init__(model, model.vocabulary_size)
-        self.fault = fault
+class Faulty:
+    operations = 1.0
+
+    def __init__(self, draft: Draft, shared: int, fault: Fault) -> None:
+        self.draft, self.shared, self.fault = draft, shared, fault
 
     def start(self, prompt: Prompt, sampling: Sampling) -> Any:
-        return FaultySession(super().start(prompt, sampling), self)
+        return FaultySession(self.draft.start(prompt, sampling), self)
 
 
 class FaultySession(Around):
@@ -288,27 +303,26 @@ class FaultySession(Around):
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         proposal = self.inner.propose(tokens, gamma, generator)
-        if not proposal.tokens:
-            return proposal
-        shared = min(token for token in self.draft.model.translation.shared)
-        first = next(token for token in range(shared, 10**6) if proposal.q_GV[0, token] > 0)
-        return self.draft.fault(proposal, first, generator)
+        return self.draft.fault(proposal, self.draft.shared, generator) if proposal.tokens else proposal
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, *TEXT_FAULTS])
 def test_a_planted_fault_is_caught(fault: str) -> None:
-    one, other, found = tables("byte-level", "unigram")
-    drafting = Faulty(TranslatedModel(other, found), FAULTS[fault])
-    p_value, _ = sampled_p_value(one, drafting, found, Sampling(1.0), gamma=2)
+    how = "tli" if fault in FAULTS else "slem"
+    one, other, found = tables(*(("byte-level", "unigram") if how == "tli" else ("unigram", "byte-level")), how)
+    shared = next(token for token in one.support if token in found.shared)
+    faulty = Faulty(drafting_of(how, other, found), shared, (FAULTS | TEXT_FAULTS)[fault])
+    p_value, _ = sampled_p_value(one, faulty, found, Sampling(1.0), gamma=2)
     assert p_value < ALARM
 
 
+@pytest.mark.parametrize("how", ["tli", "slem"])
 @pytest.mark.parametrize(("target", "draft"), MIXED)
 @pytest.mark.parametrize("gamma", [1, 4])
-def test_greedy_texts_are_the_targets_own(target: str, draft: str, gamma: int) -> None:
+def test_greedy_texts_are_the_targets_own(target: str, draft: str, gamma: int, how: str) -> None:
     one, other, found = tables(target, draft)
-    drafting, greedy = ModelDraft(TranslatedModel(other, found), found.target.size), Sampling(0.0)
+    drafting, greedy = drafting_of(how, other, found), Sampling(0.0)
     for text in ("the cats", "an old tree", ""):
         prompt = found.target.prompt(text, "", 100)
         common = {"sampling": greedy, "max_new_tokens": 40, "generator": torch.Generator()}
@@ -334,6 +348,57 @@ def test_q_is_that_of_the_shared_tokens_alone() -> None:
     assert torch.allclose(scored, proposal.q_GV)
 
 
+@pytest.mark.parametrize(("target", "draft"), [pair for pair in PAIRS if "wordpiece" not in pair])
+def test_text_is_cut_where_the_written_tokens_end(target: str, draft: str) -> None:
+    """Whatever was written, canonical or not: the tokens of a new text spell that text and nothing else."""
+    found, vocabulary = translation_of(target, draft), vocabulary_of(target)
+    ids = [
+        token for token in vocabulary.continuation("The small dogs run: an old tree") if token in found.from_.bytes_of
+    ]
+    for cut in range(len(ids)):
+        spelled = b"".join(found.from_.bytes_of[token] for token in ids[cut:])
+        assert found.back(ids[:cut], spelled) == ids[cut:]
+    letters = [vocabulary.tokens[letter] for letter in "ol"]  # the tokenizer has a token of all three letters
+    assert found.back(letters, b"d") == [vocabulary.tokens["d"]]
+    assert found.back([], "ü".encode()[:1]) == []
+
+
+@pytest.mark.parametrize(("target", "draft"), MIXED)
+def test_a_text_draft_reads_on_as_a_fresh_one(target: str, draft: str) -> None:
+    """Boundaries in the draft's tokens move when the text goes on, and characters end in the middle of a proposal."""
+    found, chance = translation_of(target, draft), random.Random(7)
+    drafting = drafting_of("slem", Tables(found.draft.size, frozenset(), 2, sorted(found.to.bytes_of)), found)
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    single = [
+        token
+        for token, spelled in found.from_.bytes_of.items()
+        if spelled in (b"o", b"l", b"d", b"r", b"u", b"n", b" ")
+    ]
+    letters = [token for token in found.target.continuation(TEXT) if token in found.from_.bytes_of] + 4 * single
+    session, tokens, greedy = drafting.start(prompt, Sampling(0.0)), list(prompt.prefix), Sampling(0.0)
+    own_boundaries_moved = False
+    for _ in range(60):
+        before = found.read(tokens[len(prompt.prefix) :])[0]
+        tokens += [chance.choice(letters) for _ in range(chance.randint(1, 3))]
+        own_boundaries_moved |= found.read(tokens[len(prompt.prefix) :])[0][: len(before)] != before
+        proposal = session.propose(tokens, 4, torch.Generator())
+        assert proposal == drafting.start(prompt, greedy).propose(tokens, 4, torch.Generator())
+        session.rollback(len(tokens) - 1)
+    assert own_boundaries_moved or draft == "unigram"  # most of whose tokens are letters
+    row_V = drafting.start(prompt, greedy).score([*tokens, letters[0]], len(tokens))[0]
+    first = session.propose(tokens, 6, torch.Generator()).tokens[:1]
+    assert row_V.nonzero().flatten().tolist() == first
+
+
+def test_a_text_draft_ends_with_the_targets_end() -> None:
+    found = translation_of("byte-level", "unigram")
+    end = found.draft.tokenizer.eos_token_id
+    drafting = drafting_of("slem", Tables(found.draft.size, frozenset([end]), 2, [end]), found)
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    proposal = drafting.start(prompt, Sampling(0.0)).propose(list(prompt.prefix), 3, torch.Generator())
+    assert proposal.tokens == [found.target.tokenizer.eos_token_id]
+
+
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Models with random weights, each with a tokenizer of its own, and rows to decode."""
@@ -353,20 +418,78 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 RUNS = {
-    "a chain": [], "four rows": ["batch=3"], "a tree": ["tree=widths", "gamma=tree"],
+    "a chain": [], "three rows": ["batch=3"], "a tree": ["tree=widths", "gamma=tree"],
     "sampled": ["sampling.temperature=1"], "static": ["engine=static"],
 }  # fmt: skip
 
 
+def small(pairs: dict[str, Path], results: Path, target: str, draft: str, *overrides: str, verb: str = "run") -> int:
+    return main([
+        verb, f"target.path={pairs[target]}", f"draft.path={pairs[draft]}", "task=prompts", f"results={results}",
+        f"task.path={pairs['rows']}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=16",
+        "resamples=100", *overrides,
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["tli", "slem"])
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize(("target", "draft"), [("byte-level", "unigram"), ("unigram", "byte-level")])
-def test_a_run(pairs: dict[str, Path], tmp_path: Path, target: str, draft: str, name: str) -> None:
-    code = main([
-        "run", f"target.path={pairs[target]}", f"draft.path={pairs[draft]}", "draft.vocabulary=tli", "task=prompts",
-        f"task.path={pairs['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager", "warmup=1",
-        "max_new_tokens=16", "resamples=100", *(RUNS[name] if "tree" in name else ["gamma=3", *RUNS[name]]),
-    ])  # fmt: skip
-    record = newest(tmp_path)
-    assert code == 0 and record["summary"]["lossless"]
+def test_a_run(pairs: dict[str, Path], tmp_path: Path, target: str, draft: str, name: str, how: str) -> None:
+    if (how, name) == ("slem", "a tree"):
+        pytest.skip("a text draft makes no trees")
+    own = RUNS[name] if "tree" in name else ["gamma=3", *RUNS[name]]
+    assert small(pairs, tmp_path, target, draft, f"draft.vocabulary={how}", "warmup=1", *own) == 0
+    summary = newest(tmp_path)["summary"]
+    assert summary["lossless"] and summary["vocabulary"] == how and summary["draft"].endswith(f"-{how}")
+    assert 0 < summary["shared_of_target"] < 1 and 0 < summary["shared_of_draft"] < 1
     if name != "sampled":
-        assert record["summary"]["identical"] == 1
+        assert summary["identical"] == 1
+
+
+def test_auto_says_why_and_the_paper_keeps_its_own(
+    pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert small(pairs, tmp_path, "unigram", "byte-level", "gamma=2", "warmup=0") == 0
+    summary = newest(tmp_path)["summary"]
+    assert summary["vocabulary"] == "slem" and "less than 50%" in summary["vocabulary_reason"]
+    assert "its vocabulary differs from that of unigram; they share" in "".join(capfd.readouterr())
+    records = Records(tmp_path)
+    assert records.frame.empty and list(records.beyond["vocabulary"]) == ["slem"]
+
+
+def test_alpha_says_what_the_mismatch_costs(
+    pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for how in ("tli", "slem"):
+        assert (
+            small(pairs, tmp_path, "byte-level", "unigram", f"draft.vocabulary={how}", "tokens=40", verb="alpha") == 0
+        )
+        assert "vocabularies that differ" in capfd.readouterr().out
+    found = [row for file in alpha_files(tmp_path) for row in read_document(file)["rows"]]
+    assert {(row["vocabulary"], row["temperature"]) for row in found} == {
+        (how, t) for how in ("tli", "slem") for t in (0, 1)
+    }
+    for row in found:
+        assert row["alpha"] <= row["shared_mass"] + 1e-6 or row["vocabulary"] == "slem"
+        assert 0 <= row["shared_mass"] <= 1 and row["alpha"] <= row["alpha_matched"] + 1e-6
+
+
+def test_the_cost_of_the_mismatch_by_hand() -> None:
+    """By token: the target among shared tokens against q. By text: what it writes that the drafted text begins with."""
+    one, other, found = tables("byte-level", "unigram")
+    prompt, sampling = Prompt((), tuple(found.target.continuation("the cats"))), Sampling(1.0)
+    text = [one.support[0], one.support[1]]
+    by_token, by_text = (
+        agreements(one, [drafting_of(how, other, found)], prompt, text, sampling)[0] for how in ("tli", "slem")
+    )
+    p_V = one.row(*prompt.prefix[-2:]).softmax(-1)
+    q_V = other.row(*found.prompt(prompt).prefix[-2:]).softmax(-1)
+    shared = {ours: theirs for ours, theirs in found.shared.items() if p_V[ours] > 0}
+    ours = {token: float(p_V[token]) for token in shared}
+    theirs = {token: float(q_V[found.shared[token]]) for token in shared}
+    assert by_token.shared[0] == pytest.approx(sum(ours.values())) == by_text.shared[0]
+    alone = sum(min(ours[t] / sum(ours.values()), theirs[t] / sum(theirs.values())) for t in shared)
+    assert by_token.matched[0] == pytest.approx(alone, abs=1e-6)
+    assert by_text.matched[0] >= by_text.beta[0]
+    same = agreements(one, [ModelDraft(one, one.vocabulary_size)], prompt, text, sampling)[0]
+    assert same.shared == same.matched == []

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -21,7 +22,7 @@ from specbench.config import ChooseConfig
 from specbench.config.choose import as_run, require_distinct
 from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
-from specbench.drafts import growing
+from specbench.drafts import TextDraft, growing
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import Agreement, agreements
@@ -35,6 +36,7 @@ from specbench.run.error_translation import translated_errors
 from specbench.run.gpu_lock import locked_device
 from specbench.run.identity import identify
 from specbench.run.measure_prompt import generator_for
+from specbench.run.vocabularies import vocabulary_facts
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
@@ -102,7 +104,9 @@ def score(
     sample = target_sample(config, parts, budget(config), progress)
     progress.say(f"scoring {', '.join(drafts)}")
     began = parts.target.now()
-    grows = {one.draft: one.config.draft.scores_children for one in candidates}
+    grows = {
+        one.draft: one.config.draft.scores_children and not isinstance(one.parts.draft, TextDraft) for one in candidates
+    }
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     stores = [one for draft in drafts.values() for one in growing(draft)]
@@ -201,6 +205,12 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             ruled, varied = _under(config, texts, candidate.rule), [a.total_variation[candidate.rule] for a in texts]
             row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
+        if texts[0].matched:
+            row = cast(AlphaRow, {**row, **vocabulary_facts(candidate.parts.draft_vocabulary)})
+            matched = _mean(config, [(sum(a.matched), len(a.beta)) for a in texts])
+            row["shared_mass"] = sum(sum(a.shared) for a in texts) / row["tokens"]
+            row["alpha_matched"], row["alpha_matched_low"] = matched.value, matched.low
+            row["alpha_matched_high"] = matched.high
         ranks = [text.ranks for text in texts if text.ranks is not None]
         if ranks:
             row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])

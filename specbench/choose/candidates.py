@@ -17,6 +17,7 @@ from specbench.measure.probe import Candidate
 from specbench.records.documents import CandidateNames
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
+from specbench.run.vocabularies import draft_name
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LoadedCandidate:
 
     @property
     def draft(self) -> str:
-        return self.config.draft.label()
+        return draft_name(self.config.draft, self.parts.draft_vocabulary)
 
     @property
     def rule(self) -> str:

@@ -92,6 +92,8 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    if differing := [row for row in rows if "vocabulary" in row]:
+        console.print(_of_vocabularies(differing))
     ranked = {(row["temperature"], row["draft"]): row for row in rows if "acceptance_of_children" in row}
     if ranked:
         console.print(_of_children(list(ranked.values())))
@@ -99,6 +101,25 @@ def draw(record: AlphaDocument) -> None:
             "  child k alone is the accepted one with the difference of its column and the one before (P of a tree). "
             "An optimum is of all lossless rules for children drawn so (optimal transport): the rest is left to gain"
         )
+
+
+def _of_vocabularies(rows: list[AlphaRow]) -> Table:
+    """Drafts whose vocabulary differs from the target's: what both share, and what the mismatch costs."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
+    table.title = "vocabularies that differ: α without the mismatch is among shared tokens (tli), or by text (slem)"
+    titles = ("shared of target's", "of draft's", "of target's mass", "α", "without mismatch", "95%", "lost")
+    for title in ("draft", "T", *titles):
+        table.add_column(title, justify="left" if title == "draft" else "right")
+    for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
+        shares = (row["shared_of_target"], row["shared_of_draft"], row["shared_mass"])
+        table.add_row(
+            row["draft"], f"{row['temperature']:g}", *(f"{share:.1%}" for share in shares), f"{row['alpha']:.3f}",
+            f"{row['alpha_matched']:.3f}", _span(row["alpha_matched_low"], row["alpha_matched_high"]),
+            f"{row['alpha_matched'] - row['alpha']:.3f}",
+        )  # fmt: skip
+    return table
 
 
 def _of_children(rows: list[AlphaRow]) -> Table:

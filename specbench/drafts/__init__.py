@@ -35,6 +35,7 @@ from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.retrieval import RetrievalDraft
+from specbench.drafts.text import TextDraft, TextDraftSession
 from specbench.drafts.tree import TreeDraft
 from specbench.drafts.uniform import UniformDraft
 
@@ -61,6 +62,8 @@ __all__ = [
     "ReadsTrees",
     "RetrievalDraft",
     "ScoresAhead",
+    "TextDraft",
+    "TextDraftSession",
     "TreeDraft",
     "UniformDraft",
     "expect",

@@ -18,6 +18,7 @@ from torch import Tensor
 from specbench.acceptance import TokenRule
 from specbench.drafts import Draft, DraftSession, ScoresAhead, start_beside
 from specbench.measure.lossy import accepted, total_variation
+from specbench.measure.mismatch import mismatch
 from specbench.measure.ranks import RankReader, Ranks
 from specbench.models import Model, Prompt, Session
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
@@ -43,6 +44,8 @@ class Agreement:
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
     ranks: of several children of each place (`measure.ranks`); only where asked for.
+    shared, matched: of a draft of another vocabulary (`measure.mismatch`): the target's probability of the tokens that
+        both share, and beta without the mismatch.
 
     At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
     """
@@ -55,6 +58,8 @@ class Agreement:
     ahead: list["Agreement"] = field(default_factory=list)
     stops_at_end: bool = True
     ranks: Ranks | None = None
+    shared: list[float] = field(default_factory=list)
+    matched: list[float] = field(default_factory=list)
 
     def at(self, rule: str) -> "Agreement":
         """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
@@ -111,6 +116,9 @@ def agreements(
                 for name, rule in rules.items():
                     along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
                     along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
+                if place == 0 and (lost := mismatch(one, logits_LV, p_LV, q_LV, sampling)) is not None:
+                    along.shared.extend(lost[0])
+                    along.matched.extend(lost[1])
                 if reader is not None and place == 0:
                     ranked_LV = q_LV if beside is None else beside.score(tokens[:stop], start)
                     reader.read(p_LV, ranked_LV, written_L1)

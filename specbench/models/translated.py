@@ -29,10 +29,14 @@ class TranslatedModel:
         self.model, self.translation = model, translation
         self.vocabulary_size = translation.target.size
         self.operations, self.now, self.longest = model.operations, model.now, model.longest
-        device = getattr(model, "device", torch.device("cpu"))
+        self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         pairs = sorted(translation.shared.items())
-        self._targets_S, self._sources_S = torch.tensor(pairs, device=device).T.contiguous()
+        self.targets_S, self._sources_S = torch.tensor(pairs, device=self.device).T.contiguous()
         self._of_draft = {theirs: ours for ours, theirs in pairs}
+
+    def ours(self, theirs: int) -> list[int]:
+        """The target's token that is the draft's token `theirs`; none where they share none."""
+        return [self._of_draft[theirs]] if theirs in self._of_draft else []
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -63,7 +67,7 @@ class TranslatedModel:
     def translated(self, logits_LV: Tensor) -> Tensor:
         """Logits of the model's own vocabulary as logits [L, V] of the target's."""
         found_LV = logits_LV.new_full((len(logits_LV), self.vocabulary_size), -torch.inf)
-        found_LV[:, self._targets_S] = logits_LV[:, self._sources_S]
+        found_LV[:, self.targets_S] = logits_LV[:, self._sources_S]
         return found_LV
 
 

@@ -12,6 +12,8 @@ from specbench.models.base import Prompt
 from specbench.models.spelling import Spelling, unfinished
 from specbench.models.vocabulary import Vocabulary
 
+WINDOW = 16  # tokens before a new text that its tokenisation is made with
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -48,6 +50,8 @@ class Translation:
         self._begins, self._ends = _template(draft)
         self._begins_target, self._ends_target = _template(target)
         self._read: dict[int, list[int]] = {}
+        self._tokens = self.from_.tokens()
+        self._longest = max(map(len, self._tokens), default=0)
 
     def step(self, token: int, pending: bytes = b"") -> tuple[list[int], bytes]:
         """What the draft reads where the target's text goes on with `token`, and the bytes of a character that is not
@@ -77,6 +81,45 @@ class Translation:
             ids, pending = self.step(token, pending)
             found += ids
         return [*found, *self.to.continuation(pending)]
+
+    def read(self, tokens: Sequence[int]) -> tuple[list[int], bytes]:
+        """The text of `tokens` as the draft's own tokenizer continues one, whatever boundaries that moves, with the
+        special tokens that both know between; and the bytes at its end of a character that is not complete yet."""
+        found, spelled = list[int](), b""
+        for token in tokens:
+            if token in self.from_.bytes_of:
+                spelled += self.from_.bytes_of[token]
+                continue
+            found += self.to.continuation(spelled)
+            found += [self.shared[token]] if token in self.shared else []
+            spelled = b""
+        ready = len(spelled) - unfinished(spelled)
+        return found + self.to.continuation(spelled[:ready]), spelled[ready:]
+
+    def back(self, written: Sequence[int], spelled: bytes) -> list[int]:
+        """The target's tokens of the text `spelled` that follows the target's tokens `written`.
+
+        They are those that the tokenizer has after `written`; where it would have cut `written` elsewhere, so that no
+        token begins at its end, those of the new text by itself. A character that is not complete is left out.
+        """
+        spelled = spelled[: len(spelled) - unfinished(spelled)]
+        before = b""
+        for token in reversed(written[-WINDOW:]):
+            if token not in self.from_.bytes_of:
+                break
+            before = self.from_.bytes_of[token] + before
+        whole, place = self.from_.continuation(before + spelled), 0
+        while whole and place < len(before):
+            place += len(self.from_.bytes_of.get(whole.pop(0), b""))
+        if place != len(before) or b"".join(self.from_.bytes_of.get(token, b"") for token in whole) != spelled:
+            whole = self.from_.continuation(spelled)
+        known = next((index for index, token in enumerate(whole) if token not in self.from_.bytes_of), len(whole))
+        return whole[:known]
+
+    def beginnings(self, spelled: bytes) -> list[int]:
+        """The target's tokens that the text `spelled` begins with."""
+        ends = range(1, min(len(spelled), self._longest) + 1)
+        return [self._tokens[spelled[:end]] for end in ends if spelled[:end] in self._tokens]
 
     def prompt(self, prompt: Prompt) -> Prompt:
         """`prompt` in the draft's tokens, as its own tokenizer has them: with its own start and end, each once, and the

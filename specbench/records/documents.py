@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from specbench.environment import Environment
 from specbench.files import json_text, write_atomically
 from specbench.records.migrate import migrated
-from specbench.records.schema import SCHEMA_VERSION, Config, PredictionRow, Probability, Row, Seconds
+from specbench.records.schema import SCHEMA_VERSION, Config, PredictionRow, Probability, Row, Seconds, Vocabularies
 from specbench.stats import IntervalRecord
 
 
@@ -22,7 +22,7 @@ class Document(TypedDict):
     environment: Environment
 
 
-class AlphaRow(TypedDict):
+class AlphaRow(Vocabularies):
     """alpha of one draft along one sample of the target's text, and what one rule makes of it."""
 
     target: str
@@ -61,6 +61,12 @@ class AlphaRow(TypedDict):
             "by rule, and by the bound on all rules: the probability that one of 1, 2, ... children is accepted",
         ]
     ]
+    shared_mass: NotRequired[Annotated[float, "the target's probability of the shared tokens, mean over the tokens"]]
+    alpha_matched: NotRequired[
+        Annotated[float, "alpha without the mismatch: among shared tokens (tli); by text, however it is cut (slem)"]
+    ]
+    alpha_matched_low: NotRequired[Probability | None]
+    alpha_matched_high: NotRequired[Probability | None]
 
 
 class ScoredSetting(TypedDict):

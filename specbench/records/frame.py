@@ -22,7 +22,7 @@ EXPECTED = [
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "disturbed", "created", "batch",
-    "tree", "tokens_per_pass_predicted",
+    "tree", "tokens_per_pass_predicted", "vocabulary",
 ]  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class Records:
         self.left_out = list(newest[small]["run_id"])
         large = newest[~small]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
+        own_draft |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
         alone = large["batch"] == 1
         as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
         chain = large["tree"].isna()

@@ -288,7 +288,16 @@ class Quality(TypedDict):
     quality_difference_high: NotRequired[float | None]
 
 
-class Summary(Names, Measured, Quality):
+class Vocabularies(TypedDict, total=False):
+    """Of a draft whose vocabulary differs from the target's; absent where they agree."""
+
+    vocabulary: Annotated[str, "tli: the tokens that both share are drafted; slem: text is"]
+    vocabulary_reason: Annotated[str, "why"]
+    shared_of_target: Annotated[float, "share of the target's tokens that the draft has"]
+    shared_of_draft: Annotated[float, "share of the draft's tokens that the target has"]
+
+
+class Summary(Names, Measured, Quality, Vocabularies):
     """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval."""
 
     gamma: Annotated[int | None, "null where it changed from pass to pass"]

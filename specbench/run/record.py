@@ -26,6 +26,7 @@ from specbench.records.schema import (
 )
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
+from specbench.run.vocabularies import draft_name, vocabulary_facts
 
 
 def make_record(
@@ -48,6 +49,8 @@ def make_record(
     surroundings = environment()
     summary: Summary = {
         **_names(config),
+        "draft": draft_name(config.draft, parts.draft_vocabulary),
+        **vocabulary_facts(parts.draft_vocabulary),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
         "accept": rule_label(config.accept),

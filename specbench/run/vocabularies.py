@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from specbench.config import RunConfig
+from specbench.config import DraftConfig, RunConfig
 from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Translation, Vocabulary, require_same_vocabulary
+from specbench.records.schema import Vocabularies
 
-ASKED = "as asked for"
-SAME = "both vocabularies have the same tokens"
+ENOUGH = 0.5  # share of the draft's tokens that the target has
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,41 @@ def choose_vocabulary(
 
     Raises UserError where vocabularies differ that must not, or share nothing.
     """
-    wanted = draft.vocabulary
-    if target.tokens == own.tokens:
-        return VocabularyChoice("same", SAME)
+    wanted, same = draft.vocabulary, target.tokens == own.tokens
+    if same and wanted in ("auto", "same"):
+        return VocabularyChoice("same", "both have the same tokens")
     if wanted == "same":
         require_same_vocabulary(target, own, name_of(run.target), name_of(draft), key)
     translation = Translation(target, own, key)
     if not translation.shared:
         raise UserError(f"{key}={name_of(draft)}: its vocabulary shares no token with that of {name_of(run.target)}")
-    reason = ASKED if wanted != "auto" else "q of the shared tokens is known"
-    return VocabularyChoice("tli", reason, translation)
+    if wanted != "auto":
+        return VocabularyChoice(wanted, f"{key}.vocabulary={wanted}", translation)
+    if run.tree.shape != "none" or draft.confidence is not None:
+        return VocabularyChoice("tli", "trees and draft.confidence need q", translation)
+    if translation.overlap.of_draft >= ENOUGH:
+        return VocabularyChoice(
+            "tli", f"q is known, and at least {ENOUGH:.0%} of the draft's tokens are shared", translation
+        )
+    return VocabularyChoice("slem", f"less than {ENOUGH:.0%} of the draft's tokens are shared", translation)
+
+
+def draft_name(draft: DraftConfig, choice: VocabularyChoice | None) -> str:
+    """What tables call `draft`: its label, and how it drafts for a vocabulary that differs."""
+    label = draft.label()
+    if choice is None or choice.how == "same" or label.endswith(f"-{choice.how}"):
+        return label
+    return f"{label}-{choice.how}"
+
+
+def vocabulary_facts(choice: VocabularyChoice | None) -> Vocabularies:
+    """What records say of vocabularies that differ; nothing where they agree."""
+    if choice is None or choice.translation is None:
+        return {}
+    overlap = choice.translation.overlap
+    return {
+        "vocabulary": choice.how,
+        "vocabulary_reason": choice.reason,
+        "shared_of_target": overlap.of_target,
+        "shared_of_draft": overlap.of_draft,
+    }

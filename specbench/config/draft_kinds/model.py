@@ -7,8 +7,9 @@ from specbench.config.draft import DraftConfig
 from specbench.config.keys import key
 from specbench.config.model import ModelConfig, check_model, name_of
 from specbench.config.ranges import require
+from specbench.errors import UserError
 
-VOCABULARIES = ("auto", "same", "tli")
+VOCABULARIES = ("auto", "same", "tli", "slem")
 
 
 @dataclass
@@ -19,7 +20,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
     vocabulary: str = key(
         "auto",
-        "same | tli (draft the tokens that both vocabularies share) | auto: same where they agree, else tli",
+        "same | tli (draft the tokens that both vocabularies share) | slem (draft text, which the target's tokenizer "
+        "cuts) | auto: same where they agree, else tli or slem with the reason (docs/vocabularies.md)",
     )
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
@@ -35,6 +37,9 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     def objection_to_probe(self) -> str | None:
         return None if self.confidence is None else "where draft.confidence ends proposals, give a number or heuristic"
 
+    def objection_to_tree(self) -> str | None:
+        return "vocabulary=slem drafts one text" if self.vocabulary == "slem" else super().objection_to_tree()
+
     def check(self, key: str) -> None:
         confidence = self.confidence
         require(
@@ -42,4 +47,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
             f"{key}.confidence", confidence, "above 0 and at most 1, or null",
         )  # fmt: skip
         require(self.vocabulary in VOCABULARIES, f"{key}.vocabulary", self.vocabulary, " | ".join(VOCABULARIES))
+        if self.vocabulary == "slem" and confidence is not None:
+            raise UserError(
+                f"{key}.confidence={confidence}: not together with {key}.vocabulary=slem, whose q is not known"
+            )
         check_model(key, self)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.config.model import name_of
-from specbench.drafts import Draft, ModelDraft
+from specbench.drafts import Draft, ModelDraft, TextDraft
 from specbench.models import Prompt, TranslatedModel, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_a_pair, require_range
@@ -25,7 +25,11 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         self.models.append(self.load_model(say))
         model, translation = self.models[0], self.choice.translation
-        translated = model if translation is None else TranslatedModel(model, translation)
+        if translation is None:
+            return ModelDraft(model, self.request.vocabulary.size, self.draft.confidence)
+        translated = TranslatedModel(model, translation)
+        if self.choice.how == "slem":
+            return TextDraft(translated)
         return ModelDraft(translated, self.request.vocabulary.size, self.draft.confidence)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:

@@ -1,0 +1,35 @@
+"""What a draft of another vocabulary loses to that, along the target's own text.
+
+Shapes: L positions, V tokens of the target's vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from specbench.drafts import DraftSession, TextDraftSession
+from specbench.models import TranslatedModel
+from specbench.sampling import Sampling, standardise
+
+
+def mismatch(
+    session: DraftSession, logits_LV: Tensor, p_LV: Tensor, q_LV: Tensor, sampling: Sampling
+) -> tuple[list[float], list[float]] | None:
+    """At each position that `session` has just scored as `q_LV`: the target's probability of the tokens that both
+    vocabularies share; and the probability of acceptance as it would be without the mismatch. None of a draft of the
+    target's own vocabulary.
+
+    Without the mismatch, by token: where the target wrote shared tokens alone (its logits of the others masked). By
+    text: where a token that the drafted text begins with is accepted, however the target's tokenizer cuts that text.
+    """
+    model = getattr(session, "model", None)
+    if not isinstance(model, TranslatedModel):
+        return None
+    shared_L = p_LV[:, model.targets_S].sum(-1)
+    if isinstance(session, TextDraftSession):
+        begun = [model.translation.beginnings(text) for text in session.texts]
+        matched = [float(p_LV[row, tokens].sum()) for row, tokens in enumerate(begun)]
+    else:
+        alone_LV = torch.full_like(logits_LV, -torch.inf)
+        alone_LV[:, model.targets_S] = logits_LV[:, model.targets_S]
+        matched = standardise(alone_LV, sampling, model.vocabulary_size).minimum(q_LV).sum(-1).tolist()
+    return shared_L.tolist(), matched
