@@ -46,7 +46,7 @@ class HostReads(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        reads = function in READS or (function is Tensor.to and _names_cpu(args[1:], kwargs))
+        reads = function in READS or (function is Tensor.to and names_cpu(args[1:], kwargs))
         # A row that is picked by a tensor of no dimension is picked by its number, which the host reads.
         reads |= function is Tensor.__getitem__ and any(_is_number(index) for index in _indices(args[1]))
         if not reads:
@@ -70,7 +70,7 @@ class _Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _names_cpu(args: Any, kwargs: Any) -> bool:
+def names_cpu(args: Any, kwargs: Any) -> bool:
     return any(str(value) == "cpu" for value in (*args, *kwargs.values()) if isinstance(value, str | torch.device))
 
 

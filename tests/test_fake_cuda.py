@@ -1,0 +1,119 @@
+"""Steps, drafts, rules and captures on CUDA tensors without content: a mixture of devices, or a host that reads where
+it must not, fails without a GPU."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from captured import Repeated
+from decode import spec_of
+from fake_cuda import CUDA, FakeGenerator, HostRead, fake_cuda, moved
+from networks import network
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
+
+from specbench import decoding, sampling
+from specbench.acceptance import AcceptanceRule, AcceptByChance, Typical, accept_block, accept_exact, lenient
+from specbench.decoding import Trace
+from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, UniformDraft
+from specbench.models import Prompt
+from specbench.models.cudagraph import CudaGraphModel
+from specbench.models.eager import EagerModel
+from specbench.models.static import StaticModel
+from specbench.sampling import Sampling
+
+SIZE, GAMMA, TOKEN = 40, 3, 5
+NUCLEUS = Sampling(0.8, top_k=20, top_p=0.9)
+graphs = partial(CudaGraphModel, capture=Repeated)
+
+
+class Told:
+    """What the host reads: of a pass that was drafted on the device a verdict, else tokens. `reads` counts."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __call__(self, tensor: Tensor) -> list[Any]:
+        self.reads += 1
+        if tensor.dtype.is_floating_point:
+            return [1.0] * len(tensor)
+        if len(tensor) == GAMMA + 3:  # drafted tokens, how many count, how many are accepted, the next
+            return [TOKEN] * GAMMA + [GAMMA, self.reads % (GAMMA + 1), TOKEN]
+        return [TOKEN] * len(tensor) if len(tensor) != 2 else [0, TOKEN]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    with fake_cuda(answers := Told()):
+        yield answers
+
+
+def model(make: Any, kind: str, seed: int = 5) -> Any:
+    made = make(moved(network(kind, seed=seed, layers=1)), SIZE, frozenset({1}))
+    made.now = time.perf_counter
+    return made
+
+
+def prompt(kind: str) -> Prompt:
+    return Prompt((3, 4, 5), (0,)) if kind == "t5" else Prompt((), (3, 4, 5))
+
+
+def decoded(target: Any, draft: Draft, kind: str, how: Sampling, rule: AcceptanceRule = accept_exact) -> Trace:
+    spec = spec_of(how, 4 * GAMMA, GAMMA, rule)
+    return decoding.speculative(target, draft, prompt(kind), spec, FakeGenerator())  # type: ignore[arg-type]
+
+
+RULES: list[tuple[AcceptanceRule, Sampling]] = [
+    (accept_exact, Sampling()), (accept_exact, NUCLEUS), (accept_block, NUCLEUS), (lenient(0.5, NUCLEUS), NUCLEUS),
+    (lenient(0.5, Sampling()), Sampling()), (AcceptByChance(0.6), NUCLEUS), (Typical(0.3, 0.3), NUCLEUS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_graphs_drafts_and_rules_are_of_one_device_and_read_once_a_pass(kind: str, told: Told) -> None:
+    target, small = model(graphs, kind), model(graphs, kind, seed=6)
+    for rule, how in RULES:
+        told.reads = 0
+        trace = decoded(target, ModelDraft(small, SIZE), kind, how, rule)
+        drafted = [one.drafted == GAMMA for one in trace.passes]
+        assert told.reads <= len(drafted) + 2 * drafted.count(False)
+        assert drafted.count(True) > 2
+    assert small.captures and target.captures
+
+
+@pytest.mark.parametrize("make", [StaticModel, EagerModel])
+@pytest.mark.parametrize("how", [Sampling(), NUCLEUS])
+def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Sampling, told: Told) -> None:
+    target, small = model(make, "t5"), model(make, "t5", seed=6)
+    drafts: list[Draft] = [
+        ModelDraft(small, SIZE), ModelDraft(small, SIZE, confidence=0.0), UniformDraft(SIZE, CUDA),
+        LookupDraft(2, SIZE, CUDA), CascadeDraft(small, UniformDraft(SIZE, CUDA), 2, SIZE),
+    ]  # fmt: skip
+    for draft in drafts:
+        assert decoded(target, draft, "t5", how).passes
+    spec = spec_of(how, 5)
+    assert decoding.autoregressive(target, prompt("t5"), spec, FakeGenerator()).tokens  # type: ignore[arg-type]
+
+
+def on_another_device(drawn: Callable[..., Tensor], row_LV: Tensor, uniform_L: Tensor) -> Tensor:
+    return drawn(row_LV + torch.zeros(SIZE).sum(-1, keepdim=True), uniform_L)
+
+
+def read_by_the_host(drawn: Callable[..., Tensor], row_LV: Tensor, uniform_L: Tensor) -> Tensor:
+    return drawn(row_LV if row_LV.sum().item() > 0 else row_LV.exp(), uniform_L)
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised"), [(on_another_device, FakeTensorDeviceMismatchError), (read_by_the_host, HostRead)]
+)
+def test_a_planted_fault_is_found(
+    fault: Callable[..., Tensor], raised: type[Exception], told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, small = model(graphs, "gpt2"), model(graphs, "gpt2", seed=6)
+    assert decoded(target, ModelDraft(small, SIZE), "gpt2", NUCLEUS).passes
+    monkeypatch.setattr(sampling, "drawn", partial(fault, sampling.drawn))
+    with pytest.raises(raised):
+        decoded(target, ModelDraft(small, SIZE), "gpt2", Sampling(1.0))
