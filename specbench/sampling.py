@@ -79,19 +79,16 @@ def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[
     """
     # A draft asks this for every token, beside a step of some hundred us. torch's search takes 15 us for a row of 8,000
     # in bf16, and each slice 2; numpy's, which also gives the first of equals and finds NaN, a quarter of that.
-    tokens: list[int] | None
     if not logits_LV.is_cpu:  # no logits leave the device
-        highest_L, index_L = logits_LV[-rows:, :vocabulary_size].float().max(-1)
-        tokens, highest = index_L.tolist(), highest_L.tolist()
-    else:
-        if logits_LV.dtype == torch.bfloat16:
-            tokens = _most_likely_as_words(logits_LV.view(torch.int16).numpy()[-rows:, :vocabulary_size])
-            if tokens is not None:
-                return tokens
-        wide_LV = logits_LV[-rows:, :vocabulary_size].float().numpy()
-        tokens = wide_LV.argmax(-1).tolist()
-        highest = [wide_LV.item(row, token) for row, token in enumerate(tokens)]
-    if not all(map(math.isfinite, highest)):
+        return checked(argmax(logits_LV[-rows:], vocabulary_size).tolist())
+    tokens: list[int] | None
+    if logits_LV.dtype == torch.bfloat16:
+        tokens = _most_likely_as_words(logits_LV.view(torch.int16).numpy()[-rows:, :vocabulary_size])
+        if tokens is not None:
+            return tokens
+    wide_LV = logits_LV[-rows:, :vocabulary_size].float().numpy()
+    tokens = wide_LV.argmax(-1).tolist()
+    if not all(math.isfinite(wide_LV.item(row, token)) for row, token in enumerate(tokens)):
         raise FloatingPointError(NOT_FINITE)
     return tokens
 

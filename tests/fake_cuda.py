@@ -1,18 +1,24 @@
 """Tensors that say they are on a CUDA device and have no content, so that what would fail on a GPU fails on a CPU:
 tensors of two devices in one operation, and anything that the host reads."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from host_reads import READS, names_cpu
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from specbench.models import program
+from specbench.models.graph import capture
 
 CUDA = torch.device("cuda:0")
 aten: Any = torch.ops.aten
@@ -22,13 +28,13 @@ class HostRead(AssertionError):
     """The host reads what is on the device."""
 
 
-class _WithoutCuda(TorchFunctionMode):
+class WithoutCuda(TorchFunctionMode):
     """What torch cannot do for a CUDA tensor where it is built without CUDA: Python's indexing and attention, as the
-    operations that they come to, and a generator on the device. `.tolist()` is answered by `told`."""
+    operations that they come to."""
 
-    def __init__(self, told: Callable[[Tensor], list[Any]] | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.told = told
+        self.uploads = 0  # tensors made of numbers that the host has: each is a copy that the host waits for
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -36,9 +42,9 @@ class _WithoutCuda(TorchFunctionMode):
             return _picked(*args)
         if function is Tensor.__setitem__ and args[0].device.type == "cuda":
             place, value = _picked(*args[:2]), args[2]
-            return place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
-        if function is Tensor.tolist and self.told is not None:
-            return self.told(args[0])
+            return _copied(place, value) if isinstance(value, Tensor) else place.fill_(value)
+        if function is Tensor.copy_:
+            return _copied(*args)
         if function in READS or (function is Tensor.to and names_cpu(args[1:], kwargs)):
             raise HostRead(function.__name__)
         if function is Tensor.data_ptr:
@@ -48,18 +54,28 @@ class _WithoutCuda(TorchFunctionMode):
         if function is functional.scaled_dot_product_attention and args[0].device.type == "cuda":
             return _attention(*args, **kwargs)
         if function is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "cuda":
+            self.uploads += 1
             given = function(*args, dtype=kwargs.get("dtype"))
             return torch.empty(given.shape, dtype=given.dtype, device=CUDA)
-        if function in (torch.rand, torch.randint):
-            generator = kwargs.pop("generator", None)
-            assert generator is None or generator.device == torch.device(kwargs["device"]), "a generator elsewhere"
         return function(*args, **kwargs)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    scores = torch.matmul(query, key.transpose(-1, -2)) * scale
-    if bias is not None:
-        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+def _copied(place: Tensor, value: Tensor) -> Tensor:
+    if place.device.type == "cpu" and value.device.type == "cuda":
+        raise HostRead("copy_")
+    copied: Tensor = aten.copy_.default(place, value)
+    return copied
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    assert not is_causal and not enable_gqa
+    scores = torch.matmul(query, key.transpose(-1, -2)) * (scale or 1.0)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
     return torch.matmul(scores.softmax(-1).to(value.dtype), value)
 
 
@@ -93,11 +109,42 @@ class FakeGenerator:
 
 
 @contextmanager
-def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[None]:
+def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[WithoutCuda]:
     """`told` says what the host reads where it asks for a list, the only way that is left open; None: no way is."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
-    with mode, _WithoutCuda(told):
-        yield
+    sizes = ShapeEnv()
+
+    def with_open_sizes(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
+        """A capture leaves the sizes of real tensors open by itself."""
+        return capture(function, [_open(tensor, sizes, place) for place, tensor in enumerate(inputs)])
+
+    def tolist(tensor: Tensor) -> list[Any]:
+        if told is None:
+            raise HostRead("tolist")
+        return told(tensor)
+
+    with ExitStack() as entered:
+        for where, name, stand_in in (
+            (program, "capture", with_open_sizes),
+            (FakeTensor, "tolist", tolist),
+            (torch, "rand", _drawing(torch.rand)),
+            (torch, "randint", _drawing(torch.randint)),
+        ):
+            entered.enter_context(patch.object(where, name, stand_in))
+        entered.enter_context(FakeTensorMode(shape_env=sizes))
+        yield entered.enter_context(WithoutCuda())
+
+
+def _drawing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def drawn(*args: Any, generator: FakeGenerator, device: torch.device, **options: Any) -> Tensor:
+        assert generator.device == device, "the generator is elsewhere"
+        return function(*args, device=device, **options)
+
+    return drawn
+
+
+def _open(tensor: Tensor, sizes: ShapeEnv, place: int) -> Tensor:
+    shape, *_ = sizes.create_symbolic_sizes_strides_storage_offset(tensor, ConstantSource(f"input_{place}"))
+    return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def moved(network: Any) -> Any:

@@ -12,13 +12,12 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
 
 from specbench.bench.timing import medians
 from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
 from specbench.drafts import ModelDraft
-from specbench.models import Model, Prompt, Session, Tokens, get_ready
-from specbench.sampling import Sampling
+from specbench.models import Model, Prompt, RollsOut, Session, get_ready
+from specbench.sampling import Choice, Sampling
 
 REPEATS = 100
 
@@ -114,26 +113,37 @@ class Watched:
         self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
         self.longest, self.operations = model.longest, model.operations
         self.now = model.now
+        self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         self.runs: list[tuple[float, float]] = []
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """See `CapturesSteps`."""
         get_ready(self.model, prompt, tokens)
 
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """See `RollsOut`."""
+        if isinstance(self.model, RollsOut):
+            self.model.expect_rollouts(choice, steps)
+
     def start(self, prompt: Prompt) -> Session:
-        """The model's own session, whose `extend` is wrapped, so that looking costs a pass as little as can be."""
+        """The model's own session, whose `extend` and `rollout` are wrapped, so that looking costs a pass as little as
+        can be."""
         session = self.model.start(prompt)
-        extend, now, note = type(session).extend, self.now, self.runs.append
+        for name in ("extend", "rollout"):
+            if hasattr(session, name):
+                setattr(session, name, self._watched(session, getattr(type(session), name)))
+        return session
+
+    def _watched(self, session: Session, method: Callable[..., Any]) -> Callable[..., Any]:
+        now, note = self.now, self.runs.append
         itself = ref(session)  # a session that holds itself would keep its buffers until Python looks for such circles
 
-        def watched(tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        def watched(*args: Any) -> Any:
             began = now()
-            held = itself()
-            assert held is not None
-            logits_LV = extend(held, tokens, parents)
+            result = method(itself(), *args)
             ended = now()
-            note((ended, ended - began))
-            return logits_LV
+            if result is not None:  # no rollout has been captured: the steps follow
+                note((ended, ended - began))
+            return result
 
-        session.extend = watched  # type: ignore[method-assign]
-        return session
+        return watched

@@ -74,8 +74,9 @@ class ModelDraftSession:
         self.confidence = confidence
         self.choice = Choice(sampling, vocabulary_size)
         # An end by confidence saves the steps that would follow it: there each token is looked at.
-        self.rolling = session if isinstance(session, RolloutSession) and confidence is None else None
-        if isinstance(model, RollsOut):
+        self.rolling: RolloutSession | None = None
+        if confidence is None and isinstance(session, RolloutSession) and isinstance(model, RollsOut):
+            self.rolling = session
             self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
