@@ -25,8 +25,8 @@ configs:
   - {split: train, path: t.jsonl}
 ---
 """
-# README's commands on the hub, and what makes seconds of them here.
-README = {
+# The documented commands on the hub, and what makes seconds of them here.
+DOCUMENTED = {
     "specbench run target=t5-xxl draft=t5-small gamma=7 sampling.temperature=1": RUN,
     "specbench sweep gamma=1,3,5,7 draft=unigram,bigram,t5-small target=t5-large": [*RUN, "gamma=1,3"],
     "specbench alpha 'draft=[unigram,bigram,t5-small]' target=t5-large": [*SMALL, "tokens=4"],
@@ -67,8 +67,8 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
            for word in ("cut-rows", "gated-rows", "no-rows")},
         "full": ["no space", "run", "target=owner/full", "draft=random", *rows, *RUN],
     }  # fmt: skip
-    documented = {one.line: one.argv for one in commands.documented() if one.line in README}
-    all_of_them = own | {line: [*argv, *README[line]] for line, argv in documented.items()}
+    documented = {one.line: one.argv for one in commands.documented() if one.line in DOCUMENTED}
+    all_of_them = own | {line: [*argv, *DOCUMENTED[line]] for line, argv in documented.items()}
     with serve(hub):
         done = run_all(hub, root / "home", [[*argv, *results] for argv in all_of_them.values()])
     return dict(zip(all_of_them, done, strict=True))
@@ -131,6 +131,6 @@ def test_a_fault_of_the_hub_is_one_line(word: str, outcomes: dict[str, Outcome])
     assert all("to pin it" in line or line.startswith(("run ", "loading")) for line in before), outcome.err
 
 
-@pytest.mark.parametrize("line", README)
+@pytest.mark.parametrize("line", DOCUMENTED)
 def test_readmes_commands_on_the_hub(line: str, outcomes: dict[str, Outcome]) -> None:
     assert outcomes[line].code == 0, outcomes[line].err
