@@ -12,7 +12,7 @@ from specbench.models.base import Prompt
 from specbench.models.batch_steps import CapturedSteps, StepsOfRows
 from specbench.models.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.models.eager import EagerModel
-from specbench.models.graph import Lowering, PackedWeights, compiled, lower, lower_invariant
+from specbench.models.graph import Lowering, PackedWeights, compiled, lower, lower_invariant, lower_native
 from specbench.models.program import Program
 from specbench.models.static_session import MOST_ROWS, StaticSession
 
@@ -108,3 +108,10 @@ class CompiledModel(StaticModel):
 
     engine = "compile"
     lowering: Lowering = staticmethod(compiled)
+
+
+class NativeModel(StaticModel):
+    """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
+
+    engine = "native"
+    lowering: Lowering = staticmethod(lower_native)

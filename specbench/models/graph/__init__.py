@@ -10,6 +10,7 @@ from specbench.models.graph.capture import capture
 from specbench.models.graph.hoist import Hoisted, hoist
 from specbench.models.graph.invariant import lower_invariant, with_path_order
 from specbench.models.graph.lower import Lowering, PackedWeights, compiled, direct, lower
+from specbench.models.graph.native import lower_native
 from specbench.models.graph.rewrite import simplify
 from specbench.models.graph.specialise import for_last_row, for_one_token, for_outputs
 
@@ -26,6 +27,7 @@ __all__ = [
     "hoist",
     "lower",
     "lower_invariant",
+    "lower_native",
     "simplify",
     "with_path_order",
 ]

@@ -28,15 +28,16 @@ FAST = Kernels()
 
 
 class PackedWeights:
-    """Weights in oneDNN's layout, each made once, however many graphs use it."""
+    """Weights in a kernel's layout, each made once, however many graphs use it."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
+        self._made: dict[Any, tuple[Tensor, Tensor]] = {}  # an address is valid only while its tensor lives
 
-    def of(self, weight: Tensor) -> Tensor:
-        address = (weight.data_ptr(), *weight.shape, *weight.stride())
+    def of(self, weight: Tensor, layout: Callable[[Tensor], Tensor] = lay_out) -> Tensor:
+        """`weight` in oneDNN's layout, or in another."""
+        address = (layout, weight.data_ptr(), *weight.shape, *weight.stride())
         if address not in self._made:
-            self._made[address] = weight, lay_out(weight)
+            self._made[address] = weight, layout(weight)
         return self._made[address][1]
 
 
@@ -46,14 +47,26 @@ Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]
 
 def lower(module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST) -> Callable[..., Any]:
     """`module` with the kernels `chosen`, in place, ready to run."""
+    return direct(with_packed_weights(named(module, one_token, chosen), packed, one_token, chosen))
+
+
+def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> GraphModule:
+    """`module` with its kernels named and its RMS norms as one operation each, in place."""
     _name_kernels(module, one_token, chosen)
     for node in calls(module, aten.rsqrt.default):
         _as_rms_norm(module, node)
+    return module
+
+
+def with_packed_weights(
+    module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST
+) -> GraphModule:
+    """`module` with its linear maps on weights in oneDNN's layout where that pays, in place."""
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
     if torch.backends.mkldnn.is_available() and all(weight.device.type == "cpu" for weight in weights):
         for node in calls(module, aten.linear.default):
             _lean_linear(module, node, packed, chosen, chosen.large_fp32[0 if one_token else 1])
-    return direct(module)
+    return module
 
 
 def direct(module: GraphModule) -> Callable[..., Any]:

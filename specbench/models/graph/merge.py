@@ -53,6 +53,7 @@ def _merge(module: GraphModule, nodes: list[Node]) -> None:
         if len(nodes[0].args) > 2:
             arguments.append(add_constant(module, joined(2)))
         merged = module.graph.call_function(aten.linear.default, tuple(arguments))
+        merged.meta["val"] = torch.cat([value(node) for node in nodes], -1)
         parts = module.graph.call_function(aten.split_with_sizes.default, (merged, sizes, -1))
         for index, node in enumerate(nodes):
             part = module.graph.call_function(operator.getitem, (parts, index))

@@ -1,0 +1,104 @@
+"""`kernels.c` compiled for this machine by the C compiler that is there, once, and loaded.
+
+The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
+machines that share a home folder do not share it unless they are alike. It uses the team of threads of torch's own OpenMP.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from specbench.errors import first_line
+
+SOURCE = Path(__file__).parent / "kernels.c"
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+QUIET = ("-Wno-psabi", "-w")
+COMPILERS = ("cc", "gcc", "clang")
+PATIENCE_S = 120
+
+
+class NotCompiled(RuntimeError):
+    """Why there are no native kernels on this machine."""
+
+
+@cache
+def library() -> ctypes.PyDLL:
+    """The compiled kernels. Raises NotCompiled where there is no compiler or it fails."""
+    if not sys.platform.startswith("linux"):
+        raise NotCompiled(f"native kernels are built on Linux only, and this is {sys.platform}")
+    found = os.environ.get("CC") or next((name for name in COMPILERS if shutil.which(name)), None)
+    if found is None:
+        raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
+    command = [*found.split(), *FLAGS, *QUIET]
+    file = _folder() / f"kernels-{_digest(command)}.so"
+    if not file.exists():
+        _compile(command, file)
+    try:
+        _share_openmp()
+        loaded = ctypes.PyDLL(str(file))  # which does not release Python's lock: a step's arena serves one call at a time
+    except OSError as error:
+        raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
+    loaded.packed_size.restype = ctypes.c_int64
+    loaded.packed_size.argtypes = [ctypes.c_int64] * 2
+    loaded.pack.restype = loaded.run.restype = None
+    loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    loaded.run.argtypes = [pointer, number, pointer, pointer, pointer, number, pointer, number, number]
+    return loaded
+
+
+def _compile(command: list[str], file: Path) -> None:
+    """Write the library to `file`, whole or not at all: several processes may do so at once."""
+    handle, made = tempfile.mkstemp(suffix=".so", dir=file.parent)
+    os.close(handle)
+    try:
+        done = subprocess.run(
+            [*command, str(SOURCE), "-o", made, "-lm", "-Wl,--unresolved-symbols=ignore-all"],
+            capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise NotCompiled(f"{command[0]} cannot compile the native kernels: {said[0][:200]}")
+        os.replace(made, file)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotCompiled(f"{command[0]} cannot compile the native kernels: {first_line(error)}") from error
+    finally:
+        Path(made).unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    """The user's cache folder; where it cannot be written to, one of this process."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="specbench-"))
+
+
+def _digest(command: list[str]) -> str:
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
+    said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    processor = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*$", said, re.MULTILINE)
+    content = [SOURCE.read_text(encoding="utf-8"), *command, version, platform.machine(), *sorted(set(processor))]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
+
+
+def _share_openmp() -> None:
+    """Make the symbols of the OpenMP library that torch has loaded visible: two of them would have two teams of
+    threads, which wait for each other's cores."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    for file in sorted(set(re.findall(r"(/\S*lib(?:gomp|iomp5|omp)[^/\s]*\.so[^/\s]*)", maps))):
+        ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+        return
+    raise NotCompiled("torch has loaded no OpenMP library")

@@ -1,0 +1,168 @@
+"""The instructions of `kernels.c` and their operands; what fuses several into one, and where values lie in the arena.
+
+Each value is a slot that one instruction writes; a view of some columns of it is the slot and its first column.
+"""
+
+import ctypes
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from torch import Tensor
+
+
+class Op(IntEnum):
+    """As in `kernels.c`."""
+
+    EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, RELU, SILU, GELU, GELU_TANH = range(14)
+
+
+ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH)
+
+
+@dataclass(frozen=True)
+class Value:
+    """`width` columns of a slot, from `column` on, for each new token."""
+
+    slot: int
+    column: int
+    width: int
+
+
+@dataclass
+class Instruction:
+    """`outside` and the three sizes number tensors and sizes that a call is given."""
+
+    op: Op
+    width: int
+    out: int | None = None  # the slot that it writes
+    x: Value | None = None
+    y: Value | None = None
+    inner: int = 0
+    heads: int = 0
+    key_heads: int = 0
+    outside: list[int] = field(default_factory=list)
+    slots: int = 0
+    bias_heads: int = 0
+    bias_rows: int = 0
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    norm_weight: Tensor | None = None
+    norm_bias: Tensor | None = None
+    scale: float = 1.0
+    epsilon: float = 0.0
+    centred: bool = False
+    activation: int = -1
+    normed: bool = False
+
+    @property
+    def read(self) -> list[int]:
+        return [value.slot for value in (self.x, self.y) if value is not None]
+
+
+def fused(program: list[Instruction]) -> list[Instruction]:
+    """`program` with norms inside the linear maps that read them, and activations and sums inside those that precede
+    them."""
+    readers: dict[int, list[Instruction]] = defaultdict(list)
+    for one in program:
+        for slot in one.read:
+            readers[slot].append(one)
+    writer = {one.out: (place, one) for place, one in enumerate(program) if one.out is not None}
+    gone: set[int] = set()
+    for one in program:
+        if one.op == Op.NORM and one.out is not None and all(
+            user.op == Op.LINEAR and user.inner == one.width for user in readers[one.out]
+        ):
+            for user in readers[one.out]:
+                assert user.x is not None
+                user.x, user.normed = one.x, True
+                user.norm_weight, user.norm_bias = one.norm_weight, one.norm_bias
+                user.epsilon, user.centred = one.epsilon, one.centred
+            gone.add(id(one))
+        elif one.op in ACTIVATIONS or one.op == Op.ADD:
+            for mine, other in ((one.x, one.y), (one.y, one.x)):
+                place, before = writer.get(mine.slot, (0, None)) if mine is not None else (0, None)
+                if before is None or before.op != Op.LINEAR or before.y is not None or mine is None:
+                    continue
+                if len(readers[mine.slot]) > 1 or mine.width != before.width or other == mine:
+                    continue
+                if one.op == Op.ADD:
+                    if other is None or writer[other.slot][0] > place:
+                        continue
+                    before.y = other
+                elif before.activation >= 0:
+                    continue
+                else:
+                    before.activation = int(one.op)
+                before.out = one.out
+                assert one.out is not None
+                writer[one.out] = place, before
+                gone.add(id(one))
+                break
+    return [one for one in program if id(one) not in gone]
+
+
+def placed(program: list[Instruction]) -> tuple[dict[int, int], dict[int, int], int]:
+    """Where each slot begins in the arena, its width, and the arena's floats, each for one new token. A slot whose last
+    reader has run is used again."""
+    last = {slot: place for place, one in enumerate(program) for slot in one.read}
+    at: dict[int, int] = {}
+    widths: dict[int, int] = {}
+    free: dict[int, list[int]] = defaultdict(list)
+    end = 0
+    for place, one in enumerate(program):
+        if one.out is not None:
+            widths[one.out] = one.width
+            if free[one.width]:
+                at[one.out] = free[one.width].pop()
+            else:
+                at[one.out], end = end, end + one.width
+        for slot in set(one.read):
+            if last[slot] == place:
+                free[widths[slot]].append(at[slot])
+    return at, widths, end
+
+
+class _Ref(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("at", "column", "stride")]
+
+
+class _Raw(ctypes.Structure):
+    """`Instruction` of kernels.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in
+          ("op", "width", "inner", "heads", "key_heads", "short_floats", "barrier", "centred")),
+        ("outside", ctypes.c_int64 * 4),
+        *((name, ctypes.c_int64) for name in ("slots", "bias_heads", "bias_rows")),
+        *((name, _Ref) for name in ("out", "x", "y")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
+        *((name, ctypes.c_double) for name in ("scale", "epsilon")),
+        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed")),
+    ]  # fmt: skip
+
+
+def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
+    """`program` as the array that `run` takes, and the arena's floats for one new token."""
+    at, widths, size = placed(program)
+
+    def ref(value: Value | None) -> _Ref:
+        return _Ref(0, 0, 0) if value is None else _Ref(at[value.slot], value.column, widths[value.slot])
+
+    raw = (_Raw * len(program))()
+    for one, made, after in zip(program, raw, [*program[1:], None], strict=True):
+        for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_heads", "bias_rows",
+                     "scale", "epsilon", "activation", "normed"):  # fmt: skip
+            setattr(made, name, getattr(one, name))
+        for name in ("weight", "bias", "norm_weight", "norm_bias"):
+            tensor = getattr(one, name)
+            setattr(made, name, None if tensor is None else tensor.data_ptr())
+        made.short_floats, made.residual = short_floats, one.y is not None
+        # What follows reads what all threads wrote; writes into caches, and loads, touch nothing of each other's.
+        made.barrier = after is not None and not (after.op == one.op and one.op in (Op.WRITE, Op.LOAD))
+        made.outside[:] = [*one.outside, *[-1] * (4 - len(one.outside))]
+        made.out = ref(None if one.out is None else Value(one.out, 0, one.width))
+        made.x, made.y = ref(one.x), ref(one.y)
+    return raw, size
+
