@@ -11,6 +11,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 typedef float vec __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(64), aligned(4)));
@@ -44,6 +47,23 @@ static inline float weight_at(const void *weight, int64_t i, int64_t is_short) {
     return is_short ? wide(((const uint16_t *)weight)[i]) : ((const float *)weight)[i];
 }
 
+/* Loops over numbers that do not overlap, which the compiler vectorises. */
+static void round_all(float *restrict v, int64_t count) {
+    for (int64_t i = 0; i < count; i++) v[i] = wide(narrow(v[i]));
+}
+
+static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = narrow(v[i]);
+}
+
+static void widen_all(const uint16_t *restrict v, float *restrict out, int64_t count) {
+    for (int64_t i = 0; i < count; i++) out[i] = wide(v[i]);
+}
+
+static void add_all(float *restrict v, const float *restrict more, int64_t count) {
+    for (int64_t i = 0; i < count; i++) v[i] += more[i];
+}
+
 /* exp for x <= 0, to 2 units in the last place; vectorised by the compiler. */
 static inline float exp_below(float x) {
     x = x < -87.0f ? -87.0f : x;
@@ -58,66 +78,88 @@ static inline float exp_below(float x) {
 }
 
 /* The number of floats (bf16: of 16 bits) that `pack` writes. */
-int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * k; }
+int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * (k + (k & 1)); }
 
-/* Weights [N, K] as blocks of 32 outputs, input by input; in bf16 outputs j and j + 16 share a word. */
-void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short) {
-    for (int64_t b = 0; b * BLOCK < n; b++)
-        for (int64_t i = 0; i < k; i++)
-            for (int64_t j = 0; j < BLOCK; j++) {
-                int64_t row = b * BLOCK + j, to = (b * k + i) * BLOCK;
-                if (is_short)
-                    ((uint16_t *)out)[to + (j % LANES) * 2 + j / LANES] =
-                        row < n ? ((const uint16_t *)weight)[row * k + i] : 0;
-                else
-                    ((float *)out)[to + j] = row < n ? ((const float *)weight)[row * k + i] : 0;
-            }
+/* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
+   instructions for bf16 two inputs of one output, which these multiply and add at once, and else two outputs. */
+static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
+    if (!is_short) return i * BLOCK + j;
+#ifdef __AVX512BF16__
+    return (i / 2 * BLOCK + j) * 2 + i % 2;
+#else
+    return i * BLOCK + (j % LANES) * 2 + j / LANES;
+#endif
 }
 
-#define PRODUCT(name, ROWS, BLOCKS, SHORT)                                                                             \
-    static void name(const float *x, int64_t x_stride, const void *weight, int64_t k, float *out) {                    \
+/* Weights [N, K] as blocks of 32 outputs, input by input. */
+void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short) {
+    int64_t even = k + (k & 1), blocks = (n + BLOCK - 1) / BLOCK;
+    memset(out, 0, blocks * BLOCK * even * (is_short ? 2 : 4));
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t i = 0; i < k; i++) {
+            int64_t to = row / BLOCK * BLOCK * even + place(i, row % BLOCK, is_short);
+            if (is_short) ((uint16_t *)out)[to] = ((const uint16_t *)weight)[row * k + i];
+            else ((float *)out)[to] = ((const float *)weight)[row * k + i];
+        }
+}
+
+/* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
+   or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
+#define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, WEIGHTS, ADD_UP)                                                     \
+    static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
+        const NUMBER *x = all_x;                                                                                       \
         vec sum[ROWS][BLOCKS][2];                                                                                      \
         for (int r = 0; r < ROWS; r++)                                                                                 \
             for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                                   \
-        for (int64_t i = 0; i < k; i++)                                                                                \
+        for (int64_t i = 0; i < even; i += STEP)                                                                       \
             for (int b = 0; b < BLOCKS; b++) {                                                                         \
-                vec low, high;                                                                                         \
-                if (SHORT) {                                                                                           \
-                    bits both = *(const bits *)((const uint16_t *)weight + (b * k + i) * BLOCK);                       \
-                    low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);                                         \
-                } else {                                                                                               \
-                    const float *w = (const float *)weight + (b * k + i) * BLOCK;                                      \
-                    low = *(const vec *)w, high = *(const vec *)(w + LANES);                                           \
-                }                                                                                                      \
+                WEIGHTS                                                                                                \
                 for (int r = 0; r < ROWS; r++) {                                                                       \
-                    sum[r][b][0] += low * x[r * x_stride + i];                                                         \
-                    sum[r][b][1] += high * x[r * x_stride + i];                                                        \
+                    ADD_UP                                                                                             \
                 }                                                                                                      \
             }                                                                                                          \
         for (int r = 0; r < ROWS; r++)                                                                                 \
             for (int b = 0; b < BLOCKS; b++) memcpy(out + (r * BLOCKS + b) * BLOCK, sum[r][b], sizeof sum[r][b]);      \
     }
+#define WIDE_WEIGHTS                                                                                                   \
+    const float *w = (const float *)weight + (b * even + i) * BLOCK;                                                   \
+    vec low = *(const vec *)w, high = *(const vec *)(w + LANES);
+#define WIDE_ADD_UP                                                                                                    \
+    sum[r][b][0] += low * x[r * x_stride + i];                                                                         \
+    sum[r][b][1] += high * x[r * x_stride + i];
+#ifdef __AVX512BF16__
+#define SHORT_NUMBER uint16_t
+#define SHORT_STEP 2
+#define SHORT_WEIGHTS                                                                                                  \
+    const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;                                             \
+    __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
+#define SHORT_ADD_UP                                                                                                   \
+    int32_t two;                                                                                                       \
+    memcpy(&two, x + r * x_stride + i, 4);                                                                             \
+    __m512bh both = (__m512bh)_mm512_set1_epi32(two);                                                                  \
+    sum[r][b][0] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][0], low, both);                                             \
+    sum[r][b][1] = (vec)_mm512_dpbf16_ps((__m512)sum[r][b][1], high, both);
+#else
+#define SHORT_NUMBER float
+#define SHORT_STEP 1
+#define SHORT_WEIGHTS                                                                                                  \
+    bits both = *(const bits *)((const uint16_t *)weight + (b * even + i) * BLOCK);                                    \
+    vec low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);
+#define SHORT_ADD_UP WIDE_ADD_UP
+#endif
+#define BOTH(ROWS, BLOCKS)                                                                                             \
+    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, WIDE_WEIGHTS, WIDE_ADD_UP)                                 \
+    PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, SHORT_WEIGHTS, SHORT_ADD_UP)
+BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(7, 1) BOTH(8, 1) BOTH(1, 4) BOTH(2, 4) BOTH(3, 2)
+BOTH(4, 2)
 
-PRODUCT(short_1x4, 1, 4, 1) PRODUCT(short_1x1, 1, 1, 1) PRODUCT(short_2x2, 2, 2, 1) PRODUCT(short_2x1, 2, 1, 1)
-PRODUCT(short_4x2, 4, 2, 1) PRODUCT(short_4x1, 4, 1, 1) PRODUCT(short_8x1, 8, 1, 1)
-PRODUCT(wide_1x4, 1, 4, 0) PRODUCT(wide_1x1, 1, 1, 0) PRODUCT(wide_2x2, 2, 2, 0) PRODUCT(wide_2x1, 2, 1, 0)
-PRODUCT(wide_4x2, 4, 2, 0) PRODUCT(wide_4x1, 4, 1, 0) PRODUCT(wide_8x1, 8, 1, 0)
-
-typedef void (*Product)(const float *, int64_t, const void *, int64_t, float *);
-
-/* The product for at most so many rows and blocks, and how many it takes. */
-static Product choose(int64_t rows, int64_t blocks, int64_t is_short, int *rows_taken, int *blocks_taken) {
-    *rows_taken = rows >= 8 ? 8 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
-    int most = *rows_taken == 1 ? 4 : *rows_taken == 8 ? 1 : 2;
-    *blocks_taken = blocks >= most ? most : 1;
-    int many = *blocks_taken > 1;
-    switch (*rows_taken) {
-    case 8: return is_short ? short_8x1 : wide_8x1;
-    case 4: return is_short ? (many ? short_4x2 : short_4x1) : (many ? wide_4x2 : wide_4x1);
-    case 2: return is_short ? (many ? short_2x2 : short_2x1) : (many ? wide_2x2 : wide_2x1);
-    default: return is_short ? (many ? short_1x4 : short_1x1) : (many ? wide_1x4 : wide_1x1);
-    }
-}
+typedef void (*Product)(const void *, int64_t, const void *, int64_t, float *);
+enum { MOST_ROWS = 8 };
+#define EACH(kind) {kind##_1x1, kind##_2x1, kind##_3x1, kind##_4x1, kind##_5x1, kind##_6x1, kind##_7x1, kind##_8x1}
+static const Product ONE_BLOCK[2][MOST_ROWS] = {EACH(wide), EACH(short)};
+static const Product SEVERAL_BLOCKS[2][4] = {{wide_1x4, wide_2x4, wide_3x2, wide_4x2},
+                                             {short_1x4, short_2x4, short_3x2, short_4x2}};
+static const int BLOCKS_OF[MOST_ROWS] = {4, 4, 2, 2, 1, 1, 1, 1};
 
 static float activated(float v, int64_t kind) {
     switch (kind) {
@@ -129,8 +171,17 @@ static float activated(float v, int64_t kind) {
     }
 }
 
+/* `v` times, or with `adds` plus, a vector of weights. */
+static void weigh(float *restrict v, const void *weight, int64_t width, int64_t is_short, int adds) {
+    if (!weight) return;
+    if (is_short && adds) for (int64_t i = 0; i < width; i++) v[i] += wide(((const uint16_t *)weight)[i]);
+    else if (is_short) for (int64_t i = 0; i < width; i++) v[i] *= wide(((const uint16_t *)weight)[i]);
+    else if (adds) for (int64_t i = 0; i < width; i++) v[i] += ((const float *)weight)[i];
+    else for (int64_t i = 0; i < width; i++) v[i] *= ((const float *)weight)[i];
+}
+
 /* Root mean square norm, or with `centred` layer norm, of one row. */
-static void norm_row(const Instruction *it, const float *x, float *out, int64_t width) {
+static void norm_row(const Instruction *it, const float *restrict x, float *restrict out, int64_t width) {
     float mean = 0, square = 0;
     if (it->centred) {
         #pragma omp simd reduction(+:mean)
@@ -140,41 +191,92 @@ static void norm_row(const Instruction *it, const float *x, float *out, int64_t 
     #pragma omp simd reduction(+:square)
     for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
     float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
-    for (int64_t i = 0; i < width; i++) {
-        float v = (x[i] - mean) * factor;
-        if (it->norm_weight) v *= weight_at(it->norm_weight, i, it->short_floats);
-        if (it->norm_bias) v += weight_at(it->norm_bias, i, it->short_floats);
-        out[i] = rounded(v, it->short_floats);
-    }
+    for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * factor;
+    weigh(out, it->norm_weight, width, it->short_floats, 0);
+    weigh(out, it->norm_bias, width, it->short_floats, 1);
+    if (it->short_floats) round_all(out, width);
 }
 
+/* x W^T, with bias, activation and `more` added to it: the blocks of outputs that are this thread's. */
 static void linear(const Instruction *it, const float *x, int64_t x_stride, float *out, const float *more,
-                   int64_t rows, int thread, int threads) {
-    int64_t k = it->inner, n = it->width, blocks = (n + BLOCK - 1) / BLOCK, item = it->short_floats ? 2 : 4;
+                   int64_t rows, float *scratch, int thread, int threads) {
+    int64_t s = it->short_floats, k = it->inner, even = k + (k & 1), n = it->width, blocks = (n + BLOCK - 1) / BLOCK;
     int64_t first = blocks * thread / threads, end = blocks * (thread + 1) / threads;
-    int rows_taken, blocks_taken;
-    float sums[8 * BLOCK];
-    for (int64_t r = 0; r < rows; r += rows_taken)
-        for (int64_t b = first; b < end; b += blocks_taken) {
-            Product product = choose(rows - r, end - b, it->short_floats, &rows_taken, &blocks_taken);
-            product(x + r * x_stride, x_stride, (const char *)it->weight + b * BLOCK * k * item, k, sums);
-            int64_t from = b * BLOCK, count = blocks_taken * BLOCK;
+    const char *numbers = (const char *)x;
+    int64_t size = s && SHORT_STEP == 2 ? 2 : 4, stride = x_stride;
+    float sums[MOST_ROWS * BLOCK];
+    if (first == end) return;
+    if (size == 2 || even > k) { /* as the products read it */
+        for (int64_t r = 0; r < rows; r++) {
+            if (size == 2) shorten_all(x + r * x_stride, (uint16_t *)scratch + r * even, k);
+            else memcpy(scratch + r * even, x + r * x_stride, k * sizeof(float));
+            if (even > k && size == 2) ((uint16_t *)scratch)[r * even + k] = 0;
+            else if (even > k) scratch[r * even + k] = 0;
+        }
+        numbers = (const char *)scratch, stride = even;
+    }
+    for (int64_t b = first, taken; b < end; b += taken) {
+        int64_t few = rows < MOST_ROWS ? rows : MOST_ROWS;
+        taken = BLOCKS_OF[few - 1] > 1 && end - b >= BLOCKS_OF[few - 1] ? BLOCKS_OF[few - 1] : 1;
+        for (int64_t r = 0; r < rows; r += MOST_ROWS) {
+            int64_t some = rows - r < MOST_ROWS ? rows - r : MOST_ROWS;
+            Product product = taken > 1 ? SEVERAL_BLOCKS[s != 0][some - 1] : ONE_BLOCK[s != 0][some - 1];
+            product(numbers + r * stride * size, stride, (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4), even,
+                    sums);
+            int64_t from = b * BLOCK, count = taken * BLOCK;
             if (count > n - from) count = n - from;
-            for (int i = 0; i < rows_taken; i++) {
-                float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * blocks_taken * BLOCK;
-                if (it->bias) for (int64_t j = 0; j < count; j++) sum[j] += weight_at(it->bias, from + j, it->short_floats);
-                if (it->short_floats) for (int64_t j = 0; j < count; j++) sum[j] = wide(narrow(sum[j]));
+            for (int i = 0; i < some; i++) {
+                float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * taken * BLOCK;
+                if (it->bias) weigh(sum, (const char *)it->bias + from * (s ? 2 : 4), count, s, 1);
+                if (s) round_all(sum, count);
                 if (it->activation == RELU)
                     for (int64_t j = 0; j < count; j++) sum[j] = sum[j] < 0 ? 0 : sum[j];
                 else if (it->activation >= 0)
-                    for (int64_t j = 0; j < count; j++) sum[j] = rounded(activated(sum[j], it->activation), it->short_floats);
+                    for (int64_t j = 0; j < count; j++) sum[j] = rounded(activated(sum[j], it->activation), s);
                 if (more) {
-                    const float *beside = more + (r + i) * it->y.stride + from;
-                    for (int64_t j = 0; j < count; j++) sum[j] = rounded(sum[j] + beside[j], it->short_floats);
+                    add_all(sum, more + (r + i) * it->y.stride + from, count);
+                    if (s) round_all(sum, count);
                 }
                 memcpy(to, sum, count * sizeof(float));
             }
         }
+    }
+}
+
+static inline float dot(const float *restrict x, const float *restrict y, int64_t d) {
+    float sum = 0;
+    int64_t i = 0;
+    if (d >= LANES) {
+        vec all = {0};
+        for (; i + LANES <= d; i += LANES) all += *(const vec *)(x + i) * *(const vec *)(y + i);
+        #pragma omp simd reduction(+:sum)
+        for (int j = 0; j < LANES; j++) sum += all[j];
+    }
+    for (; i < d; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* Rows of `value` [C, D] added up by weight, those of weight 0 left out, times `factor`. */
+static void mix(const float *restrict weights, const float *restrict value, float *restrict out, int64_t slots,
+                int64_t d, float factor) {
+    int64_t i = 0;
+    for (; i + 4 * LANES <= d; i += 4 * LANES) {
+        vec sum[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t c = 0; c < slots; c++)
+            if (weights[c] != 0)
+                for (int j = 0; j < 4; j++) sum[j] += weights[c] * *(const vec *)(value + c * d + i + j * LANES);
+        for (int j = 0; j < 4; j++) *(vec *)(out + i + j * LANES) = sum[j] * factor;
+    }
+    for (; i + LANES <= d; i += LANES) {
+        vec sum = {0};
+        for (int64_t c = 0; c < slots; c++) if (weights[c] != 0) sum += weights[c] * *(const vec *)(value + c * d + i);
+        *(vec *)(out + i) = sum * factor;
+    }
+    for (; i < d; i++) {
+        float sum = 0;
+        for (int64_t c = 0; c < slots; c++) if (weights[c] != 0) sum += weights[c] * value[c * d + i];
+        out[i] = sum * factor;
+    }
 }
 
 /* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. */
@@ -190,24 +292,17 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
         float most = -INFINITY, total = 0;
         for (int64_t c = 0; c < slots; c++) {
             if (added && added[c] < -1e30f) { weights[c] = -INFINITY; continue; }
-            float dot = 0;
-            #pragma omp simd reduction(+:dot)
-            for (int64_t i = 0; i < d; i++) dot += query[i] * key[c * d + i];
-            weights[c] = dot * (float)it->scale + (added ? added[c] : 0);
+            weights[c] = dot(query, key + c * d, d) * (float)it->scale + (added ? added[c] : 0);
             most = weights[c] > most ? weights[c] : most;
         }
-        #pragma omp simd
-        for (int64_t c = 0; c < slots; c++) weights[c] = weights[c] < most - 80 ? 0 : exp_below(weights[c] - most);
+        for (int64_t c = 0; c < slots; c++) {
+            float raised = exp_below(weights[c] - most);
+            weights[c] = weights[c] < most - 80 ? 0 : raised;
+        }
         for (int64_t c = 0; c < slots; c++) total += weights[c];
         float *mixed = out + r * it->out.stride + h * d;
-        for (int64_t i = 0; i < d; i++) mixed[i] = 0;
-        for (int64_t c = 0; c < slots; c++) {
-            if (weights[c] == 0) continue;
-            float weight = weights[c] / total;
-            #pragma omp simd
-            for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * d + i];
-        }
-        for (int64_t i = 0; i < d; i++) mixed[i] = rounded(mixed[i], it->short_floats);
+        mix(weights, value, mixed, slots, d, 1 / total);
+        if (it->short_floats) round_all(mixed, d);
     }
 }
 
@@ -233,30 +328,29 @@ void run(const Instruction *program, int64_t count, void *const *outside, const 
                 x = scratch, stride = it->inner;
             }
             switch (it->op) {
-            case EMBED:
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t i = first; i < end; i++)
-                        out[r * it->out.stride + i] =
-                            weight_at(it->weight, ((const int64_t *)outside[it->outside[0]])[r] * width + i, s);
-                break;
-            case LOAD:
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t i = first; i < end; i++)
-                        out[r * it->out.stride + i] = weight_at(outside[it->outside[0]], r * width + i, s);
+            case EMBED: case LOAD: /* rows of a table, or of a tensor */
+                for (int64_t r = 0; r < rows; r++) {
+                    int64_t row = it->op == LOAD ? r : ((const int64_t *)outside[it->outside[0]])[r];
+                    const char *from = it->op == LOAD ? outside[it->outside[0]] : it->weight;
+                    from += (row * width + first) * (s ? 2 : 4);
+                    float *to = out + r * it->out.stride + first;
+                    if (s) widen_all((const uint16_t *)from, to, end - first);
+                    else memcpy(to, from, (end - first) * sizeof(float));
+                }
                 break;
             case STORE:
-                for (int64_t r = 0; r < rows; r++)
-                    if (s) for (int64_t i = first; i < end; i++)
-                        ((uint16_t *)outside[it->outside[0]])[r * width + i] = narrow(x[r * it->x.stride + i]);
-                    else for (int64_t i = first; i < end; i++)
-                        ((float *)outside[it->outside[0]])[r * width + i] = x[r * it->x.stride + i];
+                for (int64_t r = 0; r < rows; r++) {
+                    const float *from = x + r * stride + first;
+                    if (s) shorten_all(from, (uint16_t *)outside[it->outside[0]] + r * width + first, end - first);
+                    else memcpy((float *)outside[it->outside[0]] + r * width + first, from, (end - first) * sizeof(float));
+                }
                 break;
             case NORM:
                 for (int64_t r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
                     norm_row(it, x + r * stride, out + r * it->out.stride, width);
                 break;
             case LINEAR:
-                linear(it, x, stride, out, it->residual ? y : 0, rows, thread, threads);
+                linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
                 break;
             case WRITE: /* heads of states to slots of a buffer */
                 for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)

@@ -79,7 +79,7 @@ def _call(run: Assembly, given: list[Node]) -> Callable[..., tuple[Tensor, ...]]
     raw, floats = encoded(program, run.dtype == torch.bfloat16)
     kernels, count, dtype, widths = library(), len(program), run.dtype, [form.width for form in forms]
     reads, prepared, sizes_read = run.rows_of, list(run.prepared.items()), run.sizes
-    inner = max((one.inner for one in program if one.normed), default=0)
+    inner = max((one.inner for one in program if one.op == Op.LINEAR), default=0)
     slots = sorted({one.slots for one in program if one.op == Op.ATTEND})
     sizes = (ctypes.c_int64 * max(1, len(sizes_read)))()
     held = [program, raw]  # the weights that pointers stand for live as long as this function
@@ -96,7 +96,7 @@ def _call(run: Assembly, given: list[Node]) -> Callable[..., tuple[Tensor, ...]]
         results = [torch.empty(1, rows, width, dtype=dtype) for width in widths]
         pointers = [tensor.data_ptr() for tensor in tensors] + [tensor.data_ptr() for tensor in results]
         threads = torch.get_num_threads()
-        scratch = -(-max(inner * rows, *(sizes[number] for number in slots), 16) // 16) * 16
+        scratch = -(-max((2 * inner + 1) * rows, *(sizes[number] for number in slots), 16) // 16) * 16
         needed = floats * rows + scratch * threads
         if room.numel() < needed:
             room = torch.empty(needed)
