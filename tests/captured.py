@@ -1,4 +1,4 @@
-"""What stands for a CUDA graph on a CPU, so that the engine of captured graphs runs in tests."""
+"""Engines in tests: what `auto` comes to here, and what stands for a CUDA graph on a CPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,17 @@ from typing import Any
 from torch import Tensor
 
 from specbench.models.cudagraph import CudaGraphModel, StepGraph
+from specbench.models.graph.native import NotCompiled, library
 from specbench.models.program import Step
+
+
+def on_a_cpu() -> str:
+    """What engine=auto comes to on a CPU."""
+    try:
+        library()
+    except NotCompiled:
+        return "static"
+    return "native"
 
 
 class Repeated:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import graphs
+from captured import graphs, on_a_cpu
 from decode import autoregressive, speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,8 @@ from specbench.errors import UserError
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.engines import ROUNDING, with_engine
-from specbench.models.static import StaticModel
+from specbench.models.graph.native import NotCompiled, library
+from specbench.models.static import NativeModel, StaticModel
 from specbench.models.static_session import StaticSession
 from specbench.sampling import Sampling
 
@@ -45,7 +46,18 @@ def static(network: Any) -> StaticModel:
     return StaticModel(network, 40, ENDS)
 
 
-@pytest.fixture(scope="module", params=[*((kind, static) for kind in KINDS), ("t5", graphs), ("llama", graphs)])
+def native(network: Any) -> StaticModel:
+    try:
+        library()
+    except NotCompiled as reason:
+        pytest.skip(str(reason))
+    return NativeModel(network, 40, ENDS)
+
+
+PAIRS = [*((kind, made) for kind in KINDS for made in (static, native)), ("t5", graphs), ("llama", graphs)]
+
+
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest) -> tuple[str, EagerModel, StaticModel]:
     kind, made = request.param
     # Two networks of the same weights: capturing must not need, nor change, the eager one.
@@ -93,7 +105,9 @@ def test_sources_of_other_lengths_and_sessions_side_by_side(pair: tuple[str, Eag
             assert (logits - exact).abs().max() < NEAR * exact.abs().max()
 
 
-@pytest.mark.parametrize(("kind", "made"), [("t5", static), ("llama", static), ("gpt2", graphs)])
+@pytest.mark.parametrize(
+    ("kind", "made"), [("t5", static), ("llama", static), ("gpt2", graphs), *((kind, native) for kind in KINDS)]
+)
 def test_same_tokens(kind: str, made: Callable[[Any], StaticModel]) -> None:
     texts = []
     for of in (lambda one: EagerModel(one, 40, ENDS), made):
@@ -126,7 +140,7 @@ def test_on_a_gpu(kind: str, engine: str) -> None:
 
 
 def test_auto_takes_a_captured_step_and_says_why_not() -> None:
-    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
+    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == on_a_cpu()
     odd = network("gpt2", seed=5)
     odd.forward = lambda **_: {}[0]  # what cannot be captured
     fallen = with_engine("auto", odd, 40, ENDS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import graphs
+from captured import graphs, on_a_cpu
 from networks import network
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from specbench.models.buffers import Buffers
 from specbench.models.cudagraph import StepGraph
 from specbench.models.eager import EagerModel
 from specbench.models.eager_session import EagerSession
+from specbench.models.engines import KINDS as ENGINE_KINDS
 from specbench.models.engines import with_engine
 from specbench.models.exits import first_layers
 from specbench.models.layout import chain, path_to, tree
@@ -41,7 +42,12 @@ def static(network: Any) -> EagerModel:
     return StaticModel(network, 40, frozenset({1}))
 
 
-ENGINES = {"eager": eager, "static": static, "cudagraph": graphs}
+def captured(network: Any) -> EagerModel:
+    """By what engine=auto comes to on a CPU."""
+    return ENGINE_KINDS[on_a_cpu()](network, 40, frozenset({1}))
+
+
+ENGINES = {"eager": eager, "static": static, "auto": captured, "cudagraph": graphs}
 
 
 def calm(kind: str, layers: int = 2) -> Any:

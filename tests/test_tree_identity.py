@@ -66,7 +66,7 @@ def captured(parts: Parts) -> tuple[Any, list[Draft]]:
     return target, [model, lookup, MergedDraft([model, lookup])]
 
 
-@pytest.mark.parametrize("engine", ["eager", "static", "cudagraph"])
+@pytest.mark.parametrize("engine", ["eager", "static", "auto", "cudagraph"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_texts_are_the_targets_own(name: str, engine: str) -> None:
     every = parts_of(name, "eager" if engine == "cudagraph" else engine)

@@ -19,7 +19,7 @@ ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are o
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
 PLACE = re.compile(r"\{\w+\}")  # of a field in a template
 DTYPES = ("auto", "bfloat16", "float32", "float16")
-ENGINES = ("auto", "eager", "static", "cudagraph", "compile")
+ENGINES = ("auto", "eager", "static", "native", "cudagraph", "compile")
 NUMERICS = ("auto", "invariant", "fast")
 
 

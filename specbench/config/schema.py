@@ -100,7 +100,8 @@ class RunConfig:
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     engine: str = key(
         "auto",
-        "eager | static | cudagraph | compile | auto: cudagraph on CUDA, static on a CPU, where the model allows it",
+        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA; on a CPU native where there is a C "
+        "compiler, static where there is none",
     )
     numerics: str = key(
         "auto",

@@ -33,38 +33,43 @@ KINDS: dict[str, type[StaticModel]] = {
     "compile": CompiledModel,
 }
 
+AUTO = {"cuda": ("cudagraph",), "cpu": ("native", "static")}  # what engine=auto tries on a device, before eager
+
 
 def with_engine(
     engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str = "fast"
 ) -> EagerModel:
-    """`network` run by `engine`: auto | eager | static | cudagraph | compile.
+    """`network` run by `engine`: auto | eager | static | native | cudagraph | compile.
 
     `numerics`: invariant | fast | auto, which is fast. Logits at a position are invariant if they are the same to the
     bit, however many positions are read at once. Where that cannot be had, `not_invariant` of the model says why, and
     the model is fast.
     """
-    on_cuda = network.device.type == "cuda"
+    device = network.device.type
     if numerics == "auto":
         numerics = "fast"
-    if engine == "cudagraph" and not on_cuda:
+    if engine == "cudagraph" and device != "cuda":
         raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
-    if engine == "auto":
-        engine = {"cuda": "cudagraph", "cpu": "static"}.get(network.device.type, "eager")
-        fall_back = True
-    else:
-        fall_back = False
-    if engine == "eager":
-        return _not_invariant(EagerModel(network, vocabulary_size, eos_ids), numerics)
-    try:
-        if numerics == "fast" or engine == "compile":
-            return _not_invariant(_checked(KINDS[engine], network, vocabulary_size, eos_ids), numerics)
-        return _invariant(KINDS[engine], network, vocabulary_size, eos_ids)
-    except Exception as error:  # whatever a model's own code raises when it is captured
-        if not fall_back:
-            raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
-        model = EagerModel(network, vocabulary_size, eos_ids)
-        model.fell_back = first_line(error)
-        return _not_invariant(model, numerics)
+    if engine == "native" and device != "cpu":
+        raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
+    candidates = AUTO.get(device, ()) if engine == "auto" else (engine,)
+    if numerics != "fast" and engine == "auto":
+        candidates = tuple(one for one in candidates if one != "native")  # rows are proved of the static kernels
+    fell_back = None
+    for one in candidates:
+        if one == "eager":
+            continue
+        try:
+            if numerics == "fast" or one in ("compile", "native"):
+                return _not_invariant(_checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)
+            return _invariant(KINDS[one], network, vocabulary_size, eos_ids)
+        except Exception as error:  # whatever a model's own code raises when it is captured
+            if engine != "auto":
+                raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
+            fell_back = first_line(error)
+    model = EagerModel(network, vocabulary_size, eos_ids)
+    model.fell_back = fell_back
+    return _not_invariant(model, numerics)
 
 
 def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:

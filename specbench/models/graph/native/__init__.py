@@ -1,8 +1,8 @@
 """A captured step as a program for kernels of our own, in C, compiled where there is a compiler.
 
 A step of a small model is bound by the calls of its operations, some 10 us for each linear map and norm. Here one call
-runs them all: `segments` finds the longest runs of a graph's operations that `kernels.c` knows, and what it does not know
-is torch's; `instructions` are what runs become; `compiler` builds the kernels once a machine.
+runs them all. `segments` finds the longest runs of operations that `kernels.c` supports and leaves the others to torch;
+`assemble` turns operations into `instructions`; `compiler` builds the kernels once a machine.
 """
 
 from specbench.models.graph.native.compiler import NotCompiled, library

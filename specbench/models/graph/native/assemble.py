@@ -1,7 +1,7 @@
 """Nodes of a simplified graph to instructions for `kernels.c`, one after another, as long as they are known.
 
-A value is rows of columns, [L, W], whatever the graph's shape of it: [1, L, W], [L, W], or split into heads, [1, L, H, D]
-or [1, H, L, D], whose rows are [L, H * D] in memory here. So views and transpositions of heads cost nothing.
+A value is rows of columns, [L, W], whatever the graph's shape of it: [1, L, W], [L, W], or split into heads,
+[1, L, H, D] or [1, H, L, D], whose rows are [L, H * D] in memory here. So views and swaps of heads cost nothing.
 """
 
 import operator
@@ -21,7 +21,7 @@ from specbench.models.graph.nodes import aten, constant, value
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor)
-ONE_BY_ONE = {aten.relu.default: Op.RELU, aten.silu.default: Op.SILU}
+ONE_BY_ONE: dict[Any, Op] = {aten.relu.default: Op.RELU, aten.silu.default: Op.SILU, aten.tanh.default: Op.TANH}
 GELUS = {"none": Op.GELU, "tanh": Op.GELU_TANH}
 
 
@@ -90,7 +90,7 @@ class Assembly:
         return form
 
     def _known(self, node: Node) -> Callable[[Node], None] | None:
-        target = node.target
+        target: Any = node.target
         if node.op != "call_function":
             return None
         if target in SPLITS:
@@ -101,12 +101,19 @@ class Assembly:
             return self._view
         if target in ONE_BY_ONE or target == aten.gelu.default:
             return self._activation
-        return {
-            aten.embedding.default: self._embedding, aten.rms_norm.default: self._rms_norm,
-            aten.layer_norm.default: self._layer_norm, aten.linear.default: self._linear,
-            aten.add.Tensor: self._add, aten.mul.Tensor: self._mul, kernels.write: self._write,
-            kernels.attend: self._attend, kernels.attend_alone: self._attend,
-        }.get(target)  # type: ignore[call-overload, no-any-return]
+        by_target: dict[Any, Callable[[Node], None]] = {
+            aten.embedding.default: self._embedding,
+            aten.rms_norm.default: self._rms_norm,
+            aten.layer_norm.default: self._layer_norm,
+            aten.linear.default: self._linear,
+            aten.add.Tensor: self._add,
+            aten.mul.Tensor: self._mul,
+            kernels.write: self._write,
+            kernels.attend: self._attend,
+            kernels.attend_alone: self._attend,
+            aten.pow.Tensor_Scalar: self._power,
+        }
+        return by_target.get(target)
 
     # What nodes are.
 
@@ -118,7 +125,7 @@ class Assembly:
         if self.program and tensor.dtype != self.dtype:
             raise Unknown
         self.dtype = tensor.dtype
-        shape = [size if isinstance(size, int) else str(size) for size in tensor.shape]
+        shape: list[Any] = [size if isinstance(size, int) else str(size) for size in tensor.shape]
         match shape:
             case [1, tokens, int(width)] if tokens == self._tokens:
                 return Form(width)
@@ -193,14 +200,14 @@ class Assembly:
             raise Unknown
 
     def _item(self, node: Node) -> None:
+        split: Any
+        index: Any
         split, index = node.args
-        if not isinstance(split, Node) or split not in self.nodes or split.target not in SPLITS:
+        if split not in self.nodes or split.target not in SPLITS:
             raise Unknown
-        assert isinstance(index, int)
-        whole, sizes = self._values[split.args[0]], split.args[1]  # type: ignore[index]
-        width = self._form(node).width
-        column = index * sizes if isinstance(sizes, int) else sum(sizes[:index])  # type: ignore[arg-type, operator]
-        self._values[node] = Value(whole.slot, whole.column + int(column), width)
+        whole, sizes = self._values[split.args[0]], split.args[1]
+        column: int = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
+        self._values[node] = Value(whole.slot, whole.column + column, self._form(node).width)
 
     def _embedding(self, node: Node) -> None:
         table, ids = node.args[:2]
@@ -229,8 +236,8 @@ class Assembly:
         self._norm(node, node.args[2], None, float(node.args[3]), False)  # type: ignore[arg-type]
 
     def _layer_norm(self, node: Node) -> None:
-        weight, bias, epsilon = (*node.args[2:5], *(None, None, 1e-5)[len(node.args) - 2 :])
-        self._norm(node, weight, bias, float(epsilon), True)  # type: ignore[arg-type]
+        given: list[Any] = [*node.args[2:5], *(None, None, 1e-5)[len(node.args[:5]) - 2 :]]
+        self._norm(node, given[0], given[1], float(given[2]), True)
 
     def _linear(self, node: Node) -> None:
         form, read = self._form(node), self._value(node.args[0])
@@ -243,18 +250,24 @@ class Assembly:
                                            weight=self._packed.of(weight, laid_out), bias=bias))  # fmt: skip
 
     def _add(self, node: Node) -> None:
-        self._both(node, Op.ADD)
+        self._both(node, Op.ADD, Op.SHIFT)
 
     def _mul(self, node: Node) -> None:
-        if isinstance(node.args[1], int | float) and not node.kwargs:
-            width = self._form(node).width
-            self._write_slot(
-                node, Instruction(Op.SCALE, width, x=self._value(node.args[0]), scale=float(node.args[1]))
-            )
-        else:
-            self._both(node, Op.MUL)
+        self._both(node, Op.MUL, Op.SCALE)
 
-    def _both(self, node: Node, op: Op) -> None:
+    def _power(self, node: Node) -> None:
+        self._with_number(node, Op.POWER)
+
+    def _with_number(self, node: Node, op: Op) -> None:
+        width, number = self._form(node).width, node.args[1]
+        if node.kwargs or not isinstance(number, int | float):
+            raise Unknown
+        self._write_slot(node, Instruction(op, width, x=self._value(node.args[0]), scale=float(number)))
+
+    def _both(self, node: Node, op: Op, with_number: Op) -> None:
+        if not isinstance(node.args[1], Node):
+            self._with_number(node, with_number)
+            return
         form = self._form(node)
         if node.kwargs or any(self._form(one) != form for one in node.args):  # type: ignore[arg-type]
             raise Unknown
@@ -262,7 +275,7 @@ class Assembly:
         self._write_slot(node, Instruction(op, form.width, x=x, y=y))
 
     def _activation(self, node: Node) -> None:
-        form, op = self._form(node), ONE_BY_ONE.get(node.target)  # type: ignore[arg-type]
+        form, op = self._form(node), ONE_BY_ONE.get(node.target)
         if op is None:
             op = GELUS[str(node.kwargs.get("approximate", "none"))]
         self._write_slot(node, Instruction(op, form.width, x=self._value(node.args[0])))

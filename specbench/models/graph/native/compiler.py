@@ -1,7 +1,7 @@
 """`kernels.c` compiled for this machine by the C compiler that is there, once, and loaded.
 
 The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
-machines that share a home folder do not share it unless they are alike. It uses the team of threads of torch's own OpenMP.
+machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
 """
 
 import ctypes
@@ -43,7 +43,9 @@ def library() -> ctypes.PyDLL:
         _compile(command, file)
     try:
         _share_openmp()
-        loaded = ctypes.PyDLL(str(file))  # which does not release Python's lock: a step's arena serves one call at a time
+        loaded = ctypes.PyDLL(
+            str(file)
+        )  # which does not release Python's lock: a step's arena serves one call at a time
     except OSError as error:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
     loaded.packed_size.restype = ctypes.c_int64

@@ -15,10 +15,11 @@ from torch import Tensor
 class Op(IntEnum):
     """As in `kernels.c`."""
 
-    EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, RELU, SILU, GELU, GELU_TANH = range(14)
+    EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER = range(12)
+    RELU, SILU, GELU, GELU_TANH, TANH = range(12, 17)
 
 
-ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH)
+ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH, Op.TANH)
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def fused(program: list[Instruction]) -> list[Instruction]:
     writer = {one.out: (place, one) for place, one in enumerate(program) if one.out is not None}
     gone: set[int] = set()
     for one in program:
-        if one.op == Op.NORM and one.out is not None and all(
-            user.op == Op.LINEAR and user.inner == one.width for user in readers[one.out]
+        if (
+            one.op == Op.NORM
+            and one.out is not None
+            and all(user.op == Op.LINEAR and user.inner == one.width for user in readers[one.out])
         ):
             for user in readers[one.out]:
                 assert user.x is not None
@@ -165,4 +168,3 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
         made.out = ref(None if one.out is None else Value(one.out, 0, one.width))
         made.x, made.y = ref(one.x), ref(one.y)
     return raw, size
-

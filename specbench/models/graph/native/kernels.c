@@ -18,7 +18,7 @@
 typedef float vec __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(64), aligned(4)));
 enum { LANES = 16, BLOCK = 32 };
-enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, RELU, SILU, GELU, GELU_TANH };
+enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH };
 
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
 typedef struct { int64_t at, column, stride; } Ref;
@@ -167,8 +167,13 @@ static float activated(float v, int64_t kind) {
     case SILU: return v / (1.0f + expf(-v));
     case GELU: return 0.5f * v * (1.0f + erff(v * 0.70710678118f));
     case GELU_TANH: return 0.5f * v * (1.0f + tanhf(0.79788456080f * (v + 0.044715f * v * v * v)));
+    case TANH: return tanhf(v);
     default: return v;
     }
+}
+
+static float power(float v, float exponent) {
+    return exponent == 2 ? v * v : exponent == 3 ? v * v * v : powf(v, exponent);
 }
 
 /* `v` times, or with `adds` plus, a vector of weights. */
@@ -366,12 +371,17 @@ void run(const Instruction *program, int64_t count, void *const *outside, const 
                        it->outside[2] >= 0 && sizes[it->bias_heads] > 1, it->outside[2] >= 0 && sizes[it->bias_rows] > 1,
                        rows, scratch, thread, threads);
                 break;
-            case ADD: case MUL: case SCALE:
+            case ADD: case MUL: case SCALE: case SHIFT: case POWER:
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t i = first; i < end; i++) {
                         float v = x[r * stride + i];
-                        v = it->op == SCALE ? v * (float)it->scale
-                            : it->op == ADD ? v + y[r * it->y.stride + i] : v * y[r * it->y.stride + i];
+                        switch (it->op) {
+                        case ADD: v += y[r * it->y.stride + i]; break;
+                        case MUL: v *= y[r * it->y.stride + i]; break;
+                        case SCALE: v *= (float)it->scale; break;
+                        case SHIFT: v += (float)it->scale; break;
+                        default: v = power(v, (float)it->scale);
+                        }
                         out[r * it->out.stride + i] = rounded(v, s);
                     }
                 break;

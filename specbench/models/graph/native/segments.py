@@ -25,6 +25,8 @@ def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) ->
     ids = next(node for node in module.graph.nodes if node.op == "placeholder")
     if value(ids).shape[0] == 1 and value(ids).device.type == "cpu":
         _replace_runs(module, packed, one_token, str(value(ids).shape[1]))
+        if not any(node.target is _item for node in module.graph.nodes):
+            raise NotImplementedError("a step without a linear map that the native kernels know")
     return direct(with_packed_weights(module, packed, one_token))
 
 

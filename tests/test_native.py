@@ -1,0 +1,148 @@
+"""Native kernels: which operations become one program, rows that do not depend on their number, and no compiler."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from networks import network
+from torch.nn import functional
+
+from specbench.errors import UserError
+from specbench.models import Prompt
+from specbench.models.eager import EagerModel
+from specbench.models.engines import with_engine
+from specbench.models.graph.native import NotCompiled, compiler, library
+from specbench.models.graph.native.assemble import laid_out
+from specbench.models.graph.native.instructions import Instruction, Op, Value, encoded, fused
+from specbench.models.static import NativeModel
+
+ENDS = frozenset({1})
+SOURCE = (5, 9, 12, 30, 1)
+
+
+@pytest.fixture(autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    if "without" not in request.node.name:
+        try:
+            library()
+        except NotCompiled as reason:
+            pytest.skip(str(reason))
+
+
+def calls(step: Any) -> list[str]:
+    graph = step.run.__self__.graph
+    return [getattr(node.target, "__name__", str(node.target)) for node in graph.nodes if node.op.startswith("call")]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_step_is_one_call(kind: str) -> None:
+    model = NativeModel(network(kind, seed=5), 40, ENDS)
+    assert calls(model.program.one) == calls(model.program.several) == ["native_run", "_item"]
+
+
+def test_what_is_not_known_is_torchs() -> None:
+    """Rotary angles are; the rest of a Llama is not."""
+    model = NativeModel(network("llama", seed=5), 40, ENDS)
+    found = calls(model.program.several)
+    assert found.count("native_run") == 3 and "packed_linear" not in found and "cat" in found
+
+
+@pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dtype) -> None:
+    model = NativeModel(network(kind, seed=5).to(dtype), 40, ENDS)
+    prompt = Prompt(SOURCE, (0,)) if kind.startswith("t5") else Prompt((), SOURCE)
+    alone, together = model.start(prompt), model.start(prompt)
+    tokens = [2 + index * 5 % 38 for index in range(60)]
+    by_step_LV = torch.cat([alone.extend([token]) for token in tokens])
+    first = 0
+    for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 15):
+        assert torch.equal(together.extend(tokens[first : first + count]), by_step_LV[first : first + count])
+        first += count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 11])
+def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads: int, rows: int) -> None:
+    """Norm, bias, activation and residual, for sizes that fill no vector."""
+    generator = torch.Generator().manual_seed(rows)
+    inner, width = 21, 75
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    x, more, weight, bias = random(rows, inner), random(rows, width), random(width, inner), random(width)
+    scale, shift, out = random(inner), random(inner), torch.empty(rows, width, dtype=dtype)
+    program = [
+        Instruction(Op.LOAD, inner, out=0, outside=[0]),
+        Instruction(Op.LOAD, width, out=1, outside=[1]),
+        Instruction(Op.NORM, inner, out=2, x=Value(0, 0, inner), norm_weight=scale, norm_bias=shift, centred=True,
+                    epsilon=1e-5),
+        Instruction(Op.LINEAR, width, out=3, x=Value(2, 0, inner), inner=inner, weight=laid_out(weight), bias=bias),
+        Instruction(Op.GELU, width, out=4, x=Value(3, 0, width)),
+        Instruction(Op.ADD, width, out=5, x=Value(4, 0, width), y=Value(1, 0, width)),
+        Instruction(Op.STORE, width, x=Value(5, 0, width), outside=[2]),
+    ]  # fmt: skip
+    program = fused(program)
+    assert [one.op for one in program] == [Op.LOAD, Op.LOAD, Op.LINEAR, Op.STORE]
+    raw, floats = encoded(program, dtype == torch.bfloat16)
+    scratch = (2 * inner + 1) * rows + 16
+    room = torch.empty(floats * rows + scratch * threads)
+    pointers = (ctypes.c_void_p * 3)(x.data_ptr(), more.data_ptr(), out.data_ptr())
+    start = room.data_ptr()
+    library().run(raw, len(program), pointers, (ctypes.c_int64 * 1)(), start, rows, start + 4 * floats * rows, scratch,
+                  threads)  # fmt: skip
+    normed = functional.layer_norm(x, [inner], scale, shift)
+    exact = functional.gelu(functional.linear(normed, weight, bias)) + more
+    near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-1}
+    assert torch.allclose(out.float(), exact.float(), **near)
+
+
+def test_nan_is_not_hidden() -> None:
+    """A damaged weight shows in the logits, through relu and the rounding to bf16."""
+    made = network("t5", seed=5).to(torch.bfloat16)
+    with torch.no_grad():
+        made.decoder.block[0].layer[2].DenseReluDense.wi.weight[0, 0] = float("nan")
+    logits = NativeModel(made, 40, ENDS).start(Prompt(SOURCE, (0,))).extend([3])
+    assert logits.isnan().any()
+
+
+def test_without_a_compiler_auto_is_static_and_native_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    compiler.library.cache_clear()
+    try:
+        assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
+        with pytest.raises(UserError, match="engine=native: there is no C compiler .*; use engine=auto"):
+            with_engine("native", network("t5", seed=5), 40, ENDS)
+    finally:
+        compiler.library.cache_clear()
+
+
+def test_without_a_compiler_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reason is the compiler's own first line, and nothing half-made remains."""
+    broken = tmp_path / "broken-cc"
+    broken.write_text("#!/bin/sh\necho 'unknown flag' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler.library.cache_clear()
+    try:
+        with pytest.raises(NotCompiled, match="broken-cc cannot compile the native kernels: unknown flag"):
+            library()
+        assert list((tmp_path / "specbench").iterdir()) == []
+    finally:
+        compiler.library.cache_clear()
+
+
+def test_fp16_is_not_for_the_native_kernels() -> None:
+    with pytest.raises(UserError, match="engine=native: a step without a linear map that the native kernels know"):
+        with_engine("native", network("gpt2", seed=5).to(torch.float16), 40, ENDS)
+
+
+def test_invariant_numerics_take_the_kernels_that_are_proved() -> None:
+    found = with_engine("auto", network("t5", seed=5), 40, ENDS, "invariant")
+    assert found.engine == "static" and isinstance(found, EagerModel)
