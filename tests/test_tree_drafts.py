@@ -62,7 +62,7 @@ class Heads:
     """Two heads after the target's own, on states of as many numbers as there are tokens."""
 
     heads = 3
-    into_KDH = torch.zeros(2, SIZE, 1)
+    device = CPU
 
     def __call__(self, states_ND: torch.Tensor, which: slice) -> torch.Tensor:
         return torch.stack([states_ND, states_ND.flip(-1)])[which]

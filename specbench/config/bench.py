@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from specbench.config.checks import check
+from specbench.config.draft_kinds import BlockwiseConfig
 from specbench.config.keys import fresh, key
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig, SamplingConfig
@@ -25,8 +26,10 @@ class BenchConfig(RunConfig):
 def check_bench(config: BenchConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
-    if config.draft.kind == "blockwise":
-        raise UserError("draft=blockwise: its target hands over more than logits, which generate cannot read; use run")
+    if isinstance(config.draft, BlockwiseConfig):
+        raise UserError(
+            f"draft={config.draft.kind}: its target hands over more than logits, which generate cannot read; use run"
+        )
     for name, default in vars(SamplingConfig()).items():
         value = getattr(config.sampling, name)
         require(value == default, f"sampling.{name}", value, "left out: bench times greedy decoding")

@@ -31,6 +31,7 @@ from specbench.drafts.horizontal import HorizontalDraft
 from specbench.drafts.layer_skip import LayerSkipDraft
 from specbench.drafts.lookahead import LookaheadDraft
 from specbench.drafts.lookup import LookupDraft
+from specbench.drafts.medusa import HydraDraft, MedusaDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
@@ -48,9 +49,11 @@ __all__ = [
     "EarlyExitDraft",
     "Grows",
     "HorizontalDraft",
+    "HydraDraft",
     "LayerSkipDraft",
     "LookaheadDraft",
     "LookupDraft",
+    "MedusaDraft",
     "MergedDraft",
     "ModelDraft",
     "NgramDraft",

@@ -11,6 +11,7 @@ is drafted.
 Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -23,16 +24,26 @@ from specbench.models import Heads, Model, Prompt, Session, StatefulSession, up_
 from specbench.sampling import Sampling, draw, standardise
 
 
-class BlockwiseDraft:
-    """`heads` on the states of `target`, whose sessions hand them over; `project` is its output projection."""
+class OnStates(ABC):
+    """A draft whose heads predict from the states of `target`, whose sessions hand them over."""
 
-    def __init__(self, target: Model, heads: Heads, project: Callable[[Tensor], Tensor], rows: int) -> None:
-        """`rows` is how many logits `project` gives."""
-        self.target = target
-        self.heads = heads
-        self.project = project
-        layer = sum(weight.numel() for weight in heads.parameters()) // (heads.heads - 1)
-        self.operations = 2.0 * (layer + rows * heads.width)
+    def __init__(self, target: Model, operations: float) -> None:
+        """`operations` are those of one head at one position."""
+        self.target, self.operations = target, operations
+
+    @property
+    @abstractmethod
+    def later(self) -> int:
+        """Tokens after the next that the heads predict."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the heads are."""
+
+    @abstractmethod
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         """On a session of its own, in which it must read the text itself."""
@@ -42,12 +53,34 @@ class BlockwiseDraft:
         return BlockwiseSession(self, cast(StatefulSession, session), sampling)
 
 
+class BlockwiseDraft(OnStates):
+    """`heads` on the states of `target`; `project` is its output projection."""
+
+    def __init__(self, target: Model, heads: Heads, project: Callable[[Tensor], Tensor], rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        self.heads = heads
+        self.project = project
+        layer = sum(weight.numel() for weight in heads.parameters()) // (heads.heads - 1)
+        super().__init__(target, 2.0 * (layer + rows * heads.width))
+
+    @property
+    def later(self) -> int:
+        return self.heads.heads - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.heads.device
+
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        return self.project(self.heads(states_ND, which))
+
+
 class BlockwiseSession:
     """It keeps nothing but a view of the target's session."""
 
     stops_at_end = True
 
-    def __init__(self, draft: BlockwiseDraft, session: StatefulSession, sampling: Sampling) -> None:
+    def __init__(self, draft: OnStates, session: StatefulSession, sampling: Sampling) -> None:
         self.draft = draft
         self.session = session
         self.sampling = sampling
@@ -60,7 +93,7 @@ class BlockwiseSession:
         read = len(tokens) - 1  # the newest token has not been read: its own head drew it
         self._read(tokens[:read])
         state_1D = self.session.states(read - 1, read) if read else None
-        count = min(gamma, self.draft.heads.heads - 1)
+        count = min(gamma, self.draft.later)
         if state_1D is None or count == 0:
             return Proposal([])
         q_GV = self._q(state_1D, slice(count))
@@ -72,7 +105,7 @@ class BlockwiseSession:
         self._read(tokens[:read])
         state_1D = self.session.states(read - 1, read) if read else None
         self._depths = []
-        heads = 0 if state_1D is None else min(levels, self.draft.heads.heads - 1)
+        heads = 0 if state_1D is None else min(levels, self.draft.later)
         self._heads_KV = None if state_1D is None else self._logits(state_1D, slice(heads))
         return self._after([0], heads * self.draft.operations)
 
@@ -87,7 +120,7 @@ class BlockwiseSession:
         """Nothing past the last head, or where there is no state."""
         size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
         if heads_KV is None or max(depths) >= len(heads_KV):
-            return Found([()] * len(depths), size, self.draft.heads.into_KDH.device)
+            return Found([()] * len(depths), size, self.draft.device)
         return Predicted(heads_KV[depths], size, self.sampling, operations)
 
     def select(self, path: Sequence[int]) -> None:
@@ -107,18 +140,23 @@ class BlockwiseSession:
         assert states_LD is not None, "the target has read this text in other parts than it is scored in"
         before_ND = states_LD[:0] if self._before_ND is None else self._before_ND
         self._before_ND = torch.cat([before_ND, states_LD])[-most:]
-        heads = min(most, self.draft.heads.heads - 1)
-        return (self._q_ahead(torch.cat([before_ND, states_LD[:-1]]), len(states_LD), ahead) for ahead in range(heads))
+        heads = min(most, self.draft.later)
+        known_ND, length = torch.cat([before_ND, states_LD[:-1]]), len(states_LD)
+        return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
 
-    def _q_ahead(self, states_ND: Tensor, length: int, ahead: int) -> Tensor:
-        """q [length, V] of head `ahead` + 2, from the states `ahead` tokens before those of head 2, whose last is the
-        last of `states_ND`; zeros where there is no state."""
+    def _q_ahead(self, states_ND: Tensor, length: int, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """q [length, V] of head `ahead` + 2 for the last of `tokens`, from the states `ahead` tokens before those of
+        head 2, whose last is the last of `states_ND`; zeros where there is no state."""
         known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
         missing = length - len(known_ND)
         if missing == length:
             return torch.zeros(length, self.draft.target.vocabulary_size, device=states_ND.device)
-        q_LV = self._q(known_ND, slice(ahead, ahead + 1))
+        q_LV = self._q_in_text(known_ND, ahead, tokens)
         return torch.cat([torch.zeros_like(q_LV[:1]).expand(missing, -1), q_LV])
+
+    def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """q [N, V] of head `ahead` + 2 for the last N of `tokens`."""
+        return self._q(states_ND, slice(ahead, ahead + 1))
 
     def _read(self, tokens: Sequence[int]) -> None:
         if self.session.length < len(tokens):
@@ -130,4 +168,4 @@ class BlockwiseSession:
 
     def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
         with torch.no_grad():
-            return self.draft.project(self.draft.heads(states_ND, which).flatten(0, 1))
+            return self.draft.logits(states_ND, which).flatten(0, 1)

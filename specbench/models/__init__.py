@@ -20,6 +20,7 @@ from specbench.models.batch import Batch, batch_of, bytes_of_row, read_together
 from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
+from specbench.models.medusa import HydraHeads, MedusaHeads
 from specbench.models.prefix_batch import PrefixBatch, TokenSequence
 from specbench.models.reading import Read, Reading, answered
 from specbench.models.spelling import Spelling
@@ -30,8 +31,10 @@ from specbench.models.vocabulary import Vocabulary, require_same_vocabulary
 __all__ = [
     "Batch",
     "Heads",
+    "HydraHeads",
     "LayeredModel",
     "LayeredSession",
+    "MedusaHeads",
     "Model",
     "Overlap",
     "PrefixBatch",

@@ -48,10 +48,9 @@ class MedusaHeads(SavedHeads):
         self.bias_LK1D = nn.Parameter(torch.zeros(layers, heads, 1, width))
         self.output = LowRank(heads, width, rank, vocabulary)
 
-    @property
-    def operations(self) -> float:
-        """Arithmetic operations of one head at one position, without the network's own projection."""
-        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position; `rows` is how many logits the projection has."""
+        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
@@ -78,10 +77,9 @@ class HydraHeads(SavedHeads):
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
         self.output = LowRank(heads, width, rank, vocabulary)
 
-    @property
-    def operations(self) -> float:
-        """Arithmetic operations of one head at one position, without the network's own projection: their mean."""
-        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
+    def operations(self, rows: int) -> float:
+        """As of `MedusaHeads`: the mean of the heads."""
+        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -25,6 +26,10 @@ class SavedHeads(nn.Module):
     KIND: ClassVar[str]  # as `draft=` has it
     RECIPE: ClassVar[str]  # makes such heads
     SHAPE: ClassVar[tuple[str, ...]]  # the constructor's arguments
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
 
     def save(self, folder: Path, target: str, prints: list[float]) -> None:
         """Write the weights, and what `target` is."""

@@ -9,8 +9,10 @@ from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfi
 from specbench.config.draft_kinds.inside_target import (
     BlockwiseConfig,
     EarlyExitConfig,
+    HydraConfig,
     LayerSkipConfig,
     LookaheadConfig,
+    MedusaConfig,
 )
 from specbench.config.draft_kinds.model import ModelDraftConfig
 from specbench.config.draft_kinds.without_weights import (
@@ -34,9 +36,11 @@ __all__ = [
     "DiscountedConfig",
     "EarlyExitConfig",
     "HorizontalConfig",
+    "HydraConfig",
     "LayerSkipConfig",
     "LookaheadConfig",
     "LookupConfig",
+    "MedusaConfig",
     "MergedConfig",
     "ModelDraftConfig",
     "NgramConfig",
@@ -62,6 +66,8 @@ KINDS: tuple[type[DraftConfig], ...] = (
     LayerSkipConfig,
     LookaheadConfig,
     BlockwiseConfig,
+    MedusaConfig,
+    HydraConfig,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}
 

@@ -103,6 +103,7 @@ class BlockwiseConfig(DraftConfig, ModelConfig):
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
+    recipe: ClassVar[str] = "blockwise"
 
     def label(self) -> str:
         if self.path is None:
@@ -112,11 +113,27 @@ class BlockwiseConfig(DraftConfig, ModelConfig):
 
     def objection_to_probe(self) -> str | None:
         return (
-            "its probe sees the first of the heads alone, and those after it agree less; with draft=blockwise give a "
-            "number or heuristic"
+            f"its probe sees the first of the heads alone, and those after it agree less; with draft={self.kind} give "
+            "a number or heuristic"
         )
 
     def check(self, key: str) -> None:
         if self.path is None and self.shipped is None:
-            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe=blockwise` wrote")
+            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
         check_model(key, self)
+
+
+@dataclass
+class MedusaConfig(BlockwiseConfig):
+    """Medusa's heads on the target's last state."""
+
+    kind: str = "medusa"
+    recipe: ClassVar[str] = "t5-mini-medusa"
+
+
+@dataclass
+class HydraConfig(BlockwiseConfig):
+    """Hydra's heads on the target's last state and on the tokens after it."""
+
+    kind: str = "hydra"
+    recipe: ClassVar[str] = "t5-mini-hydra"

@@ -28,8 +28,10 @@ from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilde
 from specbench.run.draft_builders.inside_target import (
     BlockwiseBuilder,
     EarlyExitBuilder,
+    HydraBuilder,
     LayerSkipBuilder,
     LookaheadBuilder,
+    MedusaBuilder,
 )
 from specbench.run.draft_builders.model import ModelBuilder
 from specbench.run.model_loader import Say
@@ -135,4 +137,6 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "layer-skip": LayerSkipBuilder,
     "lookahead": LookaheadBuilder,
     "blockwise": BlockwiseBuilder,
+    "medusa": MedusaBuilder,
+    "hydra": HydraBuilder,
 }

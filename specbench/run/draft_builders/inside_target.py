@@ -1,15 +1,25 @@
 """Drafts that work inside the target, in the making: there is little to load, and much that must fit the target."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig, LookaheadConfig
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
-from specbench.drafts import BlockwiseDraft, Draft, EarlyExitDraft, LayerSkipDraft, LookaheadDraft
+from specbench.drafts import (
+    BlockwiseDraft,
+    Draft,
+    EarlyExitDraft,
+    HydraDraft,
+    LayerSkipDraft,
+    LookaheadDraft,
+    MedusaDraft,
+)
 from specbench.errors import UserError
+from specbench.models import Heads, HydraHeads, MedusaHeads
 from specbench.models.eager import EagerModel
-from specbench.models.heads import Heads
 from specbench.models.load import layers_of
+from specbench.models.saved_heads import SavedHeads
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import Say
 
@@ -50,19 +60,55 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
         return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
 
 
-class BlockwiseBuilder(DraftBuilder[BlockwiseConfig]):
+class HeadsBuilder(DraftBuilder[BlockwiseConfig]):
+    """Heads on the target's last state, from a folder."""
+
     needs_states = True
+    heads: ClassVar[type[SavedHeads]]
 
     def __init__(self, request: DraftRequest[BlockwiseConfig]) -> None:
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        self.most = Heads.facts(self.folder, request.key)["heads"] - 1
+        self.most = self.longest()
+
+    def longest(self) -> int:
+        """Tokens that the heads draft in a pass. Raises UserError where the folder has none."""
+        number: int = self.heads.facts(self.folder, self.request.key)["heads"]
+        return number
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: {self.most + 1} heads draft {self.most} tokens a pass at most, not gamma={gamma}")
-        heads = Heads.load(self.folder, target.network, key)
-        rows = target.network.get_output_embeddings().weight.shape[0]
-        return BlockwiseDraft(target, heads, target.project, rows)
+            say(f"{key}: its heads draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return self.on(target, target.network.get_output_embeddings().weight.shape[0])
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        """The draft; `rows` is how many logits the target's output projection has."""
+        raise NotImplementedError
+
+
+class BlockwiseBuilder(HeadsBuilder):
+    heads = Heads
+
+    def longest(self) -> int:
+        return super().longest() - 1
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        return BlockwiseDraft(target, Heads.load(self.folder, target.network, self.request.key), target.project, rows)
+
+
+class MedusaBuilder(HeadsBuilder):
+    heads = MedusaHeads
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        heads = MedusaHeads.load(self.folder, target.network, self.request.key)
+        return MedusaDraft(target, heads, target.project, rows)
+
+
+class HydraBuilder(HeadsBuilder):
+    heads = HydraHeads
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        heads = HydraHeads.load(self.folder, target.network, self.request.key)
+        return HydraDraft(target, heads, target.project, target.network.get_input_embeddings(), rows)

@@ -1,0 +1,164 @@
+"""Medusa's heads and Hydra's as drafts: blockwise drafting with other heads on the target's last state.
+
+Medusa (Cai et al. 2024): given the state the heads are independent of each other, as blockwise heads are. Hydra (Ankner
+et al. 2024): head k also reads the k tokens after the state, the target's own newest token first, so that a token's q
+depends on the tokens drafted before it: a proposal takes a step of one head for each token, and in a tree each node has
+a q of its own. Each token is tested with the q that drew it, and Algorithm 1 and its rules for trees stay exact.
+
+Shapes: N positions or nodes, D the target's width, J tokens that a head reads, M numbers of each, V tokens of the
+vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance import Proposal
+from specbench.drafts.blockwise import BlockwiseSession, OnStates
+from specbench.drafts.continuations import Continuations, Found, Predicted
+from specbench.models import HydraHeads, Model, Prompt, Session, StatefulSession
+from specbench.sampling import Sampling, draw, standardise
+
+Project = Callable[[Tensor], Tensor]
+
+
+class LaterHeads(Protocol):
+    """Heads on states, ours or published (`models.medusa`, `models.published_medusa`)."""
+
+    heads: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
+        ...
+
+    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
+        """[heads, N, V] of the heads `which`."""
+        ...
+
+
+class MedusaDraft(OnStates):
+    """`heads` on the states of `target`; `project` is its output projection."""
+
+    def __init__(self, target: Model, heads: LaterHeads, project: Project, rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        super().__init__(target, heads.operations(rows))
+        self.heads, self.project = heads, project
+
+    @property
+    def later(self) -> int:
+        return self.heads.heads
+
+    @property
+    def device(self) -> torch.device:
+        return self.heads.device
+
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        return self.heads.logits(states_ND, which, self.project)
+
+
+class HydraDraft(OnStates):
+    """`heads` on the states of `target` and on `embed`, its embeddings [N] -> [N, D] of tokens."""
+
+    def __init__(self, target: Model, heads: HydraHeads, project: Project, embed: Project, rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        super().__init__(target, heads.operations(rows))
+        self.heads, self.project, self.embed = heads, project, embed
+
+    @property
+    def later(self) -> int:
+        return self.heads.heads
+
+    @property
+    def device(self) -> torch.device:
+        return self.heads.device
+
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
+        return HydraSession(self, cast(StatefulSession, session), sampling)
+
+    def narrowed(self, tokens: Sequence[int]) -> Tensor:
+        """[N, M]: what heads read of `tokens`."""
+        with torch.no_grad():
+            return self.heads.narrowed(self.embed(torch.tensor(list(tokens), device=self.device)))
+
+    def after(self, states_ND: Tensor, read_NJM: Tensor) -> Tensor:
+        """Logits [N, V] of head J."""
+        with torch.no_grad():
+            return self.heads.logits(states_ND, read_NJM, self.project)
+
+
+class HydraSession(BlockwiseSession):
+    """Beside the view of the target's session it keeps, while a tree is grown, what heads read on the path to each
+    node."""
+
+    draft: HydraDraft
+
+    def __init__(self, draft: HydraDraft, session: StatefulSession, sampling: Sampling) -> None:
+        super().__init__(draft, session, sampling)
+        self._state_1D: Tensor | None = None
+        self._levels = 0
+        self._root_1JM: Tensor | None = None
+        self._paths_1JM: list[Tensor] = []  # of each node read, the newest token of the text first
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        if state_1D is None or count == 0:
+            return Proposal([])
+        read_1JM = self.draft.narrowed(tokens[-1:])[None]
+        drafted, rows = list[int](), list[Tensor]()
+        while len(drafted) < count and not (drafted and drafted[-1] in self.draft.target.eos_ids):
+            if drafted:
+                read_1JM = torch.cat([read_1JM, self.draft.narrowed(drafted[-1:])[None]], 1)
+            rows.append(self._standardised(self.draft.after(state_1D, read_1JM)))
+            drafted.append(draw(rows[-1][0], generator))
+        return Proposal(drafted, torch.cat(rows))
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.later)
+        self._root_1JM, self._paths_1JM = self.draft.narrowed(tokens[-1:])[None], []
+        return self._after([self._root_1JM])
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        first, narrowed_LM = len(self._paths_1JM), self.draft.narrowed(tokens)
+        for parent, own_M in zip(parents, narrowed_LM, strict=True):
+            above_1JM = self._root_1JM if parent < 0 else self._paths_1JM[parent]
+            assert above_1JM is not None
+            self._paths_1JM.append(torch.cat([above_1JM, own_M[None, None]], 1))
+        return self._after(self._paths_1JM[first:])
+
+    def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
+        """Nothing past the last head, or where there is no state; nodes of one depth are read together."""
+        size, state_1D = self.draft.target.vocabulary_size, self._state_1D
+        depths = [path_1JM.shape[1] for path_1JM in paths_1JM]
+        if state_1D is None or max(depths) > self._levels:
+            return Found([()] * len(depths), size, self.draft.device)
+        rows: dict[int, Tensor] = {}
+        for depth in sorted(set(depths)):
+            nodes = [node for node, own in enumerate(depths) if own == depth]
+            read_NJM = torch.cat([paths_1JM[node] for node in nodes])
+            logits_NV = self.draft.after(state_1D.expand(len(nodes), -1), read_NJM)
+            rows |= dict(zip(nodes, logits_NV, strict=True))
+        return Predicted(torch.stack([rows[node] for node in range(len(depths))]), size, self.sampling)
+
+    def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """The tokens that a head reads are those of the text: a token of a proposal is reached where they were
+        accepted."""
+        narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
+        read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
+        return self._standardised(self.draft.after(states_ND, read_NJM))
+
+    def _state(self, tokens: Sequence[int]) -> Tensor | None:
+        """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
+        read = len(tokens) - 1
+        self._read(tokens[:read])
+        return self.session.states(read - 1, read) if read else None
+
+    def _standardised(self, logits_NV: Tensor) -> Tensor:
+        return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)
