@@ -17,10 +17,13 @@ def spec_of(
     gamma: int | Gamma = 0,
     accept: AcceptanceRule = accept_exact,
     compared: Sampling | None = None,
+    greedy_draft: bool = False,
 ) -> DecodingSpec:
     """`compared` is how p is standardised for the rule, where that is not `sampling`."""
     policy = Constant(gamma) if isinstance(gamma, int) else gamma
-    return DecodingSpec(sampling, max_new_tokens, Verification(accept, compared or sampling), policy)
+    return DecodingSpec(
+        sampling, max_new_tokens, Verification(accept, compared or sampling, greedy_draft=greedy_draft), policy
+    )
 
 
 def autoregressive(
@@ -40,6 +43,7 @@ def speculative(
     generator: torch.Generator,
     accept: AcceptanceRule = accept_exact,
     compared: Sampling | None = None,
+    greedy_draft: bool = False,
 ) -> Trace:
-    spec = spec_of(sampling, max_new_tokens, gamma, accept, compared)
+    spec = spec_of(sampling, max_new_tokens, gamma, accept, compared, greedy_draft)
     return decoding.speculative(target, draft, prompt, spec, generator)

@@ -8,7 +8,7 @@ from decode import speculative
 from torch import Tensor
 from toy import ToyModel
 
-from specbench.acceptance import AcceptanceRule, Proposal, Verdict, accept_exact
+from specbench.acceptance import AcceptanceRule, Proposal, Verdict, accept_exact, accept_match
 from specbench.drafts import Draft, ModelDraft
 from specbench.measure.evidence import Evidence, evidence
 from specbench.measure.proof import Proof, prove
@@ -136,6 +136,21 @@ def once_per_pass(generator: torch.Generator) -> Rule:
     return rule
 
 
+def drawn_anew(p_GV: Tensor, q_GV: Tensor, drafted: list[int], generator: torch.Generator) -> Verdict:
+    """Strict match that draws the token after a mismatch once more, in the place of the draw that differed."""
+    verdict = accept_match(p_GV, q_GV, drafted, generator)
+    return Verdict.chain(verdict.accepted, draw(p_GV[verdict.accepted], generator))
+
+
+class GreedyInFull:
+    """A draft that proposes the argmax of q and reports all of q."""
+
+    operations = 1.0
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "TruncatedSession":
+        return TruncatedSession(DRAFT.start(prompt, Sampling(0.0)), sampling)
+
+
 class Truncated:
     """A draft that samples from the top k of q and reports all of q."""
 
@@ -170,5 +185,7 @@ FAULTS: dict[str, tuple[dict[str, object], str, int]] = {
     "one uniform number a text": ({"accept": once_per_text, "per_text": True}, "echo", 400),
     "the number that rejected draws as well": ({"accept": used_again, "per_text": True}, "order", 2_400),
     "q drawn from its top k and compared in full": ({"draft": Truncated(5)}, "likelihood", 800),
+    "the argmax drafted and compared with all of q": ({"draft": GreedyInFull()}, "likelihood", 800),
+    "a draw anew after a mismatch": ({"accept": drawn_anew}, "likelihood", 6_000),
     "top k for q and not for p": ({"sampling": TOP_4, "compared": ONE}, "outside", 80),
 }

@@ -111,8 +111,8 @@ def test_lenience_with_a_probed_gamma(run) -> None:  # type: ignore[no-untyped-d
 
 
 WRONG = {
-    "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, traversal, typical",
-    "accept.rule=fair": "accept.rule=fair: must be exact | lenient | typical | block",
+    "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, onehot, traversal",
+    "accept.rule=fair": "accept.rule=fair: must be exact | match | onehot | lenient | typical | block",
     "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has one; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
     "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",

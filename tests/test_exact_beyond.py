@@ -12,8 +12,8 @@ from chi import ALARM
 from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import AcceptanceRule, accept_block, accept_exact
-from specbench.drafts import Draft, ModelDraft
+from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, accept_match
+from specbench.drafts import Draft, LookupDraft, ModelDraft
 from specbench.gamma import Gamma, Heuristic
 from specbench.sampling import Sampling
 
@@ -22,7 +22,7 @@ SAMPLES = 1500
 SAMPLED, CUT = Sampling(1.0), Sampling(1.3, top_k=3, top_p=0.9)
 TARGET = ToyModel(random_table(1, zeros=True))
 NEAR, FAR = ToyModel(0.8 * TARGET.table_VVV + 0.2 * random_table(2)), ToyModel(random_table(3))
-RULES = [accept_exact, accept_block]
+RULES = [accept_exact, accept_block, accept_match]
 
 
 def p_value(draft: Draft, gamma: int | Gamma, accept: AcceptanceRule, sampling: Sampling = SAMPLED) -> float:
@@ -47,6 +47,22 @@ def decoder(
 def test_block_verification_at_every_gamma(gamma: int) -> None:
     draft = ModelDraft(FAR if gamma % 2 else NEAR, VOCABULARY)
     assert p_value(draft, gamma, accept_block) > ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
+@pytest.mark.parametrize("greedy_draft", [False, True], ids=["match", "onehot"])
+@pytest.mark.parametrize("draft", [ModelDraft(FAR, VOCABULARY), LookupDraft(VOCABULARY, torch.device("cpu"), match=2)])
+def test_strict_match_and_a_greedy_draft(draft: Draft, greedy_draft: bool, sampling: Sampling) -> None:
+    accept = accept_exact if greedy_draft else accept_match
+
+    def decode(generator: torch.Generator) -> list[int]:
+        return speculative(
+            TARGET, draft, PROMPT, gamma=3, sampling=sampling, max_new_tokens=LENGTH, generator=generator,
+            accept=accept, greedy_draft=greedy_draft,
+        ).tokens  # fmt: skip
+
+    assert chi.p_value(decode, exact(TARGET, sampling, LENGTH), SAMPLES) > ALARM
 
 
 @pytest.mark.statistical

@@ -9,7 +9,7 @@ import torch
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import AcceptanceRule, accept_block, accept_exact
+from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, accept_match
 from specbench.drafts import LookupDraft, ModelDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.expected_passes import passes
@@ -23,7 +23,12 @@ class Endless(ToyModel):
 
 
 def along_and_decoded(
-    model: type[ToyModel], gamma: int, most: int, count: int, accept: AcceptanceRule = accept_exact
+    model: type[ToyModel],
+    gamma: int,
+    most: int,
+    count: int,
+    accept: AcceptanceRule = accept_exact,
+    greedy_draft: bool = False,
 ) -> tuple[list[Agreement], Interval]:
     """The agreements along `count` of the target's own texts at T = 1, and tokens per pass of as many decoded texts."""
     target, draft = model(random_table(11)), ModelDraft(model(random_table(12)), VOCABULARY)
@@ -31,7 +36,8 @@ def along_and_decoded(
     keys: dict[str, Any] = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
     written = [autoregressive(target, PROMPT, **keys).tokens for _ in range(count)]
     found = [agreements(target, [draft], PROMPT, text, sampling)[0] for text in written]
-    traces = [speculative(target, draft, PROMPT, gamma=gamma, accept=accept, **keys) for _ in range(count)]
+    keys |= {"gamma": gamma, "accept": accept, "greedy_draft": greedy_draft}
+    traces = [speculative(target, draft, PROMPT, **keys) for _ in range(count)]
     return found, bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
 
 
@@ -134,3 +140,18 @@ def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     )
     assert within_4_errors(block, decoded)
     assert alone.high < block.low
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("rule", ["match", "onehot"])
+def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: str) -> None:
+    """As above, each from its own chances; Algorithm 1 has fewer passes by more than the error."""
+    gamma, most = 4, 30
+    accept = accept_match if rule == "match" else accept_exact
+    found, decoded = along_and_decoded(Endless, gamma, most, 600, accept, rule == "onehot")
+    own, algorithm_1 = (
+        bootstrap([(most, passes(a.ratio, gamma, most).sum()) for a in each], ratio, 400, 0)
+        for each in ([a.at(rule) for a in found], found)
+    )
+    assert within_4_errors(own, decoded)
+    assert own.high < algorithm_1.low

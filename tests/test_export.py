@@ -78,6 +78,28 @@ def test_runs_at_several_gammas_give_a_schedule(tmp_path: Path, capsys: Capture)
     assert len(task["by_position"]) == 7
 
 
+def test_a_batch_has_its_own_schedule_and_each_row_its_share(tmp_path: Path, capsys: Capture) -> None:
+    """A pass that all rows wait for is timed once for each of them: at 4 rows a quarter of it is the row's."""
+    alone, other = make(tmp_path, gamma=3), make(tmp_path, gamma=5)
+    file = store.record_file(tmp_path, other)
+    record = store.read(file)
+    record["summary"]["batch"] = 4
+    for prompt in record["prompts"]:
+        prompt["baseline"]["rows"] = [4] * len(prompt["baseline"]["steps_s"])
+        prompt["speculative"]["rows"] = [2] * len(prompt["speculative"]["passes"])
+    (task,) = export(capsys, other, f"results={tmp_path}")["tasks"]
+    store.write(tmp_path, record)
+    (batched,) = export(capsys, other, f"results={tmp_path}")["tasks"]
+    assert {one["batch"] for one in batched["gamma_by_context"]} == {4}
+    for was, now in zip(task["gamma_by_context"], batched["gamma_by_context"], strict=True):
+        assert now["gammas"][0]["speedup"]["value"] == pytest.approx(was["gammas"][0]["speedup"]["value"] / 2)
+    (both,) = export(capsys, alone, other, f"results={tmp_path}")["tasks"]
+    assert [one["batch"] for one in both["gamma_by_context"]] == sorted(
+        one["batch"] for one in both["gamma_by_context"]
+    )
+    assert {row["gamma"] for one in both["gamma_by_context"] if one["batch"] == 1 for row in one["gammas"]} == {3}
+
+
 def test_runs_on_several_tasks_are_parts_of_one_profile(tmp_path: Path, capsys: Capture) -> None:
     ids = [make(tmp_path, task=task) for task in ("ende-mini", "sum-mini")]
     profile = export(capsys, *ids, f"results={tmp_path}")

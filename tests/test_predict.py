@@ -10,7 +10,7 @@ from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.choose.explain import reasons, winning_alpha, winning_c
+from specbench.choose.reasons import reasons, winning_alpha, winning_c
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.costs import Costs

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from calls import called, small_run
+from made_records import make
 
 from specbench.acceptance import Verdict, accept_exact
 from specbench.cli import main
 from specbench.measure.proof import UNPROVED
+from specbench.records.frame import Records
+from specbench.report.page import page
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -66,3 +69,14 @@ def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.Monkey
     assert summary["speedup_measured"] is None and summary["speedup_end_to_end"] is None
     assert summary["proof_outside"] > 0
     assert "NOT LOSSLESS" in out and "have no probability under the target" in out
+
+
+def test_a_sampled_record_without_a_proof_says_so(tmp_path: Path, capfd: Capture) -> None:
+    """Records from before texts were proved; greedy ones were always compared."""
+    make(tmp_path, temperature=0.0)
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert "unproved" not in capfd.readouterr().out
+    make(tmp_path, temperature=1.0)
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert capfd.readouterr().out.count("unproved") == 2  # in its row, and what it means
+    assert "unproved: two greedy texts compared" in page(Records(tmp_path))

@@ -134,6 +134,13 @@ def test_plan_of_a_document_of_alpha(tmp_path: Path, capsys: Capture) -> None:
     assert planned["prompts"] == 1 and planned["needed"] is None
     assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 0
     assert "one prompt does not show how much prompts differ" in capsys.readouterr().out
+    document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": [texts[0], texts[0]]}}]
+    write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
+    assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
+    (planned,) = json.loads(capsys.readouterr().out)["rows"]
+    assert planned["prompts"] == 2 and planned["needed"] is None and planned["within_now"] is None
+    assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 0
+    assert "α: every prompt gave the same, so nothing says how many are needed" in capsys.readouterr().out
 
 
 def test_compare_says_what_would_have_shown(tmp_path: Path, capsys: Capture) -> None:

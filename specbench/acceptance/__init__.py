@@ -20,6 +20,7 @@ from specbench.acceptance.block import accept_block
 from specbench.acceptance.chance import AcceptByChance
 from specbench.acceptance.exact import accept_exact
 from specbench.acceptance.lenient import lenient
+from specbench.acceptance.match import accept_match, greedy_rows, match_probability
 from specbench.acceptance.typical import Typical
 from specbench.acceptance.verify import LOSSLESS, Verification, settle, target_rows, verify
 
@@ -39,7 +40,10 @@ __all__ = [
     "Verification",
     "accept_block",
     "accept_exact",
+    "accept_match",
+    "greedy_rows",
     "lenient",
+    "match_probability",
     "residual",
     "settle",
     "target_rows",

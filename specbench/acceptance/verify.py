@@ -13,6 +13,7 @@ Shapes: G drafted tokens, L positions, V logits of the head or tokens of the voc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from specbench.acceptance.base import (
 )
 from specbench.acceptance.block import accept_block
 from specbench.acceptance.exact import accept_exact
+from specbench.acceptance.match import accept_match
 from specbench.acceptance.tree import ROUNDS, KSequential, Tree, Uniforms, accept_plausible, accept_traversal, walk
 from specbench.acceptance.typical import Typical
 from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
@@ -47,7 +49,7 @@ class RowsOfTree:
         return self._rows[node]
 
 
-LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block)
+LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block, accept_match)
 # p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
 Rows = Tensor | RowsOfTree | list[int]
 
@@ -63,12 +65,20 @@ class Verification:
     rule: AcceptanceRule
     sampling: Sampling
     k_sequential: bool = False  # on trees, where `rule` is Algorithm 1: K-SEQ
+    greedy_draft: bool = False  # tokens are drafted by argmax of q at every temperature: q is one-hot
 
     @property
     def lossy(self) -> TokenRule | None:
         """The rule where its formulas say what it emits in place of the target's own distribution; None for a lossless
         rule, and for acceptance by chance."""
         return self.rule if isinstance(self.rule, TokenRule) else None
+
+    @property
+    def own_alpha(self) -> Literal["match", "onehot"] | None:
+        """Which alpha this rule has in the place of Algorithm 1's (`measure.agreement.OTHER_RULES`); None: none."""
+        if self.sampling.temperature == 0:
+            return None
+        return "onehot" if self.greedy_draft else "match" if self.rule is accept_match else None
 
     @cached_property
     def argmax_only(self) -> bool:

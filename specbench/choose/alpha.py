@@ -25,7 +25,7 @@ from specbench.config.names import own_weights, task_label
 from specbench.drafts import TextDraft, growing
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
-from specbench.measure.agreement import Agreement, agreements
+from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
@@ -181,12 +181,13 @@ def alpha_folder(results: str | Path) -> Path:
 
 
 def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
-    """One row a draft and rule: alpha with its interval over prompts, alpha(l) for each lenience; and of a lossy rule
-    the share of drafted tokens that it keeps, and its total variation from the target, mean over the tokens."""
+    """One row a draft and rule: alpha with its interval over prompts, under Algorithm 1, strict match and a greedy
+    draft; alpha(l) for each lenience; the share of drafted tokens that the row's own rule accepts where that is
+    another; and of a lossy rule its total variation from the target, mean over the tokens."""
     rows = list[AlphaRow]()
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]
-        alpha = _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
+        alpha = _alpha(config, texts)
         row: AlphaRow = {
             "target": name_of(config.target), "draft": candidate.draft,
             "task": task_label(config.task.name, config.task.path), "own_weights": own_weights(asdict(config)),
@@ -201,9 +202,14 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        if candidate.lossy is not None:
-            ruled, varied = _under(config, texts, candidate.rule), [a.total_variation[candidate.rule] for a in texts]
+        match, onehot = (_alpha(config, [text.at(rule) for text in texts]) for rule in OTHER_RULES)
+        row["alpha_match"], row["alpha_match_low"], row["alpha_match_high"] = match.value, match.low, match.high
+        row["alpha_onehot"], row["alpha_onehot_low"], row["alpha_onehot_high"] = onehot.value, onehot.low, onehot.high
+        if candidate.own_alpha is not None:
+            ruled = _alpha(config, [candidate.judged(text) for text in texts])
             row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
+        if candidate.lossy is not None:
+            varied = [a.total_variation[candidate.rule] for a in texts]
             row["total_variation"] = sum(map(sum, varied)) / row["tokens"]
         if texts[0].matched:
             row = cast(AlphaRow, {**row, **vocabulary_facts(candidate.parts.draft_vocabulary)})
@@ -233,6 +239,10 @@ def _each(
         ]
         for name in texts[0]
     }
+
+
+def _alpha(config: ChooseConfig, texts: Sequence[Agreement]) -> Interval:
+    return _mean(config, [(sum(a.beta), len(a.beta)) for a in texts])
 
 
 def _under(config: ChooseConfig, texts: Sequence[Agreement], rule: str) -> Interval:

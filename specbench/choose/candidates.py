@@ -4,6 +4,7 @@ of p and q.
 - Algorithm 1 (`exact`): the draft's own agreement.
 - `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
   and is counted so (`measure.expected_passes`).
+- `match` and `onehot`: lossless, with a smaller alpha of their own from the same p and q.
 - `lenient` and `typical` (lossy): a `TokenRule`'s formulas on the same p and q. What they keep is computed along the
   target's own text, where text written under them would soon be another: an estimate.
 """
@@ -64,9 +65,14 @@ class LoadedCandidate:
         """What the probe times."""
         return Candidate(self.parts.draft, self.parts.spec, self.levels)
 
+    @property
+    def own_alpha(self) -> str | None:
+        """The name under which an agreement has this rule's alpha; None where it is Algorithm 1's."""
+        return self.rule if self.lossy is not None else self.parts.spec.verification.own_alpha
+
     def judged(self, agreement: Agreement) -> Agreement:
         """The draft's agreement as this rule has it."""
-        return agreement if self.lossy is None else agreement.at(self.rule)
+        return agreement if self.own_alpha is None else agreement.at(self.own_alpha)
 
     def names(self) -> CandidateNames:
         """What tables call it, the draft and the rule alone too."""

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
-from specbench.choose.explain import label, of_batches, of_lossy, reasons
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
+from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
 from specbench.config import ChooseConfig

@@ -92,6 +92,8 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    if sampled := {(row["temperature"], row["draft"]): row for row in rows if row["temperature"] > 0}:
+        console.print(_of_rules(list(sampled.values())))
     if differing := [row for row in rows if "vocabulary" in row]:
         console.print(_of_vocabularies(differing))
     ranked = {(row["temperature"], row["draft"]): row for row in rows if "acceptance_of_children" in row}
@@ -118,6 +120,26 @@ def _of_vocabularies(rows: list[AlphaRow]) -> Table:
             row["draft"], f"{row['temperature']:g}", *(f"{share:.1%}" for share in shares), f"{row['alpha']:.3f}",
             f"{row['alpha_matched']:.3f}", _span(row["alpha_matched_low"], row["alpha_matched_high"]),
             f"{row['alpha_matched'] - row['alpha']:.3f}",
+        )  # fmt: skip
+    return table
+
+
+def _of_rules(rows: list[AlphaRow]) -> Table:
+    """α of each draft under the three lossless rules that engines have at T > 0."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
+    table.title = (
+        "α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/rules.md: which engine?)"
+    )
+    for title in ("draft", "T", "exact", "95%", "match", "95%", "onehot", "95%"):
+        table.add_column(title, justify="left" if title == "draft" else "right")
+    for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
+        table.add_row(
+            row["draft"], f"{row['temperature']:g}",
+            f"{row['alpha']:.3f}", _span(row["alpha_low"], row["alpha_high"]),
+            f"{row['alpha_match']:.3f}", _span(row["alpha_match_low"], row["alpha_match_high"]),
+            f"{row['alpha_onehot']:.3f}", _span(row["alpha_onehot_low"], row["alpha_onehot_high"]),
         )  # fmt: skip
     return table
 
@@ -163,10 +185,12 @@ def remark(file: Path, record: AlphaDocument, form: str) -> None:
 
 def _of_rule(row: AlphaRow) -> list[str]:
     """The rule, the probability that it accepts a drafted token, and its total variation from the target."""
-    if not row["lossy"]:
+    if "alpha_rule" not in row:
         return [row["accept"], "–", "–", "0"]
-    span = _span(row["alpha_rule_low"], row["alpha_rule_high"])
-    return [f"{row['accept']} (lossy)", f"{row['alpha_rule']:.3f}", span, f"{row['total_variation']:.3f}"]
+    accepted = [f"{row['alpha_rule']:.3f}", _span(row["alpha_rule_low"], row["alpha_rule_high"])]
+    if not row["lossy"]:
+        return [row["accept"], *accepted, "0"]
+    return [f"{row['accept']} (lossy)", *accepted, f"{row['total_variation']:.3f}"]
 
 
 def _span(low: float | None, high: float | None) -> str:

@@ -18,7 +18,7 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
         record = catalog.whole(run_id)
         summary: Row = {"run_id": run_id, **record["summary"]}
         timed = summary.get("speedup_measured") is not None and not summary.get("disturbed")
-        found = strata(record["prompts"], by, timed and (summary.get("batch") or 1) == 1)
+        found = strata(record["prompts"], by, timed)
         if run is None and {one.name for one in found} <= {NO_CATEGORY}:
             continue
         rows += [{name: summary.get(name) for name in NAMED} | {"by": by} | _row(one) for one in found]

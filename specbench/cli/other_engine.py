@@ -33,6 +33,11 @@ def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
     engine = command.options.get("engine")
     if engine is None:
         return command, None
+    if engine == "openai":
+        raise UserError(
+            "engine=openai: recommend cannot time a server, which drafts as it was started; time two of them from "
+            "Python (specbench.serving.openai, docs/serving.md), or ask for its settings with --for"
+        )
     ours = "eager" if engine == TRANSFORMERS else engine
     overrides = [*command.overrides, f"engine={ours}"]
     return replace(command, overrides=overrides), engine if engine == TRANSFORMERS else None

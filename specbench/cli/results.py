@@ -112,12 +112,25 @@ def table(rows: list[Row]) -> None:
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
         print("disturbed: something else had the machine; c, v and the speedups mean little (docs/disturbed.md)")
+    if any(is_unproved(row) for row in rows):
+        print(
+            "unproved: sampled before records held a proof of their texts; two greedy texts were compared "
+            "(docs/proof.md)"
+        )
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule lets through what is not the target's own distribution; its speed is of other texts")
 
 
+def is_unproved(row: Row) -> bool:
+    """Whether texts were sampled losslessly, and nothing shows that they are the target's own."""
+    sampled = (row.get("temperature") or 0) > 0 and not row.get("lossy") and not row.get("simulated")
+    return sampled and FAILED not in row and row.get("proof_tokens") is None
+
+
 def _cell(column: str, row: Row) -> str:
     value = row.get(column)
+    if column == "proof_z" and is_unproved(row):
+        return "unproved"
     if column == "run_id":
         return digest(str(value))
     if column == "accept":

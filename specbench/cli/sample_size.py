@@ -15,6 +15,7 @@ ABOUT = (
     "differ; a small run will do (specbench run limit=20). From a document of specbench alpha: for α of each draft. "
     "The jobs of a sweep are listed by specbench sweep --dry-run."
 )
+NO_SPREAD = 1e-9  # a relative deviation below this is rounding
 WITHIN = "how far the interval may reach to either side, as a share of the value: 2%% (the default) or 0.02"
 
 
@@ -28,13 +29,13 @@ class Planned:
     seconds_a_prompt: float | None
 
     def row(self, within: float) -> Row:
-        needed, several = self.spread.needed(within), self.spread.prompts > 1  # one prompt shows no spread
+        needed, several = self.spread.needed(within), self.spread.deviation > NO_SPREAD  # else no spread has been seen
         seconds = self.seconds_a_prompt * needed.value if several and self.seconds_a_prompt is not None else None
         return {
             "draft": self.draft, "quantity": self.quantity, "value": self.spread.value, "prompts": self.spread.prompts,
             "within_now": self.spread.within(self.spread.prompts) if several else None,
             "within": within, "needed": int(needed.value) if several else None,
-            "needed_low": needed.low, "needed_high": needed.high,
+            "needed_low": needed.low if several else None, "needed_high": needed.high if several else None,
             "seconds": seconds,
         }  # fmt: skip
 
@@ -123,5 +124,10 @@ def _draw(name: str, rows: list[Row], within: float) -> None:
     console.print(table)
     if rows and rows[0]["prompts"] == 1:
         console.print("one prompt does not show how much prompts differ: plan from a run of more (limit=20)")
+    elif alike := [row["quantity"] for row in rows if row["needed"] is None]:
+        console.print(
+            f"{', '.join(dict.fromkeys(alike))}: every prompt gave the same, so nothing says how many are needed; plan "
+            "from a run of more prompts"
+        )
     elif rows and rows[0]["prompts"] < FEW_PROMPTS:
         console.print(f"{rows[0]['prompts']} prompts are few: how much prompts differ is itself known roughly")

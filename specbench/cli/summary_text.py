@@ -176,11 +176,14 @@ def _quality_difference(s: Summary) -> str:
 
 
 def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
-    if not s.get("lossy"):
+    if "alpha_rule" not in s:
         return []
-    kept = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
+    accepted = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
+    own = ("α under the rule", accepted, f"{s['accept']}; what the predictions below are made from")
+    if not s["lossy"]:
+        return [own]
     return [
-        ("α under the rule", kept, f"{s['accept']}; what the predictions below are made from"),
+        own,
         ("total variation", _number(s["total_variation"], 3), "of the next token from the target's, along its text"),
     ]
 

@@ -17,7 +17,7 @@ KNOWN = ("table", "markdown", "csv", "json", "latex")
 def main(argv: list[str]) -> int:
     parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees (default all)"
+        "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"
     )
     parser.add_argument(
         "--format", default="table", help="table (markdown, the default), csv, json, latex; several with commas"

@@ -13,7 +13,7 @@ from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-RULES = ("exact", "lenient", "typical", "block", "traversal", "k-seq")
+RULES = ("exact", "match", "onehot", "lenient", "typical", "block", "traversal", "k-seq")
 ON_TREES = ("exact", "traversal", "k-seq", "typical")
 ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are on a chain
 RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
@@ -145,6 +145,9 @@ def _check_tree_in_run(config: RunConfig) -> None:
     if config.simulate.alpha is not None:
         raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
     rule = config.accept.rule
+    if rule in ("match", "onehot"):
+        same = "accept=exact" if tree.shape == "dynamic" else "accept=exact tree.children=fixed"
+        raise UserError(f"accept={rule}: not together with tree={tree.shape}; its like for a tree is {same}")
     require(rule in ON_TREES, "accept.rule", rule, f"{' | '.join(ON_TREES)} with tree={tree.shape}")
     if rule == "k-seq":
         _check_k_sequential(config)

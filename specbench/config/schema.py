@@ -61,7 +61,7 @@ class SamplingConfig:
 class AcceptConfig:
     """Which drafted tokens are accepted."""
 
-    rule: str = key("exact", "exact | block | traversal | k-seq (lossless), lenient | typical (lossy)")
+    rule: str = key("exact", "exact | match | onehot | block | traversal | k-seq (lossless), lenient | typical (lossy)")
     lenience: float | None = key(None, "lenient: l of A.5")
     epsilon: float | None = key(None, "typical: the highest bar that a token's p must pass")
     delta: float | None = key(None, "typical: the bar is delta exp(-entropy) below that")

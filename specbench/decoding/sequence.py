@@ -55,13 +55,13 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
     """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
     rule of `spec`)."""
-    expect(draft, spec.sampling, spec.gamma.picks)
+    expect(draft, spec.drafting, spec.gamma.picks)
     for model in (target, *models_of(draft)):
         get_ready(model, prompt, spec.max_new_tokens)
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
-    drafting = start_beside(session, draft, prompt, spec.sampling)
+    drafting = start_beside(session, draft, prompt, spec.drafting)
     propose, tree_drafting = proposing(drafting), drafting if isinstance(drafting, ProposesTrees) else None
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)

@@ -7,6 +7,7 @@ from specbench.gamma import Constant, Gamma
 from specbench.sampling import Sampling
 
 NOTHING_DRAFTED = Constant(0)
+GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,11 @@ class DecodingSpec:
     max_new_tokens: int
     verification: Verification
     gamma: Gamma = NOTHING_DRAFTED
+
+    @property
+    def drafting(self) -> Sampling:
+        """How the draft's tokens are drawn: as the target's, or greedily where the rule is for a greedy draft."""
+        return GREEDY if self.verification.greedy_draft else self.sampling
 
     @classmethod
     def algorithm_1(cls, sampling: Sampling, max_new_tokens: int, gamma: int = 0) -> "DecodingSpec":

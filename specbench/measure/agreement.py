@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from specbench.acceptance import TokenRule
+from specbench.acceptance import TokenRule, greedy_rows, match_probability
 from specbench.drafts import Draft, DraftSession, ScoresAhead, start_beside
 from specbench.measure.lossy import accepted, total_variation
 from specbench.measure.mismatch import mismatch
@@ -24,6 +24,15 @@ from specbench.models import Model, Prompt, Session
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
 CHUNK = 256
+OTHER_RULES = ("match", "onehot")  # lossless, with an alpha of their own: `acceptance.match`
+
+
+@dataclass(frozen=True)
+class Chances:
+    """`Agreement.beta` and `Agreement.ratio` under another lossless rule."""
+
+    beta: list[float] = field(default_factory=list)
+    ratio: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,9 @@ class Agreement:
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
+    others: beta and ratio under each of `OTHER_RULES`, at T > 0, where they differ from those above: at a token x_i two
+        draws are the same with sum_x p(x) q(x), and given x_i with q(x_i); a greedy draft's token is the target's with
+        p at q's argmax, and given x_i it is x_i or not.
     ranks: of several children of each place (`measure.ranks`); only where asked for.
     shared, matched: of a draft of another vocabulary (`measure.mismatch`): the target's probability of the tokens that
         both share, and beta without the mismatch.
@@ -57,14 +69,18 @@ class Agreement:
     total_variation: dict[str, list[float]] = field(default_factory=dict)
     ahead: list["Agreement"] = field(default_factory=list)
     stops_at_end: bool = True
+    others: dict[str, Chances] = field(default_factory=dict)
     ranks: Ranks | None = None
     shared: list[float] = field(default_factory=list)
     matched: list[float] = field(default_factory=list)
 
     def at(self, rule: str) -> "Agreement":
-        """Agreement as `rule` has it, for what asks how many drafted tokens stay. An estimate: text written under the
-        rule would be another."""
+        """Agreement as `rule` has it, for what asks how many drafted tokens are accepted. Of a lossy rule an estimate:
+        text written under it would be another."""
         further = [one.at(rule) for one in self.ahead]
+        if rule in OTHER_RULES:
+            chances = self.others.get(rule, Chances(self.beta, self.ratio))
+            return replace(self, beta=chances.beta, ratio=chances.ratio, ahead=further)
         return replace(self, beta=self.under[rule], ratio=self.under[rule], ahead=further)
 
 
@@ -88,7 +104,7 @@ def agreements(
     first = len(prompt.prefix)
     session = target.start(prompt)
     drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
-    found = [replace(_empty(rules), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
+    found = [replace(_empty(rules, sampling), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
     readers = readers or [None] * len(drafts)
     ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
         None if reader is None or sampling.temperature > 0
@@ -105,7 +121,7 @@ def agreements(
         for one, agreement, reader, beside in zip(drafting, found, readers, ranking, strict=True):
             for place, q_LV in enumerate(_scores(one, tokens[:stop], start, ahead)):
                 if place > len(agreement.ahead):
-                    agreement.ahead.append(_empty(rules))
+                    agreement.ahead.append(_empty(rules, sampling))
                 along = agreement.ahead[place - 1] if place else agreement
                 betas = p_LV.minimum(q_LV).sum(-1).tolist()
                 if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would refuse it
@@ -113,6 +129,8 @@ def agreements(
                 along.beta.extend(betas)
                 along.silent.extend((q_LV.sum(-1) == 0).tolist())
                 along.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
+                if along.others:
+                    _add_others(along.others, p_LV, q_LV, written_L1)
                 for name, rule in rules.items():
                     along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
                     along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
@@ -136,8 +154,17 @@ def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterato
         yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
 
 
-def _empty(rules: Mapping[str, TokenRule]) -> Agreement:
-    return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules})
+def _add_others(others: Mapping[str, Chances], p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
+    """Strict match, and a greedy draft, whose q is one-hot."""
+    greedy_LV = greedy_rows(q_LV)
+    for name, row_LV in (("match", q_LV), ("onehot", greedy_LV)):
+        others[name].beta.extend(match_probability(p_LV, row_LV).tolist())
+        others[name].ratio.extend(row_LV.gather(-1, written_L1).squeeze(-1).tolist())
+
+
+def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
+    others = {name: Chances() for name in OTHER_RULES} if sampling.temperature > 0 else {}
+    return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules}, others=others)
 
 
 def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:

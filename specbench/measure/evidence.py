@@ -57,19 +57,27 @@ class Evidence:
         return cast(EvidenceRecord, asdict(self))
 
 
-def evidence(target: Model, draft: Draft, prompt: Prompt, written: Sequence[int], sampling: Sampling) -> Evidence:
-    """The sums along `written`, which follows `prompt` and was sampled (T > 0) by speculative decoding with `draft`.
+def evidence(
+    target: Model,
+    draft: Draft,
+    prompt: Prompt,
+    written: Sequence[int],
+    sampling: Sampling,
+    drafting: Sampling | None = None,
+) -> Evidence:
+    """The sums along `written`, which follows `prompt` and was sampled (T > 0) by speculative decoding with `draft`,
+    whose tokens were drawn with the sampling `drafting` (None: the target's).
 
     Raises FloatingPointError where a distribution is not finite.
     """
     tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
     session = target.start(prompt)
-    drafting = start_beside(session, draft, prompt, sampling)
+    proposing = start_beside(session, draft, prompt, drafting or sampling)
     found, odd = Evidence(tokens=len(written)), list[int]()
     for start, logits_LV in logits_along(session, tokens, first):
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
         stop = start + len(p_LV)
-        odd += _add(found, p_LV, drafting.score(tokens[:stop], start), tokens[start:stop], start)
+        odd += _add(found, p_LV, proposing.score(tokens[:stop], start), tokens[start:stop], start)
     if odd:
         found.outside = sum(not explained for explained in _by_rounding(target, prompt, tokens, odd, sampling))
     return found

@@ -1,24 +1,25 @@
 """Measured speedups by the length of the context, at each gamma that was run: the schedule of gamma by context.
 
 A pass belongs to the range in which it begins, a step of the target alone to the range of the token that it writes. The
-speedup of a range is time per token over time per token, totals over prompts.
+speedup of a range is time per token over time per token, totals over prompts. In a batch a row has its share of the
+time of a step or pass, and ranges of different batches are apart.
 """
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 from specbench.measure.ranges import RESAMPLES, bounds, range_of
+from specbench.measure.throughput import rows_of
 from specbench.records.profile import GammaRange, GammaSpeed
 from specbench.records.schema import PromptRecord, RunRecord
 from specbench.stats import bootstrap, ratio_of_ratios
 
-BATCH = 1  # what a run decodes at a time
 Sums = dict[int, list[float]]  # by range: seconds and tokens of the baseline, then of speculative decoding
 
 
 def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], list[str]]:
     """A range for each that occurs, with the speedup at each gamma; and what the records do not hold, in words."""
-    speeds: dict[int, list[GammaSpeed]] = {}
+    speeds: dict[tuple[int, int], list[GammaSpeed]] = {}  # by batch and range
     missing = []
     for record in records:
         summary = record["summary"]
@@ -30,13 +31,13 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
             missing.append(f"{record['run_id']}: something else had the machine, so its times mean little")
         else:
             for index, speed in _speeds(record, summary["gamma"]).items():
-                speeds.setdefault(index, []).append(speed)
+                speeds.setdefault((summary.get("batch") or 1, index), []).append(speed)
     found: list[GammaRange] = []
-    for index, each in sorted(speeds.items()):
+    for (batch, index), each in sorted(speeds.items()):
         first, last = bounds(index)
         best = max(each, key=lambda one: one["speedup"]["value"])["gamma"]
         ordered = sorted(each, key=lambda one: one["gamma"])
-        found.append({"first": first, "last": last, "batch": BATCH, "best": best, "gammas": ordered})
+        found.append({"first": first, "last": last, "batch": batch, "best": best, "gammas": ordered})
     return found, missing
 
 
@@ -56,14 +57,17 @@ def _speeds(record: RunRecord, gamma: int) -> dict[int, GammaSpeed]:
 
 def _sums(prompt: PromptRecord) -> Sums:
     before, found = max(1, prompt["prompt_tokens"]), Sums()
-    for place, step_s in enumerate(prompt["baseline"]["steps_s"]):
+    shares_s = [
+        time / rows for time, rows in zip(prompt["baseline"]["steps_s"], rows_of(prompt["baseline"]), strict=True)
+    ]
+    for place, step_s in enumerate(shares_s):
         row = found.setdefault(range_of(before + place), [0.0] * 4)
         row[0] += step_s
         row[1] += 1
     passes = prompt["speculative"]["passes"]
     begun = accumulate((one["emitted"] for one in passes), initial=0)
-    for place, one in zip(begun, passes, strict=False):
+    for place, one, rows in zip(begun, passes, rows_of(prompt["speculative"]), strict=False):
         row = found.setdefault(range_of(before + place), [0.0] * 4)
-        row[2] += one["draft_s"] + one["verify_s"] + one["accept_s"]
+        row[2] += (one["draft_s"] + one["verify_s"] + one["accept_s"]) / rows
         row[3] += one["emitted"]
     return found

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.measure.throughput import rows_of
 from specbench.records.schema import PromptRecord
 from specbench.stats import Interval, bootstrap
 
@@ -48,7 +49,7 @@ def strata(prompts: Sequence[PromptRecord], by: By, with_speed: bool = True) -> 
     """The strata of a run in their order: categories by name, lengths and positions from the shortest.
 
     A prompt's length is that of its context when decoding begins. A position is that of a token in the text; a pass
-    counts where its first token stands.
+    counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
     """
     rows: dict[tuple[int, str], list[Added]] = defaultdict(list)
     for prompt in prompts:
@@ -75,14 +76,16 @@ def _stretches(prompt: PromptRecord) -> Iterator[tuple[tuple[int, str], Added]]:
         columns = found[_bin(place + 1, "position")]
         columns[0] += beta
         columns[1] += 1
-    for place, seconds in enumerate(prompt["baseline"]["steps_s"]):
+    for place, (seconds, rows) in enumerate(
+        zip(prompt["baseline"]["steps_s"], rows_of(prompt["baseline"]), strict=True)
+    ):
         columns = found[_bin(place + 1, "position")]
-        columns[4] += seconds
+        columns[4] += seconds / rows
         columns[5] += 1
     place = 0
-    for one in prompt["speculative"]["passes"]:
+    for one, rows in zip(prompt["speculative"]["passes"], rows_of(prompt["speculative"]), strict=True):
         columns = found[_bin(place + 1, "position")]
-        seconds = one["draft_s"] + one["verify_s"] + one["accept_s"]
+        seconds = (one["draft_s"] + one["verify_s"] + one["accept_s"]) / rows
         for column, more in ((2, one["emitted"]), (3, 1), (6, seconds), (7, one["emitted"])):
             columns[column] += more
         place += one["emitted"]

@@ -64,14 +64,14 @@ def summarise(
     position (`measure.theorems`).
     Speedups are None where the texts differ by more than rounding, or sampled texts fail their proof: a faster wrong
     answer has no speed. Under a lossy
-    rule texts may differ, and speeds are given: `lossy` goes with them, `alpha_rule` is the share that the rule keeps
-    (along the target's own text), and the predictions are made from it.
+    rule texts may differ, and speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is
+    `alpha_rule` (along the target's own text), and the predictions are made from it.
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
-    lossy = all("rule" in prompt for prompt in prompts)
-    ruled: UnderRule = under_rule(prompts, resamples, seed) if lossy else {}
+    lossy = is_lossy(prompts)
+    ruled = under_rule(prompts, resamples, seed)
     step_s = median(steps_s)
     full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
     drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
@@ -119,7 +119,7 @@ def summarise(
         predicted = unpredicted()
     elif falls:
         predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
-    elif batch > 1 and not lossy:
+    elif batch > 1 and not ruled:
         predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:
         predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
@@ -134,18 +134,27 @@ def summarise(
     return {**counted, **grown, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
 
 
+def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
+    """Whether they were decoded under a lossy rule."""
+    return all("total_variation" in prompt.get("rule", {}) for prompt in prompts)
+
+
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
-    """The probability that a run's lossy rule accepts a drafted token, with its interval, and the mean total variation
-    between the token that comes out and the target's own."""
+    """The probability that a run's rule accepts a drafted token, with its interval, where it has an alpha of its own;
+    and of a lossy rule the mean total variation between the token that comes out and the target's own."""
+    if not all("rule" in prompt for prompt in prompts):
+        return {}
     sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
     accepted = bootstrap(sums, ratio, resamples, seed)
-    varied = sum(p["rule"]["total_variation"] for p in prompts) / sum(len(p["beta"]) for p in prompts)
-    return {
+    found: UnderRule = {
         "alpha_rule": accepted.value,
         "alpha_rule_low": accepted.low,
         "alpha_rule_high": accepted.high,
-        "total_variation": varied,
     }
+    if is_lossy(prompts):
+        varied = sum(p["rule"]["total_variation"] for p in prompts)
+        found["total_variation"] = varied / sum(len(p["beta"]) for p in prompts)
+    return found
 
 
 def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> list[LenienceRow]:

@@ -45,10 +45,18 @@ class AlphaRow(Vocabularies):
     hardware: str
     simulated: bool
     created: Annotated[str, "ISO 8601, UTC"]
-    alpha_rule: NotRequired[Annotated[float, "probability that a lossy rule accepts a drafted token"]]
+    alpha_match: NotRequired[Annotated[float, "probability that a draw from p and one from q agree: accept=match"]]
+    alpha_match_low: NotRequired[Probability | None]
+    alpha_match_high: NotRequired[Probability | None]
+    alpha_onehot: NotRequired[Annotated[float, "probability of the draft's likeliest token under p: accept=onehot"]]
+    alpha_onehot_low: NotRequired[Probability | None]
+    alpha_onehot_high: NotRequired[Probability | None]
+    alpha_rule: NotRequired[Annotated[float, "probability that match, onehot or a lossy rule accepts a drafted token"]]
     alpha_rule_low: NotRequired[Probability | None]
     alpha_rule_high: NotRequired[Probability | None]
-    total_variation: NotRequired[Annotated[float, "of the next token from the target's own, mean over the tokens"]]
+    total_variation: NotRequired[
+        Annotated[float, "of the next token from the target's own under a lossy rule, mean over the tokens"]
+    ]
     acceptance_by_rank: NotRequired[
         Annotated[
             dict[str, list[IntervalRecord]],

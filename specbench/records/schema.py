@@ -62,10 +62,10 @@ class DifferenceRecord(TypedDict):
 
 
 class RuleSums(TypedDict):
-    """What a lossy rule does along the target's text, summed over its tokens."""
+    """What a rule with an alpha of its own does along the target's text, summed over its tokens."""
 
     accept_probability: float
-    total_variation: float
+    total_variation: NotRequired[Annotated[float, "of a lossy rule"]]
 
 
 class SumsRecord(TypedDict):
@@ -177,12 +177,14 @@ class Speedups(TypedDict):
 
 
 class UnderRule(TypedDict, total=False):
-    """What a lossy rule does along the target's own text."""
+    """What a rule with an alpha of its own does along the target's own text: match, onehot, or a lossy rule."""
 
     alpha_rule: Annotated[float, "probability that the rule accepts a drafted token"]
     alpha_rule_low: Probability | None
     alpha_rule_high: Probability | None
-    total_variation: Annotated[float, "of the next token from the target's own, mean over the tokens"]
+    total_variation: Annotated[
+        float, "of the next token from the target's own under a lossy rule, mean over the tokens"
+    ]
 
 
 class Counted(TypedDict):

@@ -132,7 +132,11 @@ def _proof(row: Row) -> str:
         return "failed"
     if pd.notna(row["proof_z"]):
         return f"z = {row['proof_z']:+.2f}"
-    return f"{100 * row['identical']:.0f}% identical" if pd.notna(row["identical"]) else "greedy only"
+    return (
+        f"{100 * row['identical']:.0f}% identical"
+        if pd.notna(row["identical"])
+        else "unproved: two greedy texts compared"
+    )
 
 
 def _code(text: str) -> Markup:

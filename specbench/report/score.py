@@ -73,6 +73,7 @@ def score(records: Records) -> Table:
         f"{len(scored)} numbers: " + "; ".join(said),
         "reproduced: our 95% interval holds a number that rounds to the printed; differs: it does not. Where a number "
         "follows from other printed numbers (formula), the range that their rounding leaves stands for the interval",
+        "c (Table 4) is a ratio of medians without an interval: reproduced means that it rounds to the printed number",
         "a number that two tables print is counted once: the α of Tables 2, 4 and 5 (l = 1) in Table 3, the measured "
         "speedups of Table 4 in Table 2",
         *notes.of_checkpoints(),

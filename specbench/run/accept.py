@@ -3,7 +3,15 @@ limits the whole `DecodingSpec`."""
 
 from dataclasses import asdict
 
-from specbench.acceptance import AcceptByChance, Typical, Verification, accept_block, accept_exact, lenient
+from specbench.acceptance import (
+    AcceptByChance,
+    Typical,
+    Verification,
+    accept_block,
+    accept_exact,
+    accept_match,
+    lenient,
+)
 from specbench.config import AcceptConfig, RunConfig
 from specbench.config.extensions import extensions, loaded
 from specbench.decoding import DecodingSpec
@@ -31,7 +39,11 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     if accept.rule == "typical" and sampling.temperature > 0:
         assert accept.epsilon is not None and accept.delta is not None
         return Verification(Typical(accept.epsilon, accept.delta), sampling)
-    return Verification(accept_exact, sampling, k_sequential=accept.rule == "k-seq")
+    if accept.rule == "match":
+        return Verification(accept_match, sampling)
+    return Verification(
+        accept_exact, sampling, k_sequential=accept.rule == "k-seq", greedy_draft=accept.rule == "onehot"
+    )
 
 
 def canonicalise(accept: AcceptConfig) -> AcceptConfig:

@@ -74,7 +74,8 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
             agreements(parts.target, [parts.draft], prompt, text, spec.sampling, rules, max(CANDIDATES))[0]
             for prompt, text in zip(prompts, texts, strict=True)
         ]
-        found = [one.at("rule") for one in found] if rules else found
+        own = "rule" if rules else spec.verification.own_alpha
+        found = found if own is None else [one.at(own) for one in found]
     else:
         found = [Agreement([alpha] * len(text), [alpha] * len(text)) for text in texts]
     rounds: list[Round] = []

@@ -85,7 +85,8 @@ def prompt_record(
     """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0),
     and what the sampled text says of its distribution (T > 0, `proof`).
 
-    Under a lossy rule neither has to hold; instead, how often the rule accepts its tokens is recorded (`rule`)."""
+    Under a lossy rule neither has to hold. How often a rule with an alpha of its own accepts its tokens is recorded too
+    (`rule`)."""
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
     raw: PromptRecord = {
         "index": example.index,
@@ -126,7 +127,9 @@ def prompt_record(
     if lossy is not None:
         raw["rule"] = {"accept_probability": under.pop("rule"), "total_variation": varied.pop("rule")}
     elif sampling.temperature > 0:
-        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling).to_json()
+        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling, parts.spec.drafting).to_json()
+        if (rule := parts.spec.verification.own_alpha) is not None:
+            raw["rule"] = {"accept_probability": sum(agreement.others[rule].beta)}
     if isinstance(draft, TreeDraft) and lossy is None:
         raw["tree"] = _forecast(config, parts, draft, prompt, baseline.tokens, agreement.ranks)
     if stores := growing(draft):

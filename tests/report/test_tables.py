@@ -32,7 +32,7 @@ def test_every_table_in_every_format_with_and_without_records(
     name: str, form: str, records: Records, nothing: Records
 ) -> None:
     for source in (records, nothing):
-        own_rows = name == "levers" and source is nothing  # it has a row a run, and none of the paper's
+        own_rows = name in ("levers", "strata") and source is nothing  # these have rows of runs, none of the paper's
         assert len(render(TABLES[name](source), form).splitlines()) > (0 if own_rows else 5)
 
 
@@ -286,3 +286,15 @@ def test_specbench_alpha_fills_tables_3_and_5(tmp_path: Path) -> None:
         assert lenient["α, ours"].tolist() == ["0.80 [0.70, 0.90]"] * 2
         keep(records, print)
         (tmp_path / "alpha" / "t5-mini-ende-mini-0a1b2c3d.json").unlink(missing_ok=True)  # the kept copy says the same
+
+
+def test_the_parts_of_runs_add_up_to_the_run(records: Records) -> None:
+    table = TABLES["strata"](records)
+    values = table.values.set_index("run_id")
+    assert 0 < len(set(values.index)) <= 4 and len(table.shown) == len(values)
+    for run_id in set(values.index):
+        own, run = values.loc[[run_id]], records.frame.set_index("run_id").loc[run_id]
+        for by, group in own.groupby("by"):
+            assert group["tokens"].sum() == run["tokens"], by
+            assert (group["alpha"] * group["tokens"]).sum() / run["tokens"] == pytest.approx(run["alpha"])
+    assert all(" [" in cell for cell in table.shown["α"])

@@ -174,6 +174,7 @@ def test_what_assisted_generation_cannot_do_is_one_line(
         (["draft=random"], "draft=random: engine=transformers is timed with drafts that are models"),
         ([model, "accept=block"], "accept=block: transformers accepts by Algorithm 1"),
         ([model, "engine=tgi"], "engine=tgi: must be"),
+        ([model, "engine=openai"], "engine=openai: recommend cannot time a server"),
     ):
         assert main([*argv, *overrides]) == 2
         assert said in capfd.readouterr().err

@@ -52,6 +52,8 @@ CASES = {
     "counts of pairs before a model": (document(BIGRAM, DRAFT), ""),
     "counts of pairs alone": (document(BIGRAM), ""),
     "block verification": (document(DRAFT, rule="block", temperature=1.0), ""),
+    "a greedy draft, T=1": (document(DRAFT, rule="onehot", temperature=1.0), ""),
+    "strict match, T=1": (document(DRAFT, rule="match", temperature=1.0), ""),
     "a schedule by batch size": (document(DRAFT), "1-8:5,9-32:2"),
     "an encoder-decoder": (document(DRAFT, encoder_decoder=True), ""),
 }

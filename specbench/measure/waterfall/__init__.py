@@ -3,7 +3,7 @@
 The ideal: every drafted token is accepted, and a pass costs one step of the target. Then, one after the other:
 
 - rejections: Eq. 1 from alpha
-- rule: the alpha of a lossy rule in its place
+- rule: the alpha of the rule in its place, where it has one of its own: match, onehot, or a lossy rule
 - shape: the acceptance at each position in the place of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
 - ends: texts end inside passes (`measure.ends`)

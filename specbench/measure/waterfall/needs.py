@@ -57,7 +57,7 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
     """Tokens a pass grow with alpha as Eq. 1 and the ends of these texts say; what positions do to them is as it is."""
     made = found.sample
     totals = made.totals
-    now = float((totals["rule"] if made.lossy else totals["beta"]) / totals["judged"])
+    now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["judged"])
     if made.gamma is None or made.tree or made.falls:
         kind = "γ changed from pass to pass" if made.gamma is None else "acceptance differs from position to position"
         return Need("alpha", now, None, 1.0, None, kind)

@@ -26,6 +26,7 @@ class Sample:
         depth: positions of the longest proposal.
         lengths: the lengths of text that occur; column `texts of L` counts them.
         falls: the draft agrees less the further ahead it drafts.
+        ruled: the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
     """
 
@@ -36,7 +37,7 @@ class Sample:
     lengths: list[int]
     tree: bool
     falls: bool
-    lossy: bool
+    ruled: bool
     missing: list[str]
 
     @property
@@ -53,9 +54,9 @@ def sample(record: RunRecord) -> Sample:
     deepest = max(map(levels, every), default=0)
     gamma = deepest if tree else summary["gamma"]
     depth = max(gamma or 0, deepest)
-    simulated, lossy = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
+    simulated, ruled = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
     falls = DRAFT_KINDS[record["config"]["draft"]["kind"]].falls and not simulated
-    plain = not (tree or lossy or falls or simulated) and summary.get("accept", "exact") == "exact"
+    plain = not (tree or ruled or falls or simulated) and summary.get("accept", "exact") == "exact"
     most = record["config"]["max_new_tokens"]
     lengths = sorted({len(prompt["speculative"]["tokens"]) for prompt in prompts})
     rows = [
@@ -69,11 +70,11 @@ def sample(record: RunRecord) -> Sample:
     return Sample(
         {name: np.array([row[name] for row in rows], float) for name in rows[0]},
         {name: np.array([row[name] for row in varied], float) for name in PARTS},
-        gamma, depth, lengths, tree, falls, lossy, _missing(record, gamma, tree, falls, lossy),
+        gamma, depth, lengths, tree, falls, ruled, _missing(record, gamma, tree, falls, ruled),
     )  # fmt: skip
 
 
-def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, lossy: bool) -> list[str]:
+def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, ruled: bool) -> list[str]:
     """What the record does not hold, and so is a part of what is left over."""
     summary, without = record["summary"], "the record does not hold"
     rest = "that positions are not independent is part of what is left over"
@@ -83,7 +84,7 @@ def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, loss
         return [f"{without} the γ that other texts would have had: ends and positions are part of what is left over"]
     if tree:
         return [f"{without} what a tree would have offered at each token: {rest}"]
-    if lossy:
+    if ruled:
         return [f"{without} what the rule does at each token, its sums alone: {rest}"]
     if falls:
         return [f"{without} what the draft proposes further ahead at each token: {rest}"]

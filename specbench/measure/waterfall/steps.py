@@ -118,7 +118,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     ideal, tokens = _of_alpha(made, totals, alpha)
     after["rejections"] = tokens
     chances = alike(alpha, made.depth)
-    if made.lossy:
+    if made.ruled:
         alpha = totals["rule"] / totals["judged"]
         after["rule"] = tokens = _of_alpha(made, totals, alpha)[1]
         chances = alike(alpha, made.depth)
@@ -150,7 +150,8 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
 
 
 def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
-    """The speedup if the step `name` alone were taken away; None where it costs nothing."""
+    """The speedup if the step `name` alone were taken away; None where it costs nothing. Of rejections and costs all
+    else is as measured; of the other steps it is without their factor, which depends on the steps before."""
     if factor >= 1 - ROUNDING:
         return None
     measured, spent = float(levels.measured), float(sum(levels.costs.values()))

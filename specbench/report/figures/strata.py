@@ -3,24 +3,22 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.measure.strata import NO_CATEGORY, By, strata
-from specbench.records.frame import PAIR, Records
+from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.parts import BY, chosen_runs, parts
 from specbench.report.style import MARKERS, PAPER, SERIES, panels
 
 NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the text"
-BY: dict[By, str] = {"category": "kind of prompt", "length": "tokens of context", "position": "position in the text"}
-MOST_RUNS = 4
 
 
 def figure(records: Records) -> Drawn:
     """Draw a panel for each way to part the prompts, and a point with its 95% interval for each part of each run; runs
     whose prompts have categories come first."""
-    chosen = _choose(records)
+    chosen = chosen_runs(records)
     if chosen.empty:
         return nothing_yet(NAME, TITLE)
-    values = pd.DataFrame([row for run_id in chosen["run_id"] for row in _rows(records, run_id)])
+    values = parts(records, chosen)
     shown = [by for by in BY if not values[values["by"] == by].empty]
     drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=2.9)
     for panel, by in zip(axes, shown, strict=True):
@@ -28,40 +26,11 @@ def figure(records: Records) -> Drawn:
         panel.set_xlabel(BY[by])
     axes[0].set_ylabel(r"$\alpha$")
     notes = [
-        "Points: α of the tokens in that part, with 95% intervals over prompts; the CSV has the number of prompts, "
-        "tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
+        "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
+        "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
         *captions(chosen, NAME),
     ]
     return Drawn(NAME, TITLE, drawn, values, notes)
-
-
-def _choose(records: Records) -> pd.DataFrame:
-    """Of each pair, task and temperature the record with the most prompts, the newest of equals; a few of these."""
-    ranked = records.frame.sort_values(["prompts", "created"], kind="stable", ascending=False)
-    ranked = ranked.drop_duplicates(PAIR)
-    has = [any("category" in prompt for prompt in records.whole(run_id)["prompts"]) for run_id in ranked["run_id"]]
-    ranked = ranked.assign(parted=has).sort_values("parted", kind="stable", ascending=False)
-    return ranked.head(MOST_RUNS)
-
-
-def _rows(records: Records, run_id: str) -> list[dict[str, object]]:
-    record = records.whole(run_id)
-    timed = record["summary"]["speedup_measured"] is not None
-    rows: list[dict[str, object]] = []
-    for by in BY:
-        found = strata(record["prompts"], by, timed)
-        if {one.name for one in found} <= {NO_CATEGORY}:
-            continue
-        rows += [
-            {
-                "run_id": run_id, "by": by, "group": one.name, "prompts": one.prompts, "tokens": one.tokens,
-                "alpha": one.alpha.value, "low": one.alpha.low, "high": one.alpha.high,
-                "tokens_per_pass": one.tokens_per_pass.value,
-                "speedup": None if one.speedup is None else one.speedup.value,
-            }
-            for one in found
-        ]  # fmt: skip
-    return [row for row in rows if row["alpha"] == row["alpha"]]
 
 
 def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:

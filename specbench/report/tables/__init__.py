@@ -12,6 +12,7 @@ from specbench.report.tables.gap import gap
 from specbench.report.tables.lenience import table5
 from specbench.report.tables.levers import levers
 from specbench.report.tables.speedups import table2, table4
+from specbench.report.tables.strata import strata
 from specbench.report.tables.trees import trees
 
 TABLES: dict[str, Callable[[Records], Table]] = {
@@ -24,6 +25,7 @@ TABLES: dict[str, Callable[[Records], Table]] = {
     "gap": gap,
     "levers": levers,
     "trees": trees,
+    "strata": strata,
 }
 
 

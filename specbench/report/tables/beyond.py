@@ -42,9 +42,9 @@ def beyond(records: Records) -> Table:
     values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "command"])
     missing = bool((values["state"] == "no record").any())
     under = [
-        "α: mean of β (Corollary 3.6); under the rule: the share of drafted tokens that a lossy rule keeps along the "
-        "target's text. v: verify cost. measured: decoding time a token, target alone over speculative. [95% interval, "
-        "bootstrap over prompts]",
+        "α: mean of β (Corollary 3.6); under the rule: the share of drafted tokens that match, onehot or a lossy rule "
+        "accepts along the target's text. v: verify cost. measured: decoding time a token, target alone over "
+        "speculative. [95% interval, bootstrap over prompts]",
         "lossy: what comes out is not the target's own distribution, by TV a token (mean total variation along its "
         "text). quality: of the run's texts, and by how much it differs from that of the target's alone, row against "
         "row; none is given between two samples of one distribution (lossless, T > 0). identical: share of texts that "
@@ -95,10 +95,11 @@ def _show(row: Row) -> Row:
         cells = dict.fromkeys(empty, NONE) | dict.fromkeys(("α", "measured"), "no record")
         return named | cells | {"record": f"none: `{row['command']}`"}
     speed = interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"])
-    lossy, identical = row["state"] == "lossy", row["identical"]
+    identical, under = row["identical"], row["alpha_rule"]
+    own = under is not None and not pd.isna(under)
     return named | {
         "α": interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
-        "under the rule": interval(row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"]) if lossy else NONE,
+        "under the rule": interval(row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"]) if own else NONE,
         "c": number(row["c"], 3),
         "v": number(row["verify_cost"]),
         "tokens/pass": number(row["tokens_per_pass"]),

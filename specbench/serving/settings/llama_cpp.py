@@ -20,7 +20,7 @@ from specbench.serving.settings.base import (
 
 def settings(wanted: Recommended) -> Settings:
     """draft-simple for a draft model, ngram-simple for prompt lookup."""
-    require_rule(wanted, "llama.cpp")
+    require_rule(wanted, "llama.cpp", ("exact", "onehot"))
     values: dict[str, Any]
     notes = no_schedule(wanted, "llama.cpp")
     notes += ["FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α"]
@@ -41,9 +41,11 @@ def settings(wanted: Recommended) -> Settings:
             "--spec-draft-n-min": 0,
             "--spec-draft-p-min": 0,
         }
-        if wanted.temperature > 0:
+        if wanted.temperature > 0 and wanted.rule == "exact":
             values["--spec-draft-sampling"] = "probabilistic"
-            notes.append("--spec-draft-sampling: the default drafts the argmax, whose acceptance is not this α at T>0")
+            notes.append(
+                "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
+            )
         notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
     if wanted.encoder_decoder:
         notes.append(ENCODER_DECODER.format(engine="llama-server"))

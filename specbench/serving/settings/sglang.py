@@ -18,7 +18,7 @@ from specbench.serving.settings.base import (
 
 def settings(wanted: Recommended) -> Settings:
     """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
-    require_rule(wanted, "SGLang")
+    require_rule(wanted, "SGLang", ("exact", "onehot"))
     verified = wanted.gamma + 1  # the newest token is read with the drafted ones
     values: dict[str, Any]
     notes = no_schedule(wanted, "SGLang")
@@ -40,10 +40,10 @@ def settings(wanted: Recommended) -> Settings:
             "--speculative-eagle-topk": 1,
             "--speculative-num-draft-tokens": verified,
         }
-        if wanted.temperature > 0:
+        if wanted.temperature > 0 and wanted.rule == "exact":
             notes.append(
                 "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
-                "drafts alone); lossless, but its acceptance is not this α"
+                "drafts alone); lossless, but its α is that of accept=onehot"
             )
     if wanted.encoder_decoder:
         notes.append(ENCODER_DECODER.format(engine="SGLang"))

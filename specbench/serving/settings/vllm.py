@@ -14,7 +14,7 @@ from specbench.serving.settings.base import (
     weights_of_draft,
 )
 
-RULES = {"exact": "standard", "block": "block"}
+RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
 MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's default of concurrent sequences
 
 
@@ -31,11 +31,13 @@ def settings(wanted: Recommended) -> Settings:
         config |= {"method": "draft_model", "model": draft.place}
         if draft.revision:
             config["revision"] = draft.revision
-        if wanted.temperature > 0:
+        if wanted.temperature > 0 and wanted.rule == "onehot":
+            config["draft_sample_method"] = "greedy"
+        elif wanted.temperature > 0:
             config["draft_sample_method"] = "probabilistic"
-            notes.append("draft_sample_method: the default drafts the argmax, whose acceptance is not this α at T>0")
+            notes.append("draft_sample_method: the default drafts the argmax, whose α at T>0 is that of accept=onehot")
     config["num_speculative_tokens"] = wanted.longest
-    if wanted.rule != "exact":
+    if RULES[wanted.rule] != "standard":
         config["rejection_sample_method"] = RULES[wanted.rule]
     if wanted.schedule:
         config["num_speculative_tokens_per_batch_size"] = [
