@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
-from specbench.report.parts import BY, chosen_runs, parts
+from specbench.report.parts import BY, MOST_RUNS, chosen_runs, parts
 from specbench.report.style import MARKERS, PAPER, SERIES, panels
 
 NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the text"
@@ -20,11 +20,14 @@ def figure(records: Records) -> Drawn:
         return nothing_yet(NAME, TITLE)
     values = parts(records, chosen)
     shown = [by for by in BY if not values[values["by"] == by].empty]
-    drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=2.9)
+    drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=3.2)
+    drawn.set_layout_engine("constrained")
     for panel, by in zip(axes, shown, strict=True):
         _panel(panel, chosen, values[values["by"] == by])
         panel.set_xlabel(BY[by])
     axes[0].set_ylabel(r"$\alpha$")
+    lines, labels = axes[-1].get_legend_handles_labels()
+    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside upper center", ncols=MOST_RUNS)
     notes = [
         "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
         "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
@@ -34,7 +37,7 @@ def figure(records: Records) -> Drawn:
 
 
 def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
-    groups = list(dict.fromkeys(values["group"]))
+    groups = sorted(set(values["group"]), key=_first)
     for index, (_, record) in enumerate(chosen.iterrows()):
         own = values[values["run_id"] == record["run_id"]]
         x = [groups.index(group) + 0.12 * (index - (len(chosen) - 1) / 2) for group in own["group"]]
@@ -45,6 +48,12 @@ def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
             color=SERIES[index % len(SERIES)], elinewidth=0.8, markersize=4, label=pair_name(record),
             markerfacecolor=PAPER if record["simulated"] else SERIES[index % len(SERIES)],
         )  # fmt: skip
-    axes.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
+    named = [group.replace("_", " ").replace("-", "–") for group in groups]
+    axes.set_xticks(range(len(groups)), named, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set(ylim=(0, 1.02), xlim=(-0.5, len(groups) - 0.5))
-    axes.legend(frameon=False, fontsize=6.5, loc="lower left")
+
+
+def _first(group: str) -> tuple[int, str]:
+    """Ranges by their first number, kinds by their name."""
+    number = group.partition("-")[0]
+    return (int(number) if number.isdecimal() else 0, group)
