@@ -18,6 +18,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 from specbench.acceptance import accept_exact, accept_match, greedy_rows, match_probability, residual
 from specbench.acceptance.lenient import Lenient
 from specbench.cli import main
+from specbench.conformance import check_rule
 from specbench.drafts import ModelDraft
 from specbench.measure.agreement import agreements
 from specbench.records.catalog import Catalog
@@ -84,6 +85,10 @@ def test_both_are_lossless_by_enumeration(match: Played, seed: int) -> None:
     assert strays(match, p_GV, greedy_GV, greedy_GV) < 1e-12
     assert strays(ALGORITHM_1, p_GV, greedy_GV, greedy_GV) < 1e-12  # accept=onehot
     assert strays(ALGORITHM_1, p_GV, q_GV, q_GV) < 1e-12
+
+
+def test_a_rule_of_the_conformance_tests() -> None:
+    check_rule(accept_match, samples=2000)
 
 
 def test_faults_of_such_rules_are_caught(match: Played) -> None:
@@ -207,6 +212,13 @@ def test_a_sampled_run_is_proved_and_predicted_from_its_own_alpha(
         assert row[f"alpha_{rule}"] == rows_of[rule]["alpha_rule"] and row["alpha"] == pytest.approx(summary["alpha"])
         assert row[f"alpha_{rule}_low"] <= row[f"alpha_{rule}"] <= row[f"alpha_{rule}_high"] and not row["lossy"]
     assert "alpha_rule" not in rows_of["exact"]
+
+
+@pytest.mark.parametrize("rule", ["match", "onehot"])
+def test_rows_of_a_batch_are_proved_as_well(run, rule: str) -> None:  # type: ignore[no-untyped-def]
+    summary = run(f"accept={rule}", SAMPLED, "batch=2")[3]["summary"]
+    assert summary["lossless"] and abs(summary["proof_z"]) < 4 and summary["batch"] == 2
+    assert summary["tokens_per_pass_predicted"] == pytest.approx(expected_tokens(summary["alpha_rule"], 3))
 
 
 def test_at_t_0_a_run_has_one_alpha_and_the_targets_text(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
