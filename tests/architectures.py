@@ -32,6 +32,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "marian": SEQ2SEQ,
 }  # fmt: skip
 LAYERS = {"mt5": ("num_layers", "num_decoder_layers"), "bart": ("decoder_layers",), "marian": ("decoder_layers",)}
+SHARPNESS = {"mt5": 15.0}  # the logits' standard deviation, where it is far from 1
 KINDS = list(SHAPES)
 ENCODER_DECODER = ("mt5", "bart", "marian")
 
@@ -44,4 +45,7 @@ def network(kind: str, seed: int, layers: int = 2, vocabulary: int = 64) -> Any:
     config = AutoConfig.for_model(kind, vocab_size=vocabulary, **SHAPES[kind], **counts, **ends)
     config.tie_word_embeddings = False  # with a tied head of random weights a text repeats its last token
     auto = AutoModelForSeq2SeqLM if kind in ENCODER_DECODER else AutoModelForCausalLM
-    return auto.from_config(config).eval()
+    made = auto.from_config(config).eval()
+    if vocabulary < 64:  # a toy's texts are to be tested as draws: none of them may have all of the mass
+        made.get_output_embeddings().weight.data /= SHARPNESS.get(kind, 1.0)
+    return made

@@ -31,6 +31,7 @@ def p_value(
     model = [expected[text] * samples for text in common] + [rare * samples]
     if model[-1] < 1e-6:
         observed, model = observed[:-1], model[:-1]
+    assert len(model) > 1, "one text has all of the mass: there is nothing to test"
     total = sum(observed) / sum(model)
     return float(chisquare(observed, [count * total for count in model]).pvalue)
 

@@ -11,7 +11,7 @@ from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench import theory
 from specbench.acceptance import Verification, lenient
-from specbench.choose.explain import reasons
+from specbench.choose.reasons import reasons
 from specbench.cli.overrides import read
 from specbench.config import RunConfig
 from specbench.drafts import (
