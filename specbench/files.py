@@ -44,6 +44,12 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
     return file
 
 
+def user_cache() -> Path:
+    """The folder for what can be made again, which need not exist yet: `$XDG_CACHE_HOME/specbench` or
+    `~/.cache/specbench`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+
+
 def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:
     """Make `folder` and try to write into it, before work whose result would be lost. Raises MachineError."""
     try:

@@ -96,7 +96,11 @@ class RunConfig:
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")
     limit: int | None = key(None, "prompts; unset: all of the task")
     seed: int = key(0, "of sampling and of the bootstrap")
-    dtype: str = key("auto", "bfloat16 | float32 | float16 | auto: bfloat16 where the device computes in it")
+    dtype: str = key(
+        "auto",
+        "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU the faster of bfloat16 and "
+        "float32 by a short probe, which the run prints and records",
+    )
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     engine: str = key(
         "auto",

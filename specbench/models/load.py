@@ -175,9 +175,14 @@ def _require_placed(network: Any, key: str, device: torch.device) -> None:
         )
 
 
+def shape_of(model: ModelConfig, key: str) -> Any:
+    """The `transformers` config of `model`, without its weights."""
+    return config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+
+
 def layers_of(model: ModelConfig, key: str) -> int:
     """How many decoder layers `model` has, from its config alone."""
-    config = config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+    config = shape_of(model, key)
     layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
     return layers
 
@@ -192,7 +197,7 @@ def _random(
     numerics: str,
 ) -> EagerModel:
     """The shape of `model` with random weights. It ends no text: where one ends would be chance."""
-    shape = config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+    shape = shape_of(model, key)
     try:
         network = random_network(shape, dtype, device)
     except torch.OutOfMemoryError as error:

@@ -309,6 +309,14 @@ class Summary(Names, Measured, Quality, Vocabularies):
     prompts_cut: int
     device: str
     dtype: str
+    dtype_bfloat16_ms: NotRequired[
+        Annotated[
+            float | None,
+            "milliseconds in bfloat16 of the linear maps of the target's shape over 1 and 8 tokens, by which "
+            "dtype=auto chose on a CPU; null: dtype was given",
+        ]
+    ]
+    dtype_float32_ms: NotRequired[Annotated[float | None, "the same in float32"]]
     engine: str
     fell_back: NotRequired[
         Annotated[

@@ -18,6 +18,7 @@ from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
 from specbench.run.draft_builders.base import DraftRequest
+from specbench.run.dtype import faster_dtype
 from specbench.run.model_loader import ModelLoader, ModelRequest, Say
 from specbench.run.pinning import pinned
 from specbench.run.prompts import encode_tasks
@@ -67,9 +68,8 @@ def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
     if task.source_field is None and task.prompt_words is None:
         # From the empty prompt, argmax writes one and the same text every time.
         task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
-    return replace(
-        config, device=str(device), dtype=_dtype(config.dtype, device), task=task, accept=canonicalise(config.accept)
-    )
+    dtype = _dtype(config, device, note or (lambda _: None))
+    return replace(config, device=str(device), dtype=dtype, task=task, accept=canonicalise(config.accept))
 
 
 def _device(name: str) -> torch.device:
@@ -83,9 +83,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> str:
-    if name != "auto":
-        return name
+def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
+    if config.dtype != "auto":
+        return config.dtype
+    if device.type == "cpu" and (found := faster_dtype(config)) is not None:
+        note(found.line)
+        return found.dtype
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bfloat16" if device.type == "cpu" and computes_bf16() else "float32"

@@ -26,14 +26,20 @@ from specbench.records.schema import (
 )
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
+from specbench.run.dtype import DtypeProbe
 from specbench.run.vocabularies import draft_name, vocabulary_facts
 
 
 def make_record(
-    config: RunConfig, run_id: str, parts: Parts, prompts: list[PromptRecord], processes: list[Process]
+    config: RunConfig,
+    run_id: str,
+    parts: Parts,
+    prompts: list[PromptRecord],
+    processes: list[Process],
+    probed: DtypeProbe | None = None,
 ) -> RunRecord:
     """The record of a finished run. `processes` are those that worked on it: more than one after an interruption, and
-    then the times are from all of them."""
+    then the times are from all of them. `probed` is how dtype=auto came to its dtype."""
     settled = processes[-1]["gamma"]
     measured = summarise(
         prompts,
@@ -60,6 +66,8 @@ def make_record(
         **_quality(config, prompts),
         "device": config.device,
         "dtype": config.dtype,
+        "dtype_bfloat16_ms": None if probed is None else probed.bfloat16_ms,
+        "dtype_float32_ms": None if probed is None else probed.float32_ms,
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "numerics": "invariant" if parts.invariant else "fast",

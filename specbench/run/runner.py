@@ -16,6 +16,7 @@ from specbench.records.schema import RunRecord
 from specbench.run.build import Parts, build, resolve
 from specbench.run.decoded import Decoded, decoded, hand_over
 from specbench.run.distributed import agree, join
+from specbench.run.dtype import faster_dtype
 from specbench.run.error_translation import translated_errors
 from specbench.run.gamma import with_gamma
 from specbench.run.identity import identify
@@ -55,7 +56,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
     the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
     """
     loader = loader or ModelLoader()
-    config = resolve(config, progress.note)
+    asked, config = config, resolve(config, progress.note)
     join(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
@@ -70,7 +71,8 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
                 parts, choice = with_gamma(config, parts, _choice_before(journal))
                 _decode_missing(config, parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
-            record = make_record(config, run_id, parts, prompts, journal.parts)
+            probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
+            record = make_record(config, run_id, parts, prompts, journal.parts, probed)
         except Exception as error:
             _note(file, config, run_id, error)
             raise

@@ -1,6 +1,5 @@
 """Drafts that are fitted on text, in the making: n-gram counts and the index of a corpus."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from specbench.drafts.counts import Counts, fit
 from specbench.drafts.store import GrowingStore
 from specbench.drafts.suffixes import SuffixIndex
 from specbench.errors import UserError
+from specbench.files import user_cache
 from specbench.models.eager import EagerModel
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import Say
@@ -94,5 +94,4 @@ def cache_folder(draft: TextDraftConfig) -> Path:
     """Where what is fitted on text is kept: `draft.cache_dir`, or the user's cache."""
     if draft.cache_dir:
         return Path(draft.cache_dir)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "specbench"
+    return user_cache()

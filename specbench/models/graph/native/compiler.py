@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import first_line
+from specbench.files import user_cache
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
@@ -78,7 +79,7 @@ def _compile(command: list[str], file: Path) -> None:
 
 def _folder() -> Path:
     """The user's cache folder; where it cannot be written to, one of this process."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+    folder = user_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():

@@ -1,0 +1,100 @@
+"""`dtype=auto` on a CPU: the faster of bfloat16 and float32, by a short probe of the target's shape.
+
+Which is faster depends on the processor (some compute in bf16, others emulate it), on the engine and on the model's
+size. What the probe found is cached in the user's cache folder: all jobs of a sweep, and the same command another day,
+come to the same dtype. A choice that changed with noise would make another run of it.
+"""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from specbench.config import RunConfig
+from specbench.environment import environment, hardware
+from specbench.files import json_digest, user_cache
+from specbench.models.dtype_probe import linear_maps, probe
+from specbench.models.graph.native import NotCompiled, library
+
+CLEARLY = 0.95  # float32 is taken where it needs less than this share of bfloat16's time: near ties fall one way
+
+
+@dataclass(frozen=True)
+class DtypeProbe:
+    """What was chosen, and how long the linear maps of the target's shape took over one token plus over eight, ms."""
+
+    dtype: str
+    bfloat16_ms: float
+    float32_ms: float
+
+    @property
+    def line(self) -> str:
+        return (
+            f"dtype=auto: {self.dtype}, by a probe of this shape (bfloat16 {self.bfloat16_ms:.2f} ms, float32 "
+            f"{self.float32_ms:.2f} ms); to pin it: dtype={self.dtype}"
+        )
+
+
+_probed: dict[str, DtypeProbe | None] = {}  # of this process
+
+
+def faster_dtype(config: RunConfig) -> DtypeProbe | None:
+    """The faster dtype for the target of `config` on this CPU; None where its shape cannot be read, which loading it
+    will explain."""
+    target, engine, threads = config.target, _engine(config), config.threads or torch.get_num_threads()
+    source = [target.path, target.hub, target.revision, target.shipped, dict(target.architecture or {})]
+    surroundings = environment()
+    machine = [hardware(surroundings, "cpu"), threads, surroundings["versions"]["torch"], surroundings["specbench"]]
+    key = json_digest([source, engine, machine])
+    if key not in _probed:
+        try:
+            maps = linear_maps(target, "target")
+        except Exception:  # whatever a model's own code raises
+            return None
+        file = user_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
+        _probed[key] = _read(file) or _written(file, _measured(maps, engine, threads))
+    return _probed[key]
+
+
+def _engine(config: RunConfig) -> str:
+    """Whose kernels run the linear maps: native, static or eager."""
+    if config.engine not in ("auto", "native", "static") or config.target.device_map or config.target.tp_plan:
+        return "eager"
+    if config.engine == "static" or config.numerics == "invariant":
+        return "static"
+    try:
+        library()
+    except NotCompiled:
+        return "static"
+    return "native"
+
+
+def _measured(maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:
+    short, wide = probe(maps, engine, threads)
+    chosen = "float32" if wide < CLEARLY * short else "bfloat16"
+    return DtypeProbe(chosen, round(1000 * short, 4), round(1000 * wide, 4))
+
+
+def _read(file: Path) -> DtypeProbe | None:
+    try:
+        return DtypeProbe(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _written(file: Path, found: DtypeProbe) -> DtypeProbe:
+    """`found`, cached; or what another process cached first, so that both go on with the same."""
+    part = file.with_suffix(f".{os.getpid()}.part")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+            os.link(part, file)  # fails where there is one
+        except FileExistsError:
+            return _read(file) or found
+        finally:
+            part.unlink(missing_ok=True)
+    return found
