@@ -52,19 +52,15 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-# On a machine with one CUDA device, within ten minutes: the engines' tests, our decoding against transformers' own, and
-# the paper's gammas at its alphas with random weights in the shapes of T5-XXL and T5-small.
-RANDOM := target=random-t5-xxl draft=random-t5-small device=cuda dtype=bfloat16
-SHORT  := limit=4 max_new_tokens=64
-bench-gpu: $(READY)
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/specbench bench $(RANDOM) $(SHORT) simulate.alpha=0.75 'gammas=[5,7]' repeats=1
-	$(BIN)/specbench bench $(RANDOM) $(SHORT) target=random-t5-small simulate.alpha=0.75 'gammas=[3]' repeats=2
-	$(BIN)/specbench bench $(RANDOM) $(SHORT) simulate.alpha=0.75 'gammas=[5,7]' repeats=1 parts=de numerics=invariant results=results/invariant
-	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.75
-	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=7 simulate.alpha=0.62 sampling.temperature=1
-	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=5 simulate.alpha=0.65
-	$(BIN)/specbench run $(RANDOM) $(SHORT) task=ende-mini gamma=5 simulate.alpha=0.53 sampling.temperature=1
+# All that is to be measured on a GPU, in parts of at most ten minutes that are kept as they are done:
+#   make bench-gpu PARTS="tests pair"           # some of them; experiments/bench_gpu.py --list names all
+#   make bench-gpu PYTHON=python3 VENV=none WHEELS=FOLDER   # this interpreter, missing packages from a folder of wheels
+#   make bench-gpu SMALL=--small                # small shapes on the CPU, to try it
+PARTS  ?=
+WHEELS ?=
+SMALL  ?=
+bench-gpu: $(if $(filter none,$(VENV)),,$(READY))
+	$(if $(filter none,$(VENV)),$(PYTHON),$(BIN)/python) experiments/bench_gpu.py $(SMALL) $(if $(WHEELS),--wheels $(WHEELS)) $(PARTS)
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

@@ -101,7 +101,13 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
         found = in_turn(ways, texts or len(setup.prompts), setup.repeats)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, IndexError, AttributeError) as error:  # it refuses some models that we run
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        TypeError,
+    ) as error:  # it refuses some models that we run
         return Row(part, what, unit="", note=f"transformers fails: {first_line(error, 100)}")
     ours, theirs = found["ours"], found["theirs"]
     faster = times_faster(theirs, ours)

@@ -1,5 +1,6 @@
 """transformers' own ways of decoding, on the very networks that we run: greedy and beam search, assisted generation."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,4 +87,11 @@ def at_fixed_gamma(draft: Any, gamma: int) -> Any:
     draft.generation_config.num_assistant_tokens = gamma
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
-    return draft
+    decoder_layers = getattr(draft.config, "num_decoder_layers", None)
+    if decoder_layers is None or decoder_layers >= draft.config.num_layers:
+        return draft
+    # transformers makes a cache of as many layers as the encoder has, and 5.17 fails at those that nothing writes to.
+    helper = copy.copy(draft)
+    helper.config = copy.deepcopy(draft.config)
+    helper.config.num_layers = decoder_layers
+    return helper
