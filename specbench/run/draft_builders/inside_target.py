@@ -6,6 +6,7 @@ from typing import ClassVar
 from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig, LookaheadConfig
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
+from specbench.config.ranges import MAX_GAMMA
 from specbench.drafts import (
     BlockwiseDraft,
     Draft,
@@ -15,10 +16,12 @@ from specbench.drafts import (
     LookaheadDraft,
     MedusaDraft,
 )
+from specbench.drafts.medusa import LaterHeads
 from specbench.errors import UserError
 from specbench.models import Heads, HydraHeads, MedusaHeads
 from specbench.models.eager import EagerModel
 from specbench.models.load import layers_of
+from specbench.models.published_medusa import PublishedMedusa, published
 from specbench.models.saved_heads import SavedHeads
 from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
 from specbench.run.model_loader import Say
@@ -99,10 +102,29 @@ class BlockwiseBuilder(HeadsBuilder):
 
 
 class MedusaBuilder(HeadsBuilder):
+    """Our heads, or a checkpoint in Medusa's own layout, from a folder or the hub."""
+
     heads = MedusaHeads
 
+    def longest(self) -> int:
+        draft = self.draft
+        self.from_hub = draft.path is None and draft.hub is not None
+        self.source = str(draft.hub if self.from_hub else self.folder)
+        self.pinned = {"revision": draft.revision} if self.from_hub else {}
+        self.is_published = published(self.source, self.pinned) is not None
+        if self.is_published:
+            return MAX_GAMMA  # the weights say how many heads there are
+        if self.from_hub:
+            raise UserError(f"{self.request.key}.hub={draft.hub}: has no config.json with medusa_num_heads")
+        return super().longest()
+
     def on(self, target: EagerModel, rows: int) -> Draft:
-        heads = MedusaHeads.load(self.folder, target.network, self.request.key)
+        key, network = self.request.key, target.network
+        heads: LaterHeads
+        if self.is_published:
+            heads = PublishedMedusa.load(self.source, self.pinned, network, key)
+        else:
+            heads = MedusaHeads.load(self.folder, network, key)
         return MedusaDraft(target, heads, target.project, rows)
 
 
