@@ -20,7 +20,7 @@ WIDTH, ROWS = 32, 64
 
 def write(
     folder: Path, kind: str = "pt", layers: int = 1, output: bool = True, width: int = WIDTH, rows: int = ROWS
-) -> dict:  # noqa: E501
+) -> dict:
     """Three heads; the config says 2, as that of published heads does."""
     torch.manual_seed(5)
     state: dict[str, torch.Tensor] = {}
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
         return str(raised.value)
 
     write(tmp_path, width=48)
-    assert "are for a target of width 48; this one has 32" in refused()
+    assert "are for a target of width 48; this has 32" in refused()
     write(tmp_path, rows=70)
     assert "predict 70 tokens; this target's vocabulary has 64" in refused()
     (tmp_path / "medusa_lm_head.pt").write_bytes(pickle.dumps(Harmful()))

@@ -1,4 +1,4 @@
-"""Medusa's heads as its authors publish them: `config.json` and `medusa_lm_head.pt` or `.safetensors` (Cai et al. 2024).
+"""Medusa's heads as its authors publish them (Cai et al. 2024): `config.json`, `medusa_lm_head.pt` or `.safetensors`.
 
 Tensors are named HEAD.BLOCK.linear.weight [D, D], HEAD.BLOCK.linear.bias [D] and HEAD.LAST.weight [V, D], the output
 layer, which the first checkpoints lack: they used the target's own. The heads are counted from these names, because
@@ -81,9 +81,7 @@ class PublishedMedusa(nn.Module):
             sizes |= set() if output is None else {output.shape[1]}
             if sizes != {width} or not blocks:
                 theirs = ", ".join(map(str, sorted(sizes - {width}))) or "no block"
-                raise UserError(
-                    f"{key}: the heads in {source} are for a target of width {theirs}; this one has {width}"
-                )
+                raise UserError(f"{key}: the heads in {source} are for a target of width {theirs}; this has {width}")
             if output is not None and len(output) != rows:
                 raise UserError(
                     f"{key}: the heads in {source} predict {len(output)} tokens; this target's vocabulary has {rows}"

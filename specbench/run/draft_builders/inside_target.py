@@ -77,6 +77,9 @@ class HeadsBuilder(DraftBuilder[BlockwiseConfig]):
 
     def longest(self) -> int:
         """Tokens that the heads draft in a pass. Raises UserError where the folder has none."""
+        hub, key = self.draft.hub, self.request.key
+        if self.draft.path is None and hub is not None:
+            raise UserError(f"{key}.hub={hub}: no published {self.draft.kind} heads that can be read; give {key}.path")
         number: int = self.heads.facts(self.folder, self.request.key)["heads"]
         return number
 
@@ -114,8 +117,6 @@ class MedusaBuilder(HeadsBuilder):
         self.is_published = published(self.source, self.pinned) is not None
         if self.is_published:
             return MAX_GAMMA  # the weights say how many heads there are
-        if self.from_hub:
-            raise UserError(f"{self.request.key}.hub={draft.hub}: has no config.json with medusa_num_heads")
         return super().longest()
 
     def on(self, target: EagerModel, rows: int) -> Draft:
