@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +60,8 @@ class PublishedMedusa(nn.Module):
 
     def logits(self, states_ND: Tensor, which: slice, project: Callable[[Tensor], Tensor]) -> Tensor:
         """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
-        return torch.stack([head.logits(states_ND, project) for head in list(self.all)[which]])
+        chosen = cast(list[PublishedHead], list(self.all)[which])
+        return torch.stack([head.logits(states_ND, project) for head in chosen])
 
     @classmethod
     def load(cls, source: str, pinned: Mapping[str, Any], network: Any, key: str) -> Self:
