@@ -24,8 +24,10 @@ from tokenized import KINDS, Tables, vocabulary_of
 from specbench.acceptance import Proposal
 from specbench.cli import main
 from specbench.drafts import Draft, ModelDraft, TextDraft
+from specbench.errors import UserError
 from specbench.measure.agreement import agreements
-from specbench.models import Prompt, Translation
+from specbench.models import Prompt, Translation, Vocabulary
+from specbench.models.random_weights import WordNumbers
 from specbench.models.spelling import unfinished
 from specbench.models.translated import TranslatedModel
 from specbench.records.alphas import alpha_files
@@ -493,3 +495,54 @@ def test_the_cost_of_the_mismatch_by_hand() -> None:
     assert by_text.matched[0] >= by_text.beta[0]
     same = agreements(one, [ModelDraft(one, one.vocabulary_size)], prompt, text, sampling)[0]
     assert same.shared == same.matched == []
+
+
+def test_what_cannot_be_translated_is_one_line(
+    pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert small(pairs, tmp_path, "byte-level", "unigram", "draft.vocabulary=both") == 2
+    assert "draft.vocabulary=both: must be auto | same | tli | slem" in capfd.readouterr().err
+    assert (
+        small(pairs, tmp_path, "byte-level", "unigram", "draft.vocabulary=slem", "draft.confidence=0.5", "gamma=2") == 2
+    )
+    assert "draft.confidence=0.5: not together with draft.vocabulary=slem" in capfd.readouterr().err
+    assert small(pairs, tmp_path, "byte-level", "unigram", "draft.vocabulary=slem", "tree=widths", "gamma=tree") == 2
+    assert "vocabulary=slem drafts one text" in capfd.readouterr().err
+    odd = Vocabulary(WordNumbers(8), 0, is_encoder_decoder=False)
+    with pytest.raises(UserError, match="^draft: its tokenizer has no tokenizer.json"):
+        Translation(vocabulary_of("unigram"), odd)
+
+
+def test_a_draft_with_fewer_positions_says_so() -> None:
+    """Its tokens of a text may be more than the target's: positions of the target's length were read elsewhere."""
+    found = translation_of("byte-level", "unigram")
+    own = Tables(found.draft.size, frozenset(), seed=2)
+    own.longest = 8
+    prompt = Prompt((), tuple(found.target.continuation("the cats")))
+    long = found.target.continuation(" running running running")
+    with pytest.raises(UserError, match="tokens of the draft's vocabulary, and the draft has positions for 8"):
+        TranslatedModel(own, found).start(prompt).extend([prompt.prefix[-1], *long])
+    silent = (
+        drafting_of("slem", own, found)
+        .start(prompt, Sampling(0.0))
+        .propose([*prompt.prefix, *long], 3, torch.Generator())
+    )
+    assert silent.tokens == []
+
+
+@pytest.mark.parametrize("how", ["tli", "slem"])
+def test_no_other_engine_is_told_to_draft_across_vocabularies(
+    pairs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str
+) -> None:
+    own = [
+        f"draft.vocabulary={how}",
+        "tokens=30",
+        "rounds=2",
+        "gammas=[1]",
+        "sampling.temperature=0",
+        "--for",
+        "transformers",
+    ]
+    assert small(pairs, tmp_path, "byte-level", "unigram", *own, verb="recommend") == 0
+    out = "".join(capfd.readouterr())
+    assert f"unigram-{how}" in out and f"are known here for vocabulary={how}" in out

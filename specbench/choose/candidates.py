@@ -18,7 +18,7 @@ from specbench.measure.probe import Candidate
 from specbench.records.documents import CandidateNames
 from specbench.run.accept import rule_label
 from specbench.run.build import Parts
-from specbench.run.vocabularies import draft_name
+from specbench.run.vocabularies import draft_name, vocabulary_facts
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,9 @@ class LoadedCandidate:
 
     def names(self) -> CandidateNames:
         """What tables call it, the draft and the rule alone too."""
-        return {"draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name}
+        names: CandidateNames = {
+            "draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name
+        }  # fmt: skip
+        if (how := vocabulary_facts(self.parts.draft_vocabulary).get("vocabulary")) is not None:
+            names["vocabulary"] = how
+        return names

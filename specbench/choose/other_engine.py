@@ -8,7 +8,7 @@ from specbench.drafts import ModelDraft
 from specbench.errors import UserError
 from specbench.measure.predict import Prediction
 from specbench.measure.probe import Round
-from specbench.models import Prompt
+from specbench.models import Prompt, TranslatedModel
 from specbench.records.documents import Verified
 from specbench.serving.assisted import AssistedGeneration
 from specbench.serving.engine import Engine
@@ -26,9 +26,10 @@ def assisted_generation(candidates: Sequence[LoadedCandidate]) -> Engines:
     found: dict[str, Engine] = {}
     for one in candidates:
         parts, draft = one.parts, one.parts.draft
-        if not isinstance(draft, ModelDraft):
+        if not isinstance(draft, ModelDraft) or isinstance(draft.model, TranslatedModel):
             raise UserError(
-                f"draft={one.draft}: engine=transformers is timed with drafts that are models; leave this one out"
+                f"draft={one.draft}: engine=transformers is timed with drafts that are models, of the target's "
+                "vocabulary; leave this one out"
             )
         if one.rule != "exact":
             raise UserError(f"accept={one.rule}: transformers accepts by Algorithm 1; leave accept=exact")

@@ -105,6 +105,7 @@ class CandidateNames(TypedDict):
     accept: str
     lossy: bool
     candidate: str
+    vocabulary: NotRequired[Annotated[str, "of a draft whose vocabulary differs from the target's: tli | slem"]]
 
 
 class CandidateRow(PredictionRow, CandidateNames):

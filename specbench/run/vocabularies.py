@@ -48,8 +48,8 @@ def choose_vocabulary(
         raise UserError(f"{key}={name_of(draft)}: its vocabulary shares no token with that of {name_of(run.target)}")
     if wanted != "auto":
         return VocabularyChoice(wanted, f"{key}.vocabulary={wanted}", translation)
-    if run.tree.shape != "none" or draft.confidence is not None:
-        return VocabularyChoice("tli", "trees and draft.confidence need q", translation)
+    if run.tree.shape != "none" or draft.confidence is not None or key != "draft":
+        return VocabularyChoice("tli", "trees, a confidence and drafts of several need q", translation)
     if translation.overlap.of_draft >= ENOUGH:
         return VocabularyChoice(
             "tli", f"q is known, and at least {ENOUGH:.0%} of the draft's tokens are shared", translation

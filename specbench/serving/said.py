@@ -50,6 +50,8 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
         for row in document["rows"]:
             wanted = recommended(document, row, schedule)
             try:
+                if how := row.get("vocabulary"):
+                    raise NotExpressible(f"no settings of {known.title} are known here for vocabulary={how}")
                 if row.get("tree"):
                     raise NotExpressible(f"{known.title} drafts no token trees like ours")
                 settings = known.make(wanted)
