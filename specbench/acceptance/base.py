@@ -198,11 +198,13 @@ def following(
     generator: torch.Generator,
 ) -> Tensor:
     """The token [1] after `accepted_1` tokens: from `bonus` (p) after all `count`, else from `recovered` (p, q)."""
-    p_1V = p_GV.index_select(0, accepted_1)
-    law_1V = bonus(p_1V)
-    if len(q_GV):
-        q_1V = q_GV.index_select(0, accepted_1.clamp(max=len(q_GV) - 1))
-        law_1V = torch.where((accepted_1 < count).unsqueeze(-1), recovered(p_1V, q_1V), law_1V)
+    if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
+        accepted = int(accepted_1) if count else 0
+        p_1V = p_GV[accepted : accepted + 1]
+        law_1V = bonus(p_1V) if accepted == count else recovered(p_1V, q_GV[accepted : accepted + 1])
+    else:
+        p_1V, q_1V = p_GV.index_select(0, accepted_1), q_GV.index_select(0, accepted_1.clamp(max=len(q_GV) - 1))
+        law_1V = torch.where((accepted_1 < count).unsqueeze(-1), recovered(p_1V, q_1V), bonus(p_1V))
     return drawn(law_1V, uniforms(1, generator, p_GV.device))
 
 
