@@ -26,6 +26,7 @@ from specbench.drafts.base import (
 )
 from specbench.drafts.blockwise import BlockwiseDraft
 from specbench.drafts.cascade import CascadeDraft
+from specbench.drafts.eagle import EagleDraft
 from specbench.drafts.early_exit import EarlyExitDraft
 from specbench.drafts.horizontal import HorizontalDraft
 from specbench.drafts.layer_skip import LayerSkipDraft
@@ -46,6 +47,7 @@ __all__ = [
     "CascadeDraft",
     "Draft",
     "DraftSession",
+    "EagleDraft",
     "EarlyExitDraft",
     "Grows",
     "HorizontalDraft",

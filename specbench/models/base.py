@@ -128,6 +128,15 @@ class StatefulSession(Session, Protocol):
         Rolling back removes none of them."""
         ...
 
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        """The same of the states after those of its layers that the model was loaded to hand over, side by side."""
+        ...
+
+    def source_states(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [1, heads, S, channels] that the last layer's cross-attention made of the source; None of a
+        decoder-only model. Only after a token has been read."""
+        ...
+
 
 class LayeredSession(Session, Protocol):
     """A session whose first layers can read on alone."""

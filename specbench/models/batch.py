@@ -63,7 +63,7 @@ class Batch:
             for buffer, state in zip(self._of_source.layers, states, strict=True):
                 buffer[row : row + 1, :, : len(prompt.source)] = state
         if len(prompt.prefix) > 1:
-            self._read([Read(session, prompt.prefix[:-1])], last_row=True)
+            self._read([Read(session, prompt.prefix[:-1])], last_row=not self.model.states_of_prompt)
         return session
 
     @torch.inference_mode()
@@ -71,6 +71,14 @@ class Batch:
         """What `Session.extend` returns for each of `reads`, of sessions of this batch, one a session, in one run."""
         self._close_gaps()
         return self._read(reads)
+
+    def source_states(self, row: int) -> tuple[Tensor, Tensor] | None:
+        """See `StatefulSession.source_states`."""
+        if not self._of_source.layers:
+            return None
+        length = self._source_lengths[row]
+        keys, values = (states[row : row + 1, :, :length] for states in self._of_source.layers[-2:])
+        return keys, values
 
     def keep(self, session: "RowSession", slots: list[int], start: int) -> None:
         """Copy what is in `slots` of the session's row to the slots from `start` on."""
@@ -223,7 +231,13 @@ class RowSession:
             self._last.select([], self.length)
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop)
+        return self._last.states(start, stop, self.batch.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.batch.model.tap_width)
+
+    def source_states(self) -> tuple[Tensor, Tensor] | None:
+        return self.batch.source_states(self.row)
 
 
 def read_together(reads: Sequence[Read]) -> list[Tensor]:

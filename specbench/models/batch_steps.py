@@ -52,6 +52,8 @@ class BatchableModel(Protocol):
     operations: float
     now: Callable[[], float]
     state_width: int
+    tap_width: int
+    states_of_prompt: bool
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """How the network runs over up to `rows` rows. Raises UserError where it cannot."""

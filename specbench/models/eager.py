@@ -31,7 +31,10 @@ class EagerModel:
     not_invariant: str | None = None  # why, where they were meant not to
     no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing
     no_batches: str | None = None  # the same of batches
-    state_width = 0  # columns after the logits that hold what the head read; see hidden.hand_over
+    state_width = 0  # columns after the logits that hold what the head read, and taps; see hidden.hand_over
+    tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
+    tap_width = 0  # columns of them, the last
+    states_of_prompt = False  # sessions hand over the states of the whole prompt, too
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()

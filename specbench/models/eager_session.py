@@ -26,7 +26,9 @@ class SessionModel(Protocol):
     network: Any
     device: torch.device
     placement: Placement
-    state_width: int  # columns after the logits that hold what the head read
+    state_width: int  # columns after the logits that hold what the head read, and taps
+    tap_width: int  # of these the last, which hold taps
+    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
@@ -104,7 +106,13 @@ class EagerSession:
         self.ahead += len(path)
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop)
+        return self._last.states(start, stop, self.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.model.tap_width)
+
+    def source_states(self) -> tuple[Tensor, Tensor] | None:
+        return None
 
     @property
     def _layers(self) -> list[Any]:
@@ -179,6 +187,10 @@ class EncoderDecoderSession(EagerSession):
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
 
+    def source_states(self) -> tuple[Tensor, Tensor] | None:
+        last = self._cache.cross_attention_cache.layers[-1]
+        return last.keys, last.values
+
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
 
@@ -192,7 +204,8 @@ class DecoderOnlySession(EagerSession):
         super().__init__(model, DynamicCache())
         if read_first:
             # The head's logits of the prompt are of no use, and large.
-            self._read(read_first, logits_to_keep=1)
+            options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
+            self._read(read_first, **options)
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         return {"input_ids": self.model.ids(tokens)}

@@ -23,7 +23,12 @@ NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 def decoder_layers(network: Any) -> int:
     """How many layers the decoder has."""
-    return len(_stack(network)[1])
+    return len(layer_list(network))
+
+
+def layer_list(network: Any) -> nn.ModuleList:
+    """The decoder's layers."""
+    return _stack(network)[1]
 
 
 def sublayers(network: Any) -> tuple[str, ...]:

@@ -1,28 +1,33 @@
-"""The states that a network's head reads, returned with its logits: for drafts that predict from the target's states.
+"""The states that a network's head reads, returned with its logits, and where they are asked for states after some of
+its layers: for drafts that predict from the target's states.
 
-The head's input is appended to its logits as further columns, so that every engine returns it unchanged, and a model
-that is not asked for it does no extra work.
+They are appended to the logits as further columns, so that every engine returns them unchanged, and a model that is not
+asked for them does no extra work.
 
 Shapes: L tokens, V logits, D the network's width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specbench.errors import UserError
+from specbench.models.taps import Taps
 
 # Some networks change their logits after the head, which would change the states, too.
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class HeadAndInput(nn.Module):
-    """An output projection [D] -> [V] that returns [V + D]: its logits, then what it read."""
+    """An output projection [D] -> [V] that returns [V + D]: its logits, then what it read. With taps the states after
+    these layers follow, D for each."""
 
-    def __init__(self, head: Any) -> None:
+    def __init__(self, head: Any, taps: Taps | None = None) -> None:
         super().__init__()
         self.head = head
+        self.taps = taps
 
     @property
     def weight(self) -> Tensor:
@@ -30,13 +35,15 @@ class HeadAndInput(nn.Module):
         return weight
 
     def forward(self, states: Tensor) -> Tensor:
-        return torch.cat([self.head(states), states], -1)
+        tapped = [] if self.taps is None else self.taps.taken()
+        return torch.cat([self.head(states), states, *tapped], -1)
 
 
-def hand_over(network: Any, key: str) -> int:
-    """Make `network` return what its head reads after its logits; returns D.
+def hand_over(network: Any, key: str, depths: Sequence[int] = ()) -> int:
+    """Make `network` return what its head reads after its logits, and after that its states after so many decoder
+    layers; returns D.
 
-    Raises UserError if the network changes its logits after the head.
+    Raises UserError if the network changes its logits after the head, or has fewer layers.
     """
     for name in AFTER_THE_HEAD:
         if getattr(network.config, name, None) not in (None, 1.0):
@@ -44,7 +51,11 @@ def hand_over(network: Any, key: str) -> int:
                 f"{key}: {type(network).__name__} changes its logits after its head ({name}); use another target"
             )
     head = network.get_output_embeddings()
-    network.set_output_embeddings(HeadAndInput(head))
+    try:
+        taps = Taps(network, depths) if depths else None
+    except ValueError as error:
+        raise UserError(f"{key}: {error}; use a draft that was made for this target") from error
+    network.set_output_embeddings(HeadAndInput(head, taps))
     width: int = head.weight.shape[1]
     return width
 
@@ -74,8 +85,18 @@ class LastRead:
             self._rows_LD, self._end = self._nodes_ND[path], end
         self._nodes_ND = None
 
-    def states(self, start: int, stop: int) -> Tensor | None:
-        """[stop - start, D] of tokens `start` to `stop` - 1, or None where they were not all read last."""
+    def states(self, start: int, stop: int, tap_width: int = 0) -> Tensor | None:
+        """[stop - start, D] of tokens `start` to `stop` - 1, or None where they were not all read last. The last
+        `tap_width` columns that were put are left out."""
+        rows = self._rows(start, stop)
+        return rows if rows is None or not tap_width else rows[:, :-tap_width]
+
+    def tapped(self, start: int, stop: int, tap_width: int) -> Tensor | None:
+        """These last columns of the same tokens."""
+        rows = self._rows(start, stop)
+        return None if rows is None else rows[:, rows.shape[1] - tap_width :]
+
+    def _rows(self, start: int, stop: int) -> Tensor | None:
         if self._rows_LD is None:
             return None
         first = self._end - len(self._rows_LD)

@@ -137,9 +137,12 @@ def load_model(
     engine: str = "eager",
     with_states: bool = False,
     numerics: str = "fast",
+    taps: tuple[int, ...] = (),
+    states_of_prompt: bool = False,
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'. `with_states`: its sessions
-    hand over what its head reads. `numerics`: invariant | fast | auto, see `engines.with_engine`.
+    hand over what its head reads, and the states after so many decoder layers (`taps`); `states_of_prompt`: those of a
+    decoder-only model's prompt, too. `numerics`: invariant | fast | auto, see `engines.with_engine`.
 
     A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one.
     """
@@ -157,9 +160,10 @@ def load_model(
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
-    width = hand_over(network, key) if with_states else 0
+    width = hand_over(network, key, taps) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
-    made.state_width = width
+    made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
+    made.tap_depths, made.states_of_prompt = taps, states_of_prompt
     return made
 
 

@@ -60,7 +60,7 @@ class SavedHeads(nn.Module):
     def load(cls, folder: Path, network: Any, key: str) -> Self:
         """The heads in `folder`, ready for `network`. Raises UserError where they belong to another."""
         facts = cls.facts(folder, key)
-        if not _same(fingerprint(network), facts["fingerprint"]):
+        if not same_weights(fingerprint(network), facts["fingerprint"]):
             raise UserError(
                 f"{key}: the heads in {folder.name} were trained on {facts['target']}, and this target's weights are "
                 f"others; train some: specbench train recipe={cls.RECIPE} distill.target=TARGET, and give "
@@ -75,7 +75,8 @@ class SavedHeads(nn.Module):
         return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
 
 
-def _same(ours: list[float], theirs: list[float]) -> bool:
+def same_weights(ours: list[float], theirs: list[float]) -> bool:
+    """Whether two fingerprints are of one network, but for rounding."""
     if len(ours) != len(theirs):
         return False
     return all(abs(a - b) <= NEAR * max(abs(a), abs(b)) + 1e-6 for a, b in zip(ours, theirs, strict=True))

@@ -71,7 +71,8 @@ class StaticSession:
                 self._read_source(prompt.source)
             self.reserve(len(prompt.prefix))
             if len(prompt.prefix) > 1:
-                self._run(prompt.prefix[:-1], last_row=True)  # a long prompt's logits are of no use, and large
+                # A long prompt's logits are of no use, and large.
+                self._run(prompt.prefix[:-1], last_row=not model.states_of_prompt)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():
@@ -192,7 +193,16 @@ class StaticSession:
         return logits_LV if rows == count or last_row else logits_LV[:count]
 
     def states(self, start: int, stop: int) -> Tensor | None:
-        return self._last.states(start, stop)
+        return self._last.states(start, stop, self.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.model.tap_width)
+
+    def source_states(self) -> tuple[Tensor, Tensor] | None:
+        if "cross" not in self._held:
+            return None
+        keys, values = (states[:, :, : self._sources] for states in self._held["cross"].layers[-2:])
+        return keys, values
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         """Logits [`rows`, V], of which the first are those of `tokens`."""

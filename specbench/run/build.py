@@ -17,7 +17,7 @@ from specbench.models.graph.torch_private import computes_bf16
 from specbench.run.accept import build_spec, canonicalise
 from specbench.run.compatibility import require_range, require_room
 from specbench.run.draft_builders import builder_for
-from specbench.run.draft_builders.base import DraftRequest
+from specbench.run.draft_builders.base import DraftRequest, needed_states
 from specbench.run.dtype import faster_dtype
 from specbench.run.model_loader import ModelLoader, ModelRequest, Say
 from specbench.run.pinning import pinned
@@ -134,8 +134,8 @@ def build_each(
     encoded = encode_tasks(configs, vocabulary, note or say, heading, later_turns)
     for making in builders.values():
         making.fit(say)
-    states = any(making.needs_states for making in builders.values())
-    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, states), say)
+    states = needed_states(builders.values())
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *states), say)
     for config, task in zip(configs, encoded, strict=True):
         require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}

@@ -23,7 +23,7 @@ from specbench.records.schema import EvidenceRecord
 from specbench.run.build import resolve
 from specbench.run.compatibility import require_range
 from specbench.run.draft_builders import builder_for
-from specbench.run.draft_builders.base import DraftRequest
+from specbench.run.draft_builders.base import DraftRequest, needed_states
 from specbench.run.error_translation import translated_errors
 from specbench.run.model_loader import ModelLoader, ModelRequest, Say
 from specbench.run.outputs import Output, Outputs, read_outputs
@@ -94,7 +94,8 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
     require_range(run, vocabulary, name_of(run.target))
     builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
     builder.fit(say)
-    target = loader.load(ModelRequest(run.target, "target", vocabulary, run, device, builder.needs_states), say)
+    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_states([builder]))
+    target = loader.load(request, say)
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
     return _Judge(config, run, vocabulary, target, builder.load(target, say), sampling, device)
 

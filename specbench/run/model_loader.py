@@ -27,7 +27,7 @@ LABELS = ("name", "note")  # of a model's config; they say nothing of its weight
 @dataclass(frozen=True)
 class ModelRequest:
     """A model to be loaded for a run. `key` is what the config calls it, for messages; `with_states`: its sessions hand
-    over what its head reads."""
+    over what its head reads, with its states after so many layers (`taps`), and with `of_prompt` the prompt's, too."""
 
     model: ModelConfig
     key: str
@@ -35,6 +35,8 @@ class ModelRequest:
     run: RunConfig
     device: torch.device
     with_states: bool = False
+    taps: tuple[int, ...] = ()
+    of_prompt: bool = False
 
     @property
     def numerics(self) -> str:
@@ -45,7 +47,8 @@ class ModelRequest:
         """What tells apart two models in memory: where the weights come from, and what runs them."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, self.with_states, simulated)
+        states = (self.with_states, self.taps, self.of_prompt)
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated)
         return (source, files_of(self.model), *run)
 
 
@@ -70,6 +73,8 @@ class ModelLoader:
             request.run.engine,
             request.with_states,
             request.numerics,
+            request.taps,
+            request.of_prompt,
         )
         if model.fell_back is not None:
             say(

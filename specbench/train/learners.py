@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
+
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.train.blockwise import BlockwiseLearner
+from specbench.train.eagle import EagleLearner
 from specbench.train.heads import HeadLearner
 from specbench.train.medusa import HydraLearner, MedusaLearner
 from specbench.train.schema import Recipe
 
 
-def make_learner(recipe: Recipe, target: PreTrainedModel) -> HeadLearner:
-    """The heads that `recipe` trains on `target`."""
+def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> HeadLearner | EagleLearner:
+    """What `recipe` trains on `target`."""
     weight = recipe.distill.kl_weight
     match recipe.heads_kind():
         case "medusa":
             return MedusaLearner(target, recipe.heads, weight)
         case "hydra":
             return HydraLearner(target, recipe.heads, weight)
+        case "eagle":
+            size = recipe.eagle.vocabulary
+            kept = None if size is None else _most_frequent(recipe, target, train_set, size)
+            return EagleLearner(target, recipe.eagle, weight, kept)
         case _:
             return BlockwiseLearner(target, recipe.blockwise.heads, recipe.blockwise.hidden, weight)
+
+
+def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
+    """The `size` tokens that the texts to train on have most often, and the end of a text, in the order of ids."""
+    column = "labels" if recipe.task == "seq2seq" else "input_ids"
+    counts = Counter(chain.from_iterable(train_set[column]))
+    counts[target.config.eos_token_id] = len(train_set) + max(counts.values())
+    return sorted(token for token, _ in counts.most_common(size))

@@ -29,6 +29,7 @@ from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
+from specbench.train.eagle import EagleLearner
 from specbench.train.heads import HeadLearner
 from specbench.train.held_out import measure
 from specbench.train.learners import make_learner
@@ -63,7 +64,7 @@ def train(recipe: Recipe) -> Path:
         train_set = training_set(recipe, rows, tokenizer, target, output)
     if heads is not None:
         assert target is not None
-        learner = make_learner(recipe, target)
+        learner = make_learner(recipe, target, train_set)
         trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
     else:
         trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)
@@ -172,7 +173,11 @@ def make_trainer(
 
 
 def make_heads_trainer(
-    recipe: Recipe, learner: HeadLearner, tokenizer: PreTrainedTokenizerFast, train_set: Dataset, output: Path
+    recipe: Recipe,
+    learner: HeadLearner | EagleLearner,
+    tokenizer: PreTrainedTokenizerFast,
+    train_set: Dataset,
+    output: Path,
 ) -> Trainer:
     """The Trainer of a recipe that trains heads. It keeps no tokenizer: the heads' target has one."""
     return SizedTrainer(

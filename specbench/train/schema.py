@@ -144,6 +144,21 @@ class HeadsPlan:
 
 
 @dataclass
+class EaglePlan:
+    """Train EAGLE's layer on the frozen `distill.target` in the place of a model (Li et al. 2024); with `taps` that of
+    EAGLE-3 (Li et al. 2025). `distill.kl_weight` is of forward KL in the loss of tokens."""
+
+    steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
+    taps: list[int] = fresh(list, "eagle3: after how many of the target's decoder layers each fused state is taken")
+    vocabulary: int | None = key(None, "eagle3: the most frequent tokens, which alone are drafted; unset: all tokens")
+    own_head: bool = key(False, "eagle3: a head of its own over these tokens; otherwise it reads the target's rows")
+    noise: float = key(0.1, "eagle: the most that is added to the features that are read, either way")
+    feature_weight: float = key(1.0, "eagle: of the smooth L1 distance to the target's feature")
+    token_weight: float = key(0.1, "eagle: of the loss of tokens beside it")
+    decay: float = key(0.8, "the loss of step k, from 0, has the weight decay^k")
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -157,6 +172,7 @@ class Recipe:
     distill: DistillPlan = fresh(DistillPlan, "a draft: the target it learns from")
     blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")
     heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads in the place of a model")
+    eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer in the place of a model")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -168,6 +184,8 @@ class Recipe:
 
     def heads_kind(self) -> str | None:
         """The kind of heads that are trained in the place of a model; None where a model is."""
+        if self.eagle.steps:
+            return "eagle"
         return "blockwise" if self.blockwise.heads else self.heads.kind
 
 
@@ -215,6 +233,7 @@ def check(recipe: Recipe) -> Recipe:
             f"blockwise.heads is {recipe.blockwise.heads}: it must be from 2 to 65, the target's own included"
         )
     _check_heads(recipe)
+    _check_eagle(recipe)
     if recipe.heads_kind() and recipe.distill.target is None:
         raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
@@ -235,3 +254,26 @@ def _check_heads(recipe: Recipe) -> None:
             raise UserError(f"heads.{name} is {getattr(plan, name)}: it must be from 1 to {most}")
     if not 0 < plan.decay <= 1:
         raise UserError(f"heads.decay is {plan.decay}: it must be above 0 and at most 1")
+
+
+def _check_eagle(recipe: Recipe) -> None:
+    plan = recipe.eagle
+    if not plan.steps:
+        return
+    if not 1 <= plan.steps <= 8:
+        raise UserError(f"eagle.steps is {plan.steps}: it must be from 1 to 8")
+    if recipe.blockwise.heads or recipe.heads.kind:
+        raise UserError(f"eagle.steps={plan.steps}: not together with blockwise.heads or heads.kind; set one of them")
+    if not plan.taps and (plan.vocabulary is not None or plan.own_head):
+        raise UserError(
+            "eagle.vocabulary, eagle.own_head: are eagle3's; set eagle.taps=[LAYER,LAYER,LAYER], or neither"
+        )
+    if plan.own_head and plan.vocabulary is None:
+        raise UserError("eagle.own_head=true: give eagle.vocabulary, how many tokens the head is over")
+    if plan.vocabulary is not None and plan.vocabulary < 2:
+        raise UserError(f"eagle.vocabulary is {plan.vocabulary}: it must be at least 2, or null")
+    if not 0 < plan.decay <= 1:
+        raise UserError(f"eagle.decay is {plan.decay}: it must be above 0 and at most 1")
+    for name in ("noise", "feature_weight", "token_weight"):
+        if getattr(plan, name) < 0:
+            raise UserError(f"eagle.{name} is {getattr(plan, name)}: it must be at least 0")

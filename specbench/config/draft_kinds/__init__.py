@@ -6,6 +6,7 @@ in DRAFT_KINDS.
 
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfig, MergedConfig, SeveralConfig
+from specbench.config.draft_kinds.eagle import Eagle3Config, EagleConfig
 from specbench.config.draft_kinds.inside_target import (
     BlockwiseConfig,
     EarlyExitConfig,
@@ -34,6 +35,8 @@ __all__ = [
     "BlockwiseConfig",
     "CascadeConfig",
     "DiscountedConfig",
+    "Eagle3Config",
+    "EagleConfig",
     "EarlyExitConfig",
     "HorizontalConfig",
     "HydraConfig",
@@ -68,6 +71,8 @@ KINDS: tuple[type[DraftConfig], ...] = (
     BlockwiseConfig,
     MedusaConfig,
     HydraConfig,
+    EagleConfig,
+    Eagle3Config,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}
 

@@ -23,7 +23,8 @@ from specbench.drafts import CascadeDraft, Draft, HorizontalDraft, LookupDraft, 
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.run.compatibility import require_room
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, needed_states
+from specbench.run.draft_builders.eagle import EagleBuilder
 from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
 from specbench.run.draft_builders.inside_target import (
     BlockwiseBuilder,
@@ -71,7 +72,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         self.inner.fit(say)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        middle = self.middle.load_model(say, self.inner.needs_states)
+        middle = self.middle.load_model(say, needed_states([self.inner]))
         inner = self.inner.load(middle, say)
         self.models += [middle, *self.inner.models]
         trees = None if self.request.run.tree.shape == "none" else self.request.device
@@ -95,7 +96,7 @@ class SeveralBuilder(DraftBuilder[Several]):
             builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
             for name, part in self.draft.drafts.items()
         ]
-        self.needs_states = any(part.needs_states for part in self.parts)
+        self.needs_states, self.taps, self.needs_prompt_states = needed_states(self.parts)
 
     def fit(self, say: Say) -> None:
         for part in self.parts:
@@ -139,4 +140,6 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "blockwise": BlockwiseBuilder,
     "medusa": MedusaBuilder,
     "hydra": HydraBuilder,
+    "eagle": EagleBuilder,
+    "eagle3": EagleBuilder,
 }

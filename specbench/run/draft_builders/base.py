@@ -1,8 +1,8 @@
 """What making a draft is: the same three moments for every kind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -38,6 +38,8 @@ class DraftBuilder(Generic[Kind]):
     """One draft in the making; `load` is called once, after `fit`."""
 
     needs_states = False  # whether the target must hand over what its head reads
+    taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
+    needs_prompt_states = False  # and those of the whole prompt, where the decoder reads it
 
     def __init__(self, request: DraftRequest[Kind]) -> None:
         """Raises UserError at what does not go together."""
@@ -57,3 +59,10 @@ class DraftBuilder(Generic[Kind]):
         """Raise UserError where a text of these prompts is longer than one of the draft's models has positions for."""
         for model in self.models:
             require_room(self.request.run, model.longest, prompts)
+
+
+def needed_states(builders: Iterable[DraftBuilder[Any]]) -> tuple[bool, tuple[int, ...], bool]:
+    """What a target must hand over for all of these drafts: the last fields of a `ModelRequest`."""
+    making = list(builders)
+    taps = sorted({depth for one in making for depth in one.taps})
+    return any(one.needs_states for one in making), tuple(taps), any(one.needs_prompt_states for one in making)

@@ -36,7 +36,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         translation = self.choice.translation
         super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
 
-    def load_model(self, say: Say, states: bool = False) -> EagerModel:
+    def load_model(self, say: Say, states: tuple[bool, tuple[int, ...], bool] = (False, (), False)) -> EagerModel:
+        """`states`: what its sessions hand over, see `needed_states`."""
         request = self.request
-        wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device, states)
+        wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device, *states)
         return request.loader.load(wanted, say)

@@ -1,0 +1,174 @@
+"""Training EAGLE's layer on a frozen target.
+
+EAGLE (2401.15077): the predicted feature is held to the target's (smooth L1) and its token to the target's
+distribution, with noise on the features that are read, as drafted ones are not exact. EAGLE-3 (2503.01840): no feature
+is held to anything; the layer runs on from its own predictions for several steps, and each step's tokens are held to
+the target's distribution, later steps less.
+
+Shapes: B texts, T tokens, F numbers of a feature, D the target's width, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.models.eagle import Eagle, EagleShape
+from specbench.models.eagle_layer import Source, layer_shape
+from specbench.models.eagle_unroll import unrolled
+from specbench.models.saved_heads import fingerprint
+from specbench.models.taps import Taps
+from specbench.train.borrowed_layer import borrow_layer
+from specbench.train.distill import distillation_loss
+from specbench.train.held_out import prompts
+from specbench.train.places import short_name
+from specbench.train.quality import alpha
+from specbench.train.rows import Row
+from specbench.train.schema import EaglePlan, Recipe
+
+MEASURED = 4  # tokens of a proposal whose alpha the card has
+
+
+class Seen(NamedTuple):
+    """What the target read and computed; its logits at t are about the token after t."""
+
+    features_BTF: torch.Tensor
+    p_BTV: torch.Tensor
+    ids_BT: torch.Tensor  # of its decoder
+    source: Source | None
+
+
+class EagleLearner(nn.Module):
+    """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
+
+    def __init__(self, target: PreTrainedModel, plan: EaglePlan, kl_weight: float, kept: list[int] | None) -> None:
+        """`kept`: the tokens of the draft vocabulary, None for all."""
+        super().__init__()
+        self.plan, self.kl_weight = plan, kl_weight
+        self._target = (target.eval().requires_grad_(False),)  # in a tuple: no module of this one
+        layer = layer_shape(target, "distill.target")
+        scaled = layer.positions == "relative" and getattr(target.config, "scale_decoder_outputs", False)
+        shape = EagleShape(
+            layer, tuple(plan.taps), layer.width**0.5 if scaled else 1.0,
+            None if kept is None else len(kept), kept is not None and plan.own_head,
+        )  # fmt: skip
+        self.eagle = Eagle(shape)
+        borrow_layer(self.eagle, target, kept)
+        self.eagle = self.eagle.to(target.device).bind(target)
+
+    @property
+    def target(self) -> PreTrainedModel:
+        return self._target[0]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor,
+        decoder_input_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The loss on one batch, as the Trainer takes it."""
+        read = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if decoder_input_ids is not None:
+            read["decoder_input_ids"] = decoder_input_ids
+        seen = self.read(read)
+        if not self.target.config.is_encoder_decoder:  # row t is about token t + 1
+            last = torch.full_like(labels[:, :1], -100)
+            labels = torch.cat([labels[:, 1:], last], 1)
+        if labels.shape[1] < 2:  # texts of one token
+            return {"loss": self.eagle.fc.weight.sum() * 0.0}
+        total = torch.zeros((), device=labels.device)
+        weights = 0.0
+        for step, states_BTD in enumerate(self.steps(seen, self.plan.steps, self.plan.noise)):
+            weight = self.plan.decay**step
+            # Entry j is about what the target computes at j + 1.
+            counted_BT = labels[:, step + 1 :]
+            if not (counted_BT != -100).any():
+                break
+            states_BTD = states_BTD[:, step:]
+            loss = self._token_loss(seen.p_BTV[:, step + 1 :], states_BTD, counted_BT)
+            if not self.eagle.shape.taps:
+                wanted_BTD = self.eagle.fuse(seen.features_BTF[:, step + 1 :])
+                places = counted_BT != -100
+                apart = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
+                loss = self.plan.token_weight * loss + self.plan.feature_weight * apart
+            total, weights = total + weight * loss, weights + weight
+        return {"loss": total / max(weights, 1e-9)}
+
+    def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+        """Towards p, renormalised over the draft vocabulary."""
+        if self.eagle.shape.vocabulary is not None:
+            p_BTV = p_BTV[..., self.eagle.draft_vocabulary]
+        q_BTV = self.eagle.draft_logits(states_BTD.to(self.target.dtype))
+        return distillation_loss(p_BTV, q_BTV, labels_BT, self.kl_weight)
+
+    def steps(self, seen: Seen, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
+        """Predicted features [B, T - 1, D] of each step."""
+        features_BTF = seen.features_BTF[:, :-1]
+        if noise:
+            features_BTF = (
+                features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise / self.eagle.shape.feature_scale
+            )
+        return unrolled(self.eagle, features_BTF, self.eagle.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
+
+    @torch.no_grad()
+    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+        """Run the target on one batch."""
+        states: list[torch.Tensor] = []
+        head = self.target.get_output_embeddings()
+        hook = head.register_forward_pre_hook(lambda _, read: states.append(read[0]))
+        taps = Taps(self.target, self.eagle.shape.taps)
+        try:
+            output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
+        finally:
+            hook.remove()
+            taps.close()
+        features = torch.cat(taps.taken(), -1) if taps.depths else states[-1]
+        source = None
+        if self.eagle.shape.layer.crosses:
+            last = output.past_key_values.cross_attention_cache.layers[-1]
+            hidden = given["attention_mask"][:, None, None, :] == 0
+            bias = torch.zeros_like(hidden, dtype=last.keys.dtype).masked_fill(hidden, torch.finfo(last.keys.dtype).min)
+            source = Source(last.keys, last.values, bias)
+        return Seen(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
+
+    def as_draft(self, step: int) -> Any:
+        """The layer at its step 0, 1, ... in the place of a model: its logits stand where the token that they are about
+        does."""
+
+        def logits(**given: torch.Tensor) -> SimpleNamespace:
+            seen = self.read(given)
+            *_, states_BTD = self.steps(seen, step + 1)
+            q_BTV = torch.zeros_like(seen.p_BTV)
+            q_BTV[:, step + 1 :] = self.eagle.logits(states_BTD[:, step:].to(self.target.dtype))
+            return SimpleNamespace(logits=q_BTV)
+
+        logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
+        return logits
+
+    def save(self, recipe: Recipe, folder: Path) -> None:
+        """The weights in bf16, with what they belong to."""
+        name = short_name(recipe.distill.target or "")
+        self.eagle.to(torch.bfloat16).save(folder, name, fingerprint(self.target))
+
+    def measure(self, recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+        """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
+        self.eagle.to(self.target.dtype)
+        found = {}
+        for name, sources in prompts(recipe, held, tokenizer).items():
+            for sampled in (False, True):
+                for step in range(MEASURED):
+                    overlap = alpha(
+                        self.target, self.as_draft(step), sources,
+                        sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,
+                    )  # fmt: skip
+                    place = f"α of drafted token {step + 1}, {name}, T={int(sampled)}"
+                    found[place] = f"{overlap} on {overlap.tokens:,} tokens"
+        return found
