@@ -120,3 +120,20 @@ def test_report(tmp_path: Path) -> None:
 def test_a_key_that_greedy_decoding_ignores_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", word]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_step_has_a_bound_from_its_graph(setup: Bench) -> None:
+    rows = bench(replace(setup, parts="d", bandwidth=1.0, launch_us=2.0), lambda _: None)
+    target, draft = (row for row in rows if "bound from the graph" in row.what)
+    for row in (target, draft):
+        read = row.more["weight_bytes"] + row.more["cache_bytes"]
+        assert row.theirs == pytest.approx(1000 * (read / 1e9 + row.more["kernels"] * 2e-6))
+        assert "kernels at 2 us" in row.note and "at 1 GB/s" in row.note
+    assert target.more["kernels"] > draft.more["kernels"]
+    eager = replace(setup, target=with_engine("eager", network("t5", seed=5), 64, ENDS), parts="d")
+    assert "not counted: this engine runs no graph of kernels" in [row.note for row in bench(eager, lambda _: None)]
+
+
+def test_a_bandwidth_of_nothing_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "bandwidth=0"]) == 2
+    assert "bandwidth=0.0: must be above 0 (GB/s)" in capfd.readouterr().err

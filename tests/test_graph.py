@@ -1,9 +1,13 @@
 """Simplifying captured graphs: the same results from fewer operations, and nothing shared that changes."""
 
+import math
+
 import pytest
 import torch
+from networks import network
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.activations import NewGELUActivation
 
 from specbench.models.graph import (
     PackedWeights,
@@ -16,8 +20,10 @@ from specbench.models.graph import (
     markers,
     simplify,
 )
+from specbench.models.graph.budget import Budget, budget
 from specbench.models.graph.capture import example_sizes
 from specbench.models.graph.nodes import aten, calls
+from specbench.models.program import Program
 
 
 def test_what_a_tensor_was_changed_to_is_not_shared_with_what_it_was() -> None:
@@ -68,6 +74,46 @@ def test_an_rms_norm_spelt_out_is_one_operation() -> None:
         assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [torch.rms_norm]
         x = torch.randn(1, 5, 16).to(dtype)
         assert torch.allclose(run(x), function(x), atol=1e-6 if dtype == torch.float32 else 0.02)
+
+
+def test_a_gelu_spelt_out_is_one_operation() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        graph = simplify(capture(lambda x: NewGELUActivation()(x), [torch.ones(1, 7, 16, dtype=dtype)]))
+        run = lower(graph, PackedWeights(), False)
+        (node,) = (node for node in graph.graph.nodes if node.op == "call_function")
+        assert node.target == torch.ops.aten.gelu.default and node.kwargs == {"approximate": "tanh"}
+        x = torch.randn(1, 5, 16).to(dtype)
+        assert torch.allclose(run(x), NewGELUActivation()(x), atol=1e-6 if dtype == torch.float32 else 0.02)
+
+
+def test_another_function_of_a_tanh_remains_as_it_is() -> None:
+    def function(x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.05 * torch.pow(x, 3.0))))
+
+    run = lower(simplify(capture(function, [torch.ones(1, 7, 16)])), PackedWeights(), False)
+    x = torch.randn(1, 5, 16)
+    assert torch.allclose(run(x), function(x), atol=1e-6)
+
+
+def test_the_kernels_of_a_step_are_counted_with_the_weights_it_reads() -> None:
+    """A layer of T5 v1.1 has 18 kernels: 6 linear maps (queries, keys and values in one, both of the gate in one), 3
+    norms, 3 residuals, 2 attentions, 2 writes into the cache, a GELU and the gate's product."""
+
+    def counted(layers: int) -> Budget:
+        program = Program.of(network("t5-v1_1", seed=0, layers=layers), torch.float32)
+        found = budget([program.one.run])
+        assert found is not None
+        return found
+
+    two, three = counted(2), counted(3)
+    assert three.kernels - two.kernels == 18
+    made = [network("t5-v1_1", seed=0, layers=layers) for layers in (2, 3)]
+    decoders = [sum(weight.nbytes for weight in one.decoder.block.parameters()) for one in made]
+    attention = made[0].decoder.block[0].layer[1].EncDecAttention
+    once = attention.k.weight.nbytes + attention.v.weight.nbytes  # keys and values of the source
+    assert three.weight_bytes - two.weight_bytes == decoders[1] - decoders[0] - once
+    assert two.seconds(1e9, 1e-6, 500.0) == (two.weight_bytes + 500) / 1e9 + two.kernels * 1e-6
+    assert budget([len]) is None
 
 
 def test_what_depends_on_positions_alone_is_taken_out() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from specbench.bench import batches, growth
+from specbench.bench.bound import bound
 from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
 from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
@@ -37,6 +38,8 @@ class Bench:
     warmup_s: float = 0.0
     parts: str = "abcdefg"
     batches: tuple[int, ...] = (4, 16)
+    bandwidth: float | None = None  # GB/s; None: as a copy of the weights' size measures it
+    launch_us: float = 1.5
 
 
 @dataclass
@@ -158,6 +161,9 @@ def _step_against_floor(setup: Bench) -> list[Row]:
         seconds = next(iter(step.values()))
         note = f"{seconds / floor:.2f} times the floor: {size / 2**20:.1f} MiB at {size / floor / 1e9:.0f} GB/s"
         rows.append(Row("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
+        least, note, more = bound(model, setup.prompts[0], setup.bandwidth or size / floor / 1e9, setup.launch_us)
+        what = f"{name} step over its bound from the graph"
+        rows.append(Row("d", what, None if least is None else 1000 * seconds, least, note=note, more=more))
     return rows
 
 

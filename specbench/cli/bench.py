@@ -50,6 +50,8 @@ def job(form: str, config: BenchConfig) -> None:
         warmup_s=parts.warmup_s,
         parts=config.parts,
         batches=tuple(config.batches),
+        bandwidth=config.bandwidth,
+        launch_us=config.launch_us,
     )
     with translated_errors(run):
         rows = bench(setup, say)

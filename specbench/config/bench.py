@@ -22,6 +22,8 @@ class BenchConfig(RunConfig):
     )
     batches: list[int] = fresh(lambda: [4, 16], "the batches of part g")
     repeats: int = key(3, "how often each decoder decodes each prompt")
+    bandwidth: float | None = key(None, "GB/s that the bound of a step reads at; unset: as a copy measures it")
+    launch_us: float = key(1.5, "us that a kernel takes to start, for the bound of a step")
 
 
 def check_bench(config: BenchConfig) -> None:
@@ -52,3 +54,5 @@ def check_bench(config: BenchConfig) -> None:
     )  # fmt: skip
     require(config.batch == 1, "batch", config.batch, "1: part g times batches=[4,16]")
     require(config.repeats >= 1, "repeats", config.repeats, "at least 1")
+    require(config.bandwidth is None or config.bandwidth > 0, "bandwidth", config.bandwidth, "above 0 (GB/s)")
+    require(config.launch_us >= 0, "launch_us", config.launch_us, "at least 0 (us)")

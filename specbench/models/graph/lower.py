@@ -1,6 +1,7 @@
 """Kernels for a simplified graph: its named operations and linear maps become the fastest calls on this device."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -51,10 +52,12 @@ def lower(module: GraphModule, packed: PackedWeights, one_token: bool, chosen: K
 
 
 def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> GraphModule:
-    """`module` with its kernels named and its RMS norms as one operation each, in place."""
+    """`module` with its kernels named, and its RMS norms and spelt-out GELUs as one operation each, in place."""
     _name_kernels(module, one_token, chosen)
     for node in calls(module, aten.rsqrt.default):
         _as_rms_norm(module, node)
+    for node in calls(module, aten.tanh.default):
+        _as_gelu(module, node)
     return module
 
 
@@ -118,6 +121,35 @@ def _as_rms_norm(module: GraphModule, root: Node) -> None:
         norm = module.graph.call_function(aten.rms_norm.default, (narrow, size, weight, plus.args[1]))
     norm.meta = dict(weighted.meta)
     replace(weighted, norm)
+
+
+def _as_gelu(module: GraphModule, root: Node) -> None:
+    """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), spelt out in eight operations, as one operation."""
+    scaled = _producer(root, 0, aten.mul.Tensor)
+    inner = _producer(scaled, 0, aten.add.Tensor)
+    cubed = _producer(inner, 1, aten.mul.Tensor)
+    power = _producer(cubed, 0, aten.pow.Tensor_Scalar)
+    plus = _only_user(root, aten.add.Tensor)
+    whole = None if plus is None else _only_user(plus, aten.mul.Tensor)
+    if scaled is None or inner is None or cubed is None or power is None or plus is None or whole is None:
+        return
+    x = power.args[0]
+    half = next((node for node in whole.all_input_nodes if node is not plus), None)
+    numbers = (scaled.args[1], cubed.args[1], power.args[1], plus.args[1])
+    if inner.args[0] is not x or half is None or half.args != (x, 0.5) or half.target != aten.mul.Tensor:
+        return
+    if not _near(numbers, (math.sqrt(2 / math.pi), 0.044715, 3.0, 1.0)):
+        return
+    with module.graph.inserting_before(whole):
+        gelu = module.graph.call_function(aten.gelu.default, (x,), {"approximate": "tanh"})
+    gelu.meta = dict(whole.meta)
+    replace(whole, gelu)
+
+
+def _near(numbers: Sequence[object], others: Sequence[float]) -> bool:
+    return all(
+        isinstance(one, int | float) and math.isclose(one, other) for one, other in zip(numbers, others, strict=True)
+    )
 
 
 def _producer(node: Node | None, argument: int, target: object) -> Node | None:
