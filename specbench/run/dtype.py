@@ -50,12 +50,11 @@ def faster_dtype(config: RunConfig) -> DtypeProbe | None:
     machine = [hardware(surroundings, "cpu"), threads, surroundings["versions"]["torch"], surroundings["specbench"]]
     key = json_digest([source, engine, machine])
     if key not in _probed:
-        try:
+        _probed[key] = None
+        with suppress(Exception):  # whatever a model's own code raises
             maps = linear_maps(target, "target")
-        except Exception:  # whatever a model's own code raises
-            return None
-        file = user_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
-        _probed[key] = _read(file) or _written(file, _measured(maps, engine, threads))
+            file = user_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
+            _probed[key] = _read(file) or _written(file, _measured(maps, engine, threads))
     return _probed[key]
 
 
