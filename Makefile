@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: bench-gpu run mini beyond validate misses tables figures report keep test test-slow check format coverage clean
+.PHONY: docs bench-gpu run mini beyond validate misses tables figures report keep test test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -61,6 +61,11 @@ WHEELS ?=
 SMALL  ?=
 bench-gpu: $(if $(filter none,$(VENV)),,$(READY))
 	$(if $(filter none,$(VENV)),$(PYTHON),$(BIN)/python) experiments/bench_gpu.py $(SMALL) $(if $(WHEELS),--wheels $(WHEELS)) $(PARTS)
+
+# The site, in site/; make docs ARGS=serve shows it while you write.
+docs: $(READY)
+	test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build)
 
 coverage: $(READY)
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
