@@ -7,6 +7,7 @@ from typing import Any
 import chi
 import pytest
 import torch
+from captured import graphs
 from decode import autoregressive, speculative
 from networks import network
 from test_blockwise import SIZE, prompts
@@ -39,9 +40,7 @@ def random_heads(kind: str) -> Any:
     return heads.requires_grad_(False)
 
 
-def made(
-    kind: str, family: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1
-) -> Any:
+def made(kind: str, family: str, engine: Any = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
     """A target that hands over its states, and a draft of random heads on it."""
     own = network(family, seed)
     target = engine(own, size, frozenset({end}))
@@ -56,10 +55,10 @@ def draft_on(kind: str, target: Any) -> Any:
     return HydraDraft(target, heads, target.project, target.network.get_input_embeddings(), ROWS)
 
 
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel])
+@pytest.mark.parametrize("engine", [EagerModel, StaticModel, graphs])
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_greedy_text_is_the_targets_own(kind: str, family: str, engine: type[EagerModel]) -> None:
+def test_the_greedy_text_is_the_targets_own(kind: str, family: str, engine: Any) -> None:
     """As chains and as trees."""
     plain = EagerModel(network(family, 4), SIZE, frozenset({1}))
     target, draft = made(kind, family, engine)
