@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from specbench.models.cudagraph import CudaGraphModel, StepGraph
+from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.graph.native import NotCompiled, library
 from specbench.models.program import Step
+from specbench.models.replayed import StepGraph
 
 
 def on_a_cpu() -> str:

@@ -1,6 +1,6 @@
 """A draft's steps as one captured graph: the same tokens as step by step, and one copy to the host a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,9 @@ from specbench.decoding import Trace
 from specbench.drafts import CascadeDraft, Draft, ModelDraft
 from specbench.gamma import Constant, Gamma, Heuristic
 from specbench.models import Prompt
-from specbench.models.cudagraph import CudaGraphModel, RolloutGraph
+from specbench.models.cudagraph import CudaGraphModel
+from specbench.models.replayed import RolloutGraph
+from specbench.models.rollout import Rollout
 from specbench.sampling import Choice, Sampling
 
 SIZE = 40
@@ -195,8 +197,28 @@ def test_a_shorter_proposal_is_the_beginning_of_a_captured_one(pending: list[int
     sampling = Sampling(0.9)
     (trace,), _ = texts(target, draft, [prompt("t5")], 6, sampling, tokens=20)
     assert {one.drafted for one in trace.passes} > {6}
-    rollouts = [graph._rollout for graph in draft.model._graphs.values() if isinstance(graph, RolloutGraph)]
+    rollouts = [graph.rollout for graph in draft.model._graphs.values() if isinstance(graph, RolloutGraph)]
     assert {len(one.rows_GV) for one in rollouts if one.choice.sampling == sampling and one.rows_GV is not None} == {6}
+
+
+class CannotRollOut(Repeated):
+    """As a capture of work that has an operation which CUDA graphs do not take."""
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        if isinstance(getattr(work, "__self__", None), Rollout):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        super().__init__(work)
+
+
+def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() -> None:
+    target, _ = pair("t5", CudaGraphModel, frozenset({1}))
+    small = CudaGraphModel(network("t5", seed=6, layers=1), SIZE, frozenset({1}), capture=CannotRollOut)
+    prompts = [prompt("t5", 4), prompt("t5", 9)]
+    with pytest.warns(UserWarning, match=r"not permitted when stream is capturing; it drafts step by step") as warned:
+        found, _ = texts(target, ModelDraft(small, SIZE), prompts, 3, Sampling(1.0))
+    assert sum("step by step" in str(one.message) for one in warned) <= 2 and small.no_rollouts
+    want, _ = texts(*_drafting(pair("t5", StepByStep, frozenset({1}))), prompts, 3, Sampling(1.0))
+    assert what(found) == what(want)
 
 
 def test_of_many_gammas_few_are_captured() -> None:

@@ -18,13 +18,13 @@ from torch import Tensor
 from specbench.errors import UserError
 from specbench.models import Prompt
 from specbench.models.buffers import Buffers
-from specbench.models.cudagraph import StepGraph
 from specbench.models.eager import EagerModel
 from specbench.models.eager_session import EagerSession
 from specbench.models.engines import KINDS as ENGINE_KINDS
 from specbench.models.engines import with_engine
 from specbench.models.exits import first_layers
 from specbench.models.layout import chain, path_to, tree
+from specbench.models.replayed import StepGraph
 from specbench.models.static import StaticModel
 from specbench.trees import ROOT
 

@@ -4,23 +4,22 @@ A graph is captured for each number of new tokens and each set of buffers, befor
 replayed after that. What has no graph yet runs uncaptured, and is captured before the next text. A graph reads tokens
 and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma steps of a
 draft are one graph (`rollout`).
-What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from itertools import product
-from typing import Any, Protocol, Union
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specbench.models.base import Prompt, Tokens
 from specbench.models.graph import PackedWeights
-from specbench.models.layout import Layout, chain
+from specbench.models.layout import Layout
 from specbench.models.program import Step
+from specbench.models.replayed import Capture, CudaCapture, RolloutGraph, StepGraph, rollout_graph
 from specbench.models.rollout import Rollout
 from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
@@ -33,40 +32,10 @@ FIRST_CAPACITY, FIRST_SOURCE, GROWTH = 256, 64, 4  # slots of buffers: few sizes
 MOST_GRAPHS = 40  # of a model; each holds its own small tensors, and all share one pool
 MOST_ROLLOUTS = 4  # numbers of steps of one choice
 FIRST_READS = 1, 2  # tokens that a draft has not read: after a block that was accepted whole two
-WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
 
 
 Key = tuple[Hashable, ...]
-Made = Union["StepGraph", "RolloutGraph"]
-
-
-class Captured(Protocol):
-    """Work that can be repeated. `replay` gives the same tensor each time, with new content."""
-
-    def replay(self) -> Tensor: ...
-
-
-class CudaCapture:
-    """`work` as a CUDA graph. All graphs share one pool of memory: they never run at the same time."""
-
-    pool: Any = None
-
-    def __init__(self, work: Callable[[], Tensor]) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                work()
-        torch.cuda.current_stream().wait_stream(stream)
-        if CudaCapture.pool is None:
-            CudaCapture.pool = torch.cuda.graph_pool_handle()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=CudaCapture.pool):
-            self._result = work()
-
-    def replay(self) -> Tensor:
-        self._graph.replay()
-        return self._result
+Made = StepGraph | RolloutGraph
 
 
 class CudaGraphModel(StaticModel):
@@ -81,13 +50,14 @@ class CudaGraphModel(StaticModel):
         eos_ids: frozenset[int],
         packed: PackedWeights | None = None,
         invariant: bool = False,
-        capture: Callable[[Callable[[], Tensor]], Captured] = CudaCapture,
+        capture: Capture = CudaCapture,
     ) -> None:
         super().__init__(network, vocabulary_size, eos_ids, packed, invariant)
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
-        self._asked: dict[Key, Callable[[CudaGraphModel], Made]] = {}  # for steps that ran uncaptured
+        self._asked: dict[Key, Callable[[Capture], Made | None]] = {}  # for steps that ran uncaptured
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
+        self.no_rollouts = False  # one could not be captured
         self._choice: Choice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
         self._largest = max(READY_FOR, self.rows)
@@ -110,7 +80,7 @@ class CudaGraphModel(StaticModel):
     def source_slots(self, needed: int) -> int:
         return _grown(FIRST_SOURCE, needed)
 
-    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> "StepGraph | None":
+    def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> StepGraph | None:
         """The graph of `step` over `count` tokens with these very buffers. None where it has not been captured: it will
         be at the next `get_ready`, and not while a clock may be running."""
         found = self._found(self._key(id(step), count, buffers))
@@ -120,7 +90,7 @@ class CudaGraphModel(StaticModel):
         assert not isinstance(found, RolloutGraph)
         return found
 
-    def rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> "RolloutGraph | None":
+    def rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> RolloutGraph | None:
         """The graph of `steps` steps by `choice`, the first over `count` tokens; None as `graph`."""
         found = self._found(self._key((choice, steps), count, buffers))
         if found is None:
@@ -128,7 +98,7 @@ class CudaGraphModel(StaticModel):
         assert not isinstance(found, StepGraph)
         return found
 
-    def _found(self, key: Key) -> "Made | None":
+    def _found(self, key: Key) -> Made | None:
         if found := self._graphs.get(key):
             self._graphs.move_to_end(key)
         else:
@@ -138,7 +108,7 @@ class CudaGraphModel(StaticModel):
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`. Of many numbers of steps few are captured, the most among them: fewer steps are the first of
         more."""
-        wanted = sorted({count for count in steps if count > 0}, reverse=True)
+        wanted = [] if self.no_rollouts else sorted({count for count in steps if count > 0}, reverse=True)
         apart = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::apart]))
 
@@ -157,13 +127,17 @@ class CudaGraphModel(StaticModel):
         """Have this step captured the next time that captures are made."""
         if (key := self._key(id(step), count, buffers)) not in self._graphs:
             held = list(buffers)
-            self._asked[key] = lambda model: StepGraph(model, step, count, held)
+            numbers_1C = self.numbers(held[0].shape[2])
+            self._asked[key] = lambda capture: StepGraph(capture, step, count, numbers_1C, held)
 
     def ask_rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> None:
         """As `ask`, for a rollout."""
         if (key := self._key((choice, steps), count, buffers)) not in self._graphs:
-            held = list(buffers)
-            self._asked[key] = lambda model: RolloutGraph(model, choice, count, steps, held)
+            program, held = self.program, list(buffers)
+            numbers_1C = self.numbers(held[0].shape[2])
+            self._asked[key] = lambda capture: rollout_graph(
+                capture, Rollout(program, choice, count, steps, numbers_1C, held)
+            )
 
     @staticmethod
     def _key(what: Hashable, count: int, buffers: Sequence[Tensor]) -> Key:
@@ -194,71 +168,12 @@ class CudaGraphModel(StaticModel):
         for key, made in self._asked.items():
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.popitem(last=False)
-            self._graphs[key] = made(self)
+            if (graph := made(self.capture)) is None:
+                self.no_rollouts, self._rollouts = True, ()
+                continue
+            self._graphs[key] = graph
             self.captures += 1
         self._asked.clear()
-
-
-class StepGraph:
-    """One captured step and the tensors that it reads."""
-
-    def __init__(self, model: CudaGraphModel, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
-        self._ids_1L = torch.zeros(1, count, dtype=torch.long, device=model.device)
-        self._source_length_1 = torch.ones(1, dtype=torch.long, device=model.device)
-        self._layout = [tensor.clone() for tensor in chain(0, count, model.numbers(buffers[0].shape[2])).tensors]
-        self._placed: list[Tensor | None] = [None] * len(self._layout)
-        self._sources = 1
-        inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
-        of_sizes = step.of_sizes(*inputs)
-        with _unchanged(buffers, count):
-            self._captured = model.capture(lambda: step.following(of_sizes, *inputs))
-
-    def run(self, ids_1L: Tensor, layout: Layout, sources: int) -> Tensor:
-        """Logits [L, V]."""
-        self._ids_1L.copy_(ids_1L)
-        for index, tensor in enumerate(layout.tensors):
-            if self._placed[index] is not tensor:
-                self._placed[index] = tensor
-                self._layout[index].copy_(tensor)
-        if sources != self._sources:
-            self._sources = sources
-            self._source_length_1.fill_(sources)
-        return self._captured.replay()[0].clone()  # the next replay writes over it
-
-
-class RolloutGraph:
-    """A captured rollout (`models.rollout`) and the tensors that it reads."""
-
-    def __init__(
-        self, model: CudaGraphModel, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]
-    ) -> None:
-        numbers_1C = model.numbers(buffers[0].shape[2])
-        self._rollout = Rollout(model.program, choice, count, steps, numbers_1C, buffers)
-        with _unchanged(buffers, count + steps - 1):
-            self._captured = model.capture(self._rollout.work)
-
-    def run(
-        self, tokens: Sequence[int], length: int, sources: int, steps: int, uniform_G: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The first `steps` tokens [G] and their rows [G, V]."""
-        inputs = self._rollout
-        for index, token in enumerate(tokens):  # a fill takes its number along: no copy from the host to wait for
-            inputs.ids_1L[:, index].fill_(token)
-        inputs.length_1.fill_(length)
-        inputs.source_length_1.fill_(sources)
-        if inputs.uniform_G is not None and uniform_G is not None:
-            inputs.uniform_G[:steps].copy_(uniform_G)
-        tokens_G, rows_GV = self._captured.replay()[:steps].clone(), inputs.rows_GV  # the next replay writes over both
-        return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
-
-
-@contextmanager
-def _unchanged(buffers: Sequence[Tensor], count: int) -> Iterator[None]:
-    """Capturing runs a step, which writes into the first `count` slots: puts back what was there."""
-    before = [buffer[:, :, :count].clone() for buffer in buffers]
-    yield
-    for buffer, states in zip(buffers, before, strict=True):
-        buffer[:, :, :count] = states
 
 
 def _grown(size: int, needed: int) -> int:

@@ -29,7 +29,8 @@ class Rollout:
         buffers: Sequence[Tensor],
     ) -> None:
         device = numbers_1C.device
-        self.choice, self._numbers_1C, self._buffers = choice, numbers_1C, list(buffers)
+        self.choice, self._numbers_1C, self.buffers = choice, numbers_1C, list(buffers)
+        self.slots = count + steps - 1  # that it writes to
         self.ids_1L = torch.zeros(1, count, dtype=torch.long, device=device)
         self.length_1 = torch.zeros(1, dtype=torch.long, device=device)
         self.source_length_1 = torch.ones(1, dtype=torch.long, device=device)
@@ -66,4 +67,4 @@ class Rollout:
 
     def _inputs(self, ids_1L: Tensor, length_1: Tensor) -> list[Tensor]:
         layout = ragged(length_1, ids_1L.shape[1], self._numbers_1C, self._numbers_1C)
-        return [ids_1L, *layout.tensors, self.source_length_1, *self._buffers]
+        return [ids_1L, *layout.tensors, self.source_length_1, *self.buffers]

@@ -1,0 +1,122 @@
+"""What is captured for one step, and for one rollout: the work, and the tensors that it reads, at addresses that stay.
+
+What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.errors import first_line
+from specbench.models.layout import Layout, chain
+from specbench.models.program import Step
+from specbench.models.rollout import Rollout
+
+WARM_UPS = 3  # runs before a capture: libraries set themselves up in them
+
+
+class Captured(Protocol):
+    """Work that can be repeated. `replay` gives the same tensor each time, with new content."""
+
+    def replay(self) -> Tensor: ...
+
+
+class CudaCapture:
+    """`work` as a CUDA graph. All graphs share one pool of memory: they never run at the same time."""
+
+    pool: Any = None
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        if CudaCapture.pool is None:
+            CudaCapture.pool = torch.cuda.graph_pool_handle()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=CudaCapture.pool):
+            self._result = work()
+
+    def replay(self) -> Tensor:
+        self._graph.replay()
+        return self._result
+
+
+Capture = Callable[[Callable[[], Tensor]], Captured]
+
+
+class StepGraph:
+    """One captured step and the tensors that it reads."""
+
+    def __init__(self, capture: Capture, step: Step, count: int, numbers_1C: Tensor, buffers: Sequence[Tensor]) -> None:
+        self._ids_1L = torch.zeros(1, count, dtype=torch.long, device=numbers_1C.device)
+        self._source_length_1 = torch.ones(1, dtype=torch.long, device=numbers_1C.device)
+        self._layout = [tensor.clone() for tensor in chain(0, count, numbers_1C).tensors]
+        self._placed: list[Tensor | None] = [None] * len(self._layout)
+        self._sources = 1
+        inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
+        of_sizes = step.of_sizes(*inputs)
+        with _unchanged(buffers, count):
+            self._captured = capture(lambda: step.following(of_sizes, *inputs))
+
+    def run(self, ids_1L: Tensor, layout: Layout, sources: int) -> Tensor:
+        """Logits [L, V]."""
+        self._ids_1L.copy_(ids_1L)
+        for index, tensor in enumerate(layout.tensors):
+            if self._placed[index] is not tensor:
+                self._placed[index] = tensor
+                self._layout[index].copy_(tensor)
+        if sources != self._sources:
+            self._sources = sources
+            self._source_length_1.fill_(sources)
+        return self._captured.replay()[0].clone()  # the next replay writes over it
+
+
+class RolloutGraph:
+    """A captured rollout (`models.rollout`) and the tensors that it reads."""
+
+    def __init__(self, capture: Capture, rollout: Rollout) -> None:
+        self.rollout = rollout
+        with _unchanged(rollout.buffers, rollout.slots):
+            self._captured = capture(rollout.work)
+
+    def run(
+        self, tokens: Sequence[int], length: int, sources: int, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The first `steps` tokens [G] and their rows [G, V]."""
+        inputs = self.rollout
+        for index, token in enumerate(tokens):  # a fill takes its number along: no copy from the host to wait for
+            inputs.ids_1L[:, index].fill_(token)
+        inputs.length_1.fill_(length)
+        inputs.source_length_1.fill_(sources)
+        if inputs.uniform_G is not None and uniform_G is not None:
+            inputs.uniform_G[:steps].copy_(uniform_G)
+        tokens_G, rows_GV = self._captured.replay()[:steps].clone(), inputs.rows_GV  # the next replay writes over both
+        return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
+
+
+def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph | None:
+    """The graph of `rollout`; None, with a warning, where it cannot be captured."""
+    try:
+        return RolloutGraph(capture, rollout)
+    except RuntimeError as error:
+        reason = first_line(error)
+        warnings.warn(
+            f"the draft's steps are no graph: {reason}; it drafts step by step, which is slower", stacklevel=2
+        )
+        return None
+
+
+@contextmanager
+def _unchanged(buffers: Sequence[Tensor], count: int) -> Iterator[None]:
+    """Capturing runs a step, which writes into the first `count` slots: puts back what was there."""
+    before = [buffer[:, :, :count].clone() for buffer in buffers]
+    yield
+    for buffer, states in zip(buffers, before, strict=True):
+        buffer[:, :, :count] = states
