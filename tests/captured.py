@@ -11,8 +11,8 @@ from specbench.models.program import Step
 from specbench.models.replayed import StepGraph
 
 
-def on_a_cpu() -> str:
-    """What engine=auto comes to on a CPU."""
+def fastest_on_a_cpu() -> str:
+    """The fastest engine on a CPU: native where there is a C compiler."""
     try:
         library()
     except NotCompiled:

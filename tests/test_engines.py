@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import graphs, on_a_cpu
+from captured import graphs
 from decode import autoregressive, speculative
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,7 +140,7 @@ def test_on_a_gpu(kind: str, engine: str) -> None:
 
 
 def test_auto_takes_a_captured_step_and_says_why_not() -> None:
-    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == on_a_cpu()
+    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
     odd = network("gpt2", seed=5)
     odd.forward = lambda **_: {}[0]  # what cannot be captured
     fallen = with_engine("auto", odd, 40, ENDS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import graphs, on_a_cpu
+from captured import fastest_on_a_cpu, graphs
 from networks import network
 from torch import Tensor
 
@@ -43,11 +43,11 @@ def static(network: Any) -> EagerModel:
 
 
 def captured(network: Any) -> EagerModel:
-    """By what engine=auto comes to on a CPU."""
-    return ENGINE_KINDS[on_a_cpu()](network, 40, frozenset({1}))
+    """By the fastest engine on a CPU."""
+    return ENGINE_KINDS[fastest_on_a_cpu()](network, 40, frozenset({1}))
 
 
-ENGINES = {"eager": eager, "static": static, "auto": captured, "cudagraph": graphs}
+ENGINES = {"eager": eager, "static": static, "native": captured, "cudagraph": graphs}
 
 
 def calm(kind: str, layers: int = 2) -> Any:

@@ -104,8 +104,8 @@ class RunConfig:
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     engine: str = key(
         "auto",
-        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA; on a CPU native where there is a C "
-        "compiler, static where there is none",
+        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, static on a CPU, where native is "
+        "faster (it needs a C compiler)",
     )
     numerics: str = key(
         "auto",

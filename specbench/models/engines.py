@@ -33,7 +33,8 @@ KINDS: dict[str, type[StaticModel]] = {
     "compile": CompiledModel,
 }
 
-AUTO = {"cuda": ("cudagraph",), "cpu": ("native", "static")}  # what engine=auto tries on a device, before eager
+# What engine=auto tries on a device, before eager; docs/engines.md says why not native.
+AUTO = {"cuda": "cudagraph", "cpu": "static"}
 
 
 def with_engine(
@@ -52,13 +53,9 @@ def with_engine(
         raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
     if engine == "native" and device != "cpu":
         raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
-    candidates = AUTO.get(device, ()) if engine == "auto" else (engine,)
-    if numerics != "fast" and engine == "auto":
-        candidates = tuple(one for one in candidates if one != "native")  # rows are proved of the static kernels
+    one = AUTO.get(device, "eager") if engine == "auto" else engine
     fell_back = None
-    for one in candidates:
-        if one == "eager":
-            continue
+    if one != "eager":
         try:
             if numerics == "fast" or one in ("compile", "native"):
                 return _not_invariant(_checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)

@@ -17,7 +17,6 @@ from specbench.config import RunConfig
 from specbench.environment import environment, hardware
 from specbench.files import json_digest, user_cache
 from specbench.models.dtype_probe import linear_maps, probe
-from specbench.models.graph.native import NotCompiled, library
 
 CLEARLY = 0.95  # float32 is taken where it needs less than this share of bfloat16's time: near ties fall one way
 
@@ -62,13 +61,7 @@ def _engine(config: RunConfig) -> str:
     """Whose kernels run the linear maps: native, static or eager."""
     if config.engine not in ("auto", "native", "static") or config.target.device_map or config.target.tp_plan:
         return "eager"
-    if config.engine == "static" or config.numerics == "invariant":
-        return "static"
-    try:
-        library()
-    except NotCompiled:
-        return "static"
-    return "native"
+    return "native" if config.engine == "native" else "static"
 
 
 def _measured(maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:
