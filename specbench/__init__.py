@@ -1,7 +1,7 @@
 """specbench: measure speculative decoding on your models and your text.
 
 The rooms, top first; imports run downward only (checked by `make check`):
-`api` > `cli` > `choose` > `bench | run | report` > `measure | train` > `decoding | beam` > `drafts | gamma | tasks` >
+`api` > `cli` > `choose` > `bench | runs | report` > `measure | train` > `decoding | beam` > `drafts | gamma | tasks` >
 `records` > `models | acceptance | quality` >
 `sampling | config | theory | trees | stats | environment | hub | files | markdown` > `errors`.
 ARCHITECTURE.md walks through them.

@@ -90,7 +90,7 @@ class Run(_Shown):
 
     def _print(self) -> None:
         from specbench.cli.console import Screen
-        from specbench.run import Result
+        from specbench.runs import Result
 
         Screen(sys.stderr).show(Result(self.file, self.record, self.reused))
 

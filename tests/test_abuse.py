@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import tokenizer
 
-import specbench.run.runner as runner
+import specbench.runs.runner as runner
 from specbench.cli import main
 from specbench.config import RunConfig
 from specbench.models import Vocabulary

@@ -92,8 +92,8 @@ def test_what_was_drafted_behind_the_end_of_a_text_was_not_judged() -> None:
 def test_errors_are_estimated_over_measured_on_the_same_prompts(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1, 2))
-    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1, 2))
+    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
@@ -126,8 +126,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 ) -> None:
     """Under block verification and under a lossy rule accepted over judged tokens is something else; nor is it alpha of
     a draft that agrees less the further ahead it drafts."""
-    monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.5", "sampling.temperature=1"]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     assert main(["validate", *argv, "draft=[bigram,lookup]", *rules, "gammas=[1]", "rounds=2", "repeats=1"]) == 0
@@ -144,8 +144,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 def test_a_way_that_left_the_targets_text_has_no_speed(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.run.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.run.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
     monkeypatch.setattr(
         "specbench.choose.interleaved.first_difference", lambda *_: Difference(3, margin=5.0, noise=0.1)
     )

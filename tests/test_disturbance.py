@@ -16,7 +16,7 @@ from specbench.records import store
 from specbench.records.frame import Records
 from specbench.records.kept import keep
 from specbench.report.tables import TABLES
-from specbench.run.core_time import CoreTime, between, core_times
+from specbench.runs.core_time import CoreTime, between, core_times
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -123,7 +123,7 @@ def test_this_system_is_read() -> None:
 def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A run on small random networks beside something else; returns (exit code, stdout, stderr, record)."""
     monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
-    monkeypatch.setattr("specbench.run.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.runs.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
 
     def call(*overrides: str, verb: str = "run"):  # type: ignore[no-untyped-def]
         return called(small_run(folders, tmp_path, *overrides, verb=verb), tmp_path, capfd)
@@ -190,7 +190,7 @@ def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
 
 def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
-    monkeypatch.setattr("specbench.run.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.runs.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
     argv = [
         "recommend", f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=8",

@@ -13,9 +13,9 @@ from networks import network
 
 from specbench.config import ModelConfig, RunConfig
 from specbench.models import dtype_probe
-from specbench.run import dtype
-from specbench.run.build import resolve
-from specbench.run.identity import identify
+from specbench.runs import dtype
+from specbench.runs.build import resolve
+from specbench.runs.identity import identify
 
 Folders = dict[str, Path]
 

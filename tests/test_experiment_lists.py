@@ -7,7 +7,7 @@ import pytest
 from specbench.cli import main
 from specbench.config import ChooseConfig
 from specbench.report.paper import fill_twin, fills, paper
-from specbench.run.accept import rule_label
+from specbench.runs.accept import rule_label
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.run import gpu_lock
-from specbench.run.gpu_lock import locked_device
+from specbench.runs import gpu_lock
+from specbench.runs.gpu_lock import locked_device
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(folders, tmp_path / "whole")) == 0
-    import specbench.run.runner as runner
+    import specbench.runs.runner as runner
 
     real, measured = runner.measure_prompt, []
 

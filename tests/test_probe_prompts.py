@@ -7,8 +7,8 @@ from calls import called
 
 from specbench.config import RunConfig
 from specbench.errors import UserError
-from specbench.run import gamma as run_gamma
-from specbench.run.probe_prompts import rows_to_read, split_examples
+from specbench.runs import gamma as run_gamma
+from specbench.runs.probe_prompts import rows_to_read, split_examples
 from specbench.tasks import Example
 
 

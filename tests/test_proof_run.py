@@ -62,7 +62,7 @@ def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.Monkey
         unlikely = int(p_GV[verdict.accepted].argmin())
         return verdict if float(p_GV.max()) == 1 else Verdict.chain(verdict.accepted, unlikely)
 
-    monkeypatch.setattr("specbench.run.accept.accept_exact", wrong)
+    monkeypatch.setattr("specbench.runs.accept.accept_exact", wrong)
     code, out, _, record = run(SAMPLED, "sampling.top_k=2")
     summary = record["summary"]
     assert code == 0 and summary["lossless"] is False and summary["lossy"] is False

@@ -103,7 +103,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("specbench.run.runner.measure_prompt", out_of_memory)
+    monkeypatch.setattr("specbench.runs.runner.measure_prompt", out_of_memory)
     code, _, err, record = run()
     assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
     assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 7
@@ -135,7 +135,7 @@ def test_impossible_pairs_are_refused_before_weights_are_loaded(
     def never(*_: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr("specbench.run.model_loader.load_model", never)
+    monkeypatch.setattr("specbench.runs.model_loader.load_model", never)
     code, _, err, _ = run(f"draft.path={folders['gpt2-draft']}")
     assert code == 2
     assert "draft=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err
@@ -284,7 +284,7 @@ def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.run.measure_prompt.agreements", interrupt)
+    monkeypatch.setattr("specbench.runs.measure_prompt.agreements", interrupt)
     code, _, err, record = run()
     assert code == 130 and record is None and "interrupted" in err
     assert not list(tmp_path.rglob("*.part"))

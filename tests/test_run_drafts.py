@@ -146,7 +146,7 @@ def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
     assert whole["summary"]["identical"] == (1.0 if temperature == 0 else None) and whole["summary"]["lossless"]
     assert any("depend on the order of the prompts" in line for line in remarks(whole["summary"]))
 
-    from specbench.run import runner
+    from specbench.runs import runner
 
     measure, left = runner.measure_prompt, iter(range(2))
 
@@ -222,7 +222,7 @@ def test_the_middle_model_of_a_cascade_must_share_the_vocabulary(run: Run, folde
 
 
 def test_retrieval_without_its_library_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.run.draft_builders.from_text.find_spec", lambda name: None)
+    monkeypatch.setattr("specbench.runs.draft_builders.from_text.find_spec", lambda name: None)
     code, err, _ = run("retrieval")
     assert code == 2 and "draft.kind=retrieval: pydivsufsort" in err
     assert "pip install pydivsufsort" in err

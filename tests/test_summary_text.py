@@ -7,7 +7,7 @@ import pytest
 
 from specbench.cli.console import Screen
 from specbench.cli.summary_text import remarks
-from specbench.run import Result
+from specbench.runs import Result
 
 SUMMARY = {
     "target": "t5-large", "draft": "t5-base", "task": "ende", "temperature": 0.0, "gamma": 5, "prompts": 40,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import specbench.run.runner as runner
+import specbench.runs.runner as runner
 from specbench.cli import main, sweep, sweep_log
 from specbench.cli.hydra_app import one_line
 from specbench.config import RunConfig

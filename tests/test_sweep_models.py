@@ -11,8 +11,8 @@ import sweeps
 import torch
 from networks import network
 
-import specbench.run.model_loader as model_loader
-import specbench.run.runner as runner
+import specbench.runs.model_loader as model_loader
+import specbench.runs.runner as runner
 from specbench.cli import main
 from specbench.cli.job_order import by_models
 from specbench.config import RunConfig

@@ -17,7 +17,7 @@ from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, conf_dir
 from specbench.drafts import Draft, LookupDraft, MergedDraft, ModelDraft, TreeDraft
 from specbench.measure.lossless import first_difference
-from specbench.run.build import Parts, build_each, resolve
+from specbench.runs.build import Parts, build_each, resolve
 from specbench.sampling import Sampling
 from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
 

@@ -21,8 +21,8 @@ from specbench.measure.waterfall.needs import needs
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.report.explanation import biggest, needed, sentences
-from specbench.run import Result
-from specbench.run.record import explained
+from specbench.runs import Result
+from specbench.runs.record import explained
 
 FOLDER = Path(__file__).parents[1] / "results" / "kept"
 BATCHES = sorted(FOLDER.glob("*-b[0-9]*-*.json.gz"))

@@ -1,5 +1,5 @@
 """Which draft, which gamma: alpha of many drafts at once, what their passes cost, a ranking, its proof, and its
 prediction errors.
 
-Knows models only through `run.build` and proves a ranking through `run.execute`. Does not print.
+Knows models only through `runs.build` and proves a ranking through `runs.execute`. Does not print.
 """

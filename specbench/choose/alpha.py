@@ -29,14 +29,14 @@ from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
-from specbench.run import Progress
-from specbench.run.accept import rule_label
-from specbench.run.build import build_each, resolve
-from specbench.run.error_translation import translated_errors
-from specbench.run.gpu_lock import locked_device
-from specbench.run.identity import identify
-from specbench.run.measure_prompt import generator_for
-from specbench.run.vocabularies import vocabulary_facts
+from specbench.runs import Progress
+from specbench.runs.accept import rule_label
+from specbench.runs.build import build_each, resolve
+from specbench.runs.error_translation import translated_errors
+from specbench.runs.gpu_lock import locked_device
+from specbench.runs.identity import identify
+from specbench.runs.measure_prompt import generator_for
+from specbench.runs.vocabularies import vocabulary_facts
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)

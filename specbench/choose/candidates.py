@@ -16,9 +16,9 @@ from specbench.config import ChooseConfig
 from specbench.measure.agreement import Agreement
 from specbench.measure.probe import Candidate
 from specbench.records.documents import CandidateNames
-from specbench.run.accept import rule_label
-from specbench.run.build import Parts
-from specbench.run.vocabularies import draft_name, vocabulary_facts
+from specbench.runs.accept import rule_label
+from specbench.runs.build import Parts
+from specbench.runs.vocabularies import draft_name, vocabulary_facts
 
 
 @dataclass(frozen=True)

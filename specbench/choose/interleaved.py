@@ -15,8 +15,8 @@ from specbench.measure.collection import already_collected
 from specbench.measure.lossless import first_difference
 from specbench.measure.probe import Round
 from specbench.records.documents import DecodedRecord
-from specbench.run import Progress
-from specbench.run.measure_prompt import generator_for, prove_greedily
+from specbench.runs import Progress
+from specbench.runs.measure_prompt import generator_for, prove_greedily
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE

@@ -32,11 +32,11 @@ from specbench.gamma import Constant, Gamma
 from specbench.measure.probe import Round
 from specbench.records.documents import ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.run import Progress
-from specbench.run.build import resolve
-from specbench.run.error_translation import translated_errors
-from specbench.run.gamma import choose_gamma
-from specbench.run.gpu_lock import locked_device
+from specbench.runs import Progress
+from specbench.runs.build import resolve
+from specbench.runs.error_translation import translated_errors
+from specbench.runs.gamma import choose_gamma
+from specbench.runs.gpu_lock import locked_device
 from specbench.stats import IntervalRecord, bootstrap, ratio, ratio_of_ratios
 
 PROBED = "adaptive"  # its probe is that of auto, too

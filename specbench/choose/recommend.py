@@ -35,11 +35,11 @@ from specbench.records.documents import (
     write_document,
 )
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.run import Progress, execute
-from specbench.run.build import resolve
-from specbench.run.error_translation import translated_errors
-from specbench.run.gpu_lock import locked_device
-from specbench.run.identity import identify
+from specbench.runs import Progress, execute
+from specbench.runs.build import resolve
+from specbench.runs.error_translation import translated_errors
+from specbench.runs.gpu_lock import locked_device
+from specbench.runs.identity import identify
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from specbench.files import json_digest
 from specbench.models import Prompt
 from specbench.records.documents import read_document, write_document
 from specbench.records.schema import Config
-from specbench.run import Progress
-from specbench.run.build import Parts
-from specbench.run.identity import files_of
-from specbench.run.measure_prompt import generator_for
+from specbench.runs import Progress
+from specbench.runs.build import Parts
+from specbench.runs.identity import files_of
+from specbench.runs.measure_prompt import generator_for
 
 SAVED_EVERY_S = 60.0
 

@@ -19,8 +19,8 @@ from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.exits import decoder_layers, sublayers
 from specbench.models.part import without
-from specbench.run import Progress
-from specbench.run.build import build, resolve
+from specbench.runs import Progress
+from specbench.runs.build import build, resolve
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement
 

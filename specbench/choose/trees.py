@@ -18,7 +18,7 @@ from specbench.measure.agreement import Agreement
 from specbench.measure.predict import Grown
 from specbench.measure.ranks import acceptance_vector
 from specbench.measure.tree_forecast import forecast_passes
-from specbench.run.tree import measured_acceptance, plan_of, with_tree
+from specbench.runs.tree import measured_acceptance, plan_of, with_tree
 from specbench.trees import FixedShape, expected_tokens
 
 

@@ -33,7 +33,7 @@ def job(form: str, config: BeamConfig) -> None:
     from specbench.drafts import ModelDraft
     from specbench.environment import environment, hardware
     from specbench.models.eager import EagerModel
-    from specbench.run.error_translation import translated_errors
+    from specbench.runs.error_translation import translated_errors
 
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model

@@ -36,7 +36,7 @@ def job(form: str, config: BenchConfig) -> None:
     from specbench.bench.output import table, write
     from specbench.config.model import name_of
     from specbench.environment import environment, hardware
-    from specbench.run.error_translation import translated_errors
+    from specbench.runs.error_translation import translated_errors
 
     setup = Bench(
         target=parts.target,

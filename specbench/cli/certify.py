@@ -17,7 +17,7 @@ from specbench.config import CertifyConfig, check_certify
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.run.certify import Certified
+    from specbench.runs.certify import Certified
 
 ABOUT = """
 Given prompts and what any server wrote for them, say whether the texts are the target's. At T=0 every token must be the
@@ -47,7 +47,7 @@ def job(form: str, file: Path, config: CertifyConfig) -> int:
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
-    from specbench.run.certify import certify
+    from specbench.runs.certify import certify
 
     found = certify(config, file, say)
     document = as_document(found)

@@ -10,7 +10,7 @@ from rich.table import Table
 from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
 
 if TYPE_CHECKING:
-    from specbench.run import Result
+    from specbench.runs import Result
 
 LOG_LINES = 5  # progress lines of a run where there is no terminal
 

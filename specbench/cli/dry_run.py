@@ -63,8 +63,8 @@ def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
 
 def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
     from specbench.environment import environment, hardware
-    from specbench.run.build import resolve
-    from specbench.run.identity import identify
+    from specbench.runs.build import resolve
+    from specbench.runs.identity import identify
 
     keys = " ".join(key for key in job.overrides if key not in shared)
     try:

@@ -16,7 +16,7 @@ from specbench.config import RunConfig, check
 from specbench.errors import MachineError, UserError, error_line
 
 if TYPE_CHECKING:
-    from specbench.run import Result, SharedModels
+    from specbench.runs import Result, SharedModels
 
 _sharing = False  # whether the jobs of this process hand their models on
 _models: "SharedModels | None" = None
@@ -70,7 +70,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None) -> "Result | None":
     """Run a checked config, its progress on `stream` (stderr by default); the result, or None in a process that only
     lends its device."""
     from specbench.cli.console import Screen  # torch is imported only from here on
-    from specbench.run import SharedModels, execute, follow, rank
+    from specbench.runs import SharedModels, execute, follow, rank
 
     global _models
     if _sharing and _models is None:

@@ -16,7 +16,7 @@ from specbench.config import RunConfig
 from specbench.files import require_writable
 
 if TYPE_CHECKING:
-    from specbench.run.build import Parts
+    from specbench.runs.build import Parts
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     """
     folder = Path(config.results) / verb
     require_writable(folder)
-    from specbench.run.build import build, resolve
-    from specbench.run.error_translation import translated_errors
+    from specbench.runs.build import build, resolve
+    from specbench.runs.error_translation import translated_errors
 
     run = resolve(config, say)
     with translated_errors(run):

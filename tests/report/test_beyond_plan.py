@@ -16,8 +16,8 @@ from specbench.config import RunConfig, check, conf_dir
 from specbench.config.paths import shipped
 from specbench.report.comparison import planned
 from specbench.report.paper import experiment
-from specbench.run.accept import canonicalise, rule_label
-from specbench.run.gamma import choose_gamma
+from specbench.runs.accept import canonicalise, rule_label
+from specbench.runs.gamma import choose_gamma
 
 
 def jobs(sweep: str) -> list[RunConfig]:

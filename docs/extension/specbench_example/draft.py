@@ -9,8 +9,8 @@ from specbench.acceptance import Proposal
 from specbench.drafts import Draft
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
-from specbench.run.draft_builders.base import DraftBuilder
-from specbench.run.model_loader import Say
+from specbench.runs.draft_builders.base import DraftBuilder
+from specbench.runs.model_loader import Say
 from specbench.sampling import Sampling, one_hot
 from specbench_example.config import RepeatConfig
 

@@ -22,11 +22,11 @@ from specbench.config.draft_kinds import (
 from specbench.drafts import CascadeDraft, Draft, HorizontalDraft, LookupDraft, MergedDraft, UniformDraft
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
-from specbench.run.compatibility import require_room
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest, needed_states
-from specbench.run.draft_builders.eagle import EagleBuilder
-from specbench.run.draft_builders.from_text import NgramBuilder, RetrievalBuilder
-from specbench.run.draft_builders.inside_target import (
+from specbench.runs.compatibility import require_room
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, needed_states
+from specbench.runs.draft_builders.eagle import EagleBuilder
+from specbench.runs.draft_builders.from_text import NgramBuilder, RetrievalBuilder
+from specbench.runs.draft_builders.inside_target import (
     BlockwiseBuilder,
     EarlyExitBuilder,
     HydraBuilder,
@@ -34,8 +34,8 @@ from specbench.run.draft_builders.inside_target import (
     LookaheadBuilder,
     MedusaBuilder,
 )
-from specbench.run.draft_builders.model import ModelBuilder
-from specbench.run.model_loader import Say
+from specbench.runs.draft_builders.model import ModelBuilder
+from specbench.runs.model_loader import Say
 
 
 def builder_for(request: DraftRequest[Any]) -> DraftBuilder[Any]:

@@ -12,9 +12,9 @@ from specbench.decoding import Decoding, DecodingSpec, Trace, autoregress, specu
 from specbench.drafts import Draft, in_batch
 from specbench.models import Batch
 from specbench.records.schema import PromptRecord
-from specbench.run.build import Parts
-from specbench.run.core_time import CoreTime, between, core_times
-from specbench.run.measure_prompt import (
+from specbench.runs.build import Parts
+from specbench.runs.core_time import CoreTime, between, core_times
+from specbench.runs.measure_prompt import (
     CHECKED_PROMPTS,
     generator_for,
     greedy,

@@ -3,8 +3,8 @@
 from specbench.config import RunConfig
 from specbench.decoding import autoregressive
 from specbench.models import Prompt
-from specbench.run.build import Parts
-from specbench.run.measure_prompt import generator_for
+from specbench.runs.build import Parts
+from specbench.runs.measure_prompt import generator_for
 
 TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
 FEWEST_PROMPTS = 8

@@ -7,10 +7,10 @@ from specbench.config.model import name_of
 from specbench.drafts import Draft, ModelDraft, TextDraft
 from specbench.models import Prompt, TranslatedModel, load_tokenizer
 from specbench.models.eager import EagerModel
-from specbench.run.compatibility import require_a_pair, require_range
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
-from specbench.run.model_loader import ModelRequest, Say
-from specbench.run.vocabularies import choose_vocabulary
+from specbench.runs.compatibility import require_a_pair, require_range
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.model_loader import ModelRequest, Say
+from specbench.runs.vocabularies import choose_vocabulary
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):

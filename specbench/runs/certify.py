@@ -20,13 +20,13 @@ from specbench.measure.proof import prove
 from specbench.models import Vocabulary, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.records.schema import EvidenceRecord
-from specbench.run.build import resolve
-from specbench.run.compatibility import require_range
-from specbench.run.draft_builders import builder_for
-from specbench.run.draft_builders.base import DraftRequest, needed_states
-from specbench.run.error_translation import translated_errors
-from specbench.run.model_loader import ModelLoader, ModelRequest, Say
-from specbench.run.outputs import Output, Outputs, read_outputs
+from specbench.runs.build import resolve
+from specbench.runs.compatibility import require_range
+from specbench.runs.draft_builders import builder_for
+from specbench.runs.draft_builders.base import DraftRequest, needed_states
+from specbench.runs.error_translation import translated_errors
+from specbench.runs.model_loader import ModelLoader, ModelRequest, Say
+from specbench.runs.outputs import Output, Outputs, read_outputs
 from specbench.sampling import Sampling
 
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's

@@ -10,9 +10,9 @@ from specbench.config import DraftConfig, RunConfig
 from specbench.drafts import Draft
 from specbench.models import Prompt, Vocabulary
 from specbench.models.eager import EagerModel
-from specbench.run.compatibility import require_room
-from specbench.run.model_loader import ModelLoader, Say
-from specbench.run.vocabularies import VocabularyChoice
+from specbench.runs.compatibility import require_room
+from specbench.runs.model_loader import ModelLoader, Say
+from specbench.runs.vocabularies import VocabularyChoice
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 Part = TypeVar("Part", bound=DraftConfig)

@@ -14,15 +14,15 @@ from specbench.errors import UserError
 from specbench.models import Model, Prompt, Vocabulary, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.graph.torch_private import computes_bf16
-from specbench.run.accept import build_spec, canonicalise
-from specbench.run.compatibility import require_range, require_room
-from specbench.run.draft_builders import builder_for
-from specbench.run.draft_builders.base import DraftRequest, needed_states
-from specbench.run.dtype import faster_dtype
-from specbench.run.model_loader import ModelLoader, ModelRequest, Say
-from specbench.run.pinning import pinned
-from specbench.run.prompts import encode_tasks
-from specbench.run.vocabularies import VocabularyChoice
+from specbench.runs.accept import build_spec, canonicalise
+from specbench.runs.compatibility import require_range, require_room
+from specbench.runs.draft_builders import builder_for
+from specbench.runs.draft_builders.base import DraftRequest, needed_states
+from specbench.runs.dtype import faster_dtype
+from specbench.runs.model_loader import ModelLoader, ModelRequest, Say
+from specbench.runs.pinning import pinned
+from specbench.runs.prompts import encode_tasks
+from specbench.runs.vocabularies import VocabularyChoice
 from specbench.tasks import Example
 
 
@@ -40,7 +40,7 @@ class Parts:
     models: tuple[EagerModel, ...]  # the target, and those of the draft
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
-    spec: DecodingSpec  # without a gamma, until `run.gamma` chooses one
+    spec: DecodingSpec  # without a gamma, until `runs.gamma` chooses one
     draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
 
     @property

@@ -9,8 +9,8 @@ from specbench.drafts import Draft, EagleDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.eagle import load_eagle, read_eagle
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
-from specbench.run.model_loader import Say
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.model_loader import Say
 
 
 class EagleBuilder(DraftBuilder[EagleConfig]):

@@ -16,9 +16,9 @@ from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Vocabulary, load_model
 from specbench.models.eager import EagerModel
-from specbench.run.distributed import own_device
-from specbench.run.gpu_lock import locked_device
-from specbench.run.identity import files_of
+from specbench.runs.distributed import own_device
+from specbench.runs.gpu_lock import locked_device
+from specbench.runs.identity import files_of
 
 Say = Callable[[str], None]
 LABELS = ("name", "note")  # of a model's config; they say nothing of its weights

@@ -19,9 +19,9 @@ from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
 from specbench.measure.tree_forecast import forecast_passes
 from specbench.models import Prompt
 from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
-from specbench.run.accept import build_verification
-from specbench.run.build import Parts
-from specbench.run.core_time import CoreTime, between, core_times
+from specbench.runs.accept import build_verification
+from specbench.runs.build import Parts
+from specbench.runs.core_time import CoreTime, between, core_times
 from specbench.sampling import Sampling
 
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity

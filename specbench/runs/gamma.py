@@ -15,10 +15,10 @@ from specbench.gamma import GammaChoice
 from specbench.measure.agreement import Agreement, agreements
 from specbench.measure.predict import Prediction, Predictions
 from specbench.measure.probe import Candidate, Round, probe
-from specbench.run.build import Parts
-from specbench.run.distributed import agree
-from specbench.run.probe_texts import own_texts
-from specbench.run.tree import choose_tree, with_tree
+from specbench.runs.build import Parts
+from specbench.runs.distributed import agree
+from specbench.runs.probe_texts import own_texts
+from specbench.runs.tree import choose_tree, with_tree
 from specbench.theory import expected_tokens
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)

@@ -16,9 +16,9 @@ from specbench.measure.grown_ranks import acceptance_when_grown
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.measure.tree_costs import tree_costs
 from specbench.models import Prompt
-from specbench.run.build import Parts
-from specbench.run.measure_prompt import generator_for
-from specbench.run.probe_texts import own_texts
+from specbench.runs.build import Parts
+from specbench.runs.measure_prompt import generator_for
+from specbench.runs.probe_texts import own_texts
 from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape, best_size
 
 TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen

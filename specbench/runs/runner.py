@@ -13,19 +13,19 @@ from specbench.measure.collection import already_collected
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import RunRecord
-from specbench.run.build import Parts, build, resolve
-from specbench.run.decoded import Decoded, decoded, hand_over
-from specbench.run.distributed import agree, join
-from specbench.run.dtype import faster_dtype
-from specbench.run.error_translation import translated_errors
-from specbench.run.gamma import with_gamma
-from specbench.run.identity import identify
-from specbench.run.measure_batch import Rows, groups, measure_group, warm_up_rows
-from specbench.run.measure_prompt import measure_prompt, warm_up
-from specbench.run.memory import require_memory
-from specbench.run.model_loader import ModelLoader
-from specbench.run.record import failed_record, make_record, resummarised
-from specbench.run.turns import put_answers
+from specbench.runs.build import Parts, build, resolve
+from specbench.runs.decoded import Decoded, decoded, hand_over
+from specbench.runs.distributed import agree, join
+from specbench.runs.dtype import faster_dtype
+from specbench.runs.error_translation import translated_errors
+from specbench.runs.gamma import with_gamma
+from specbench.runs.identity import identify
+from specbench.runs.measure_batch import Rows, groups, measure_group, warm_up_rows
+from specbench.runs.measure_prompt import measure_prompt, warm_up
+from specbench.runs.memory import require_memory
+from specbench.runs.model_loader import ModelLoader
+from specbench.runs.record import failed_record, make_record, resummarised
+from specbench.runs.turns import put_answers
 
 
 class Progress(Protocol):

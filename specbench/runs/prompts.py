@@ -9,8 +9,8 @@ from specbench.config import RunConfig
 from specbench.config.model import name_of
 from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
-from specbench.run.model_loader import Say
-from specbench.run.probe_prompts import rows_to_read, split_examples
+from specbench.runs.model_loader import Say
+from specbench.runs.probe_prompts import rows_to_read, split_examples
 from specbench.tasks import Example, Task, interleaved
 
 

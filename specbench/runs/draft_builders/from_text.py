@@ -16,8 +16,8 @@ from specbench.drafts.suffixes import SuffixIndex
 from specbench.errors import UserError
 from specbench.files import user_cache
 from specbench.models.eager import EagerModel
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
-from specbench.run.model_loader import Say
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.model_loader import Say
 from specbench.tasks import Task
 
 ROWS_BETWEEN_WORDS = 20_000

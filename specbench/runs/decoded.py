@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from specbench.drafts import growing
 from specbench.records.schema import PromptRecord
-from specbench.run.build import Parts
+from specbench.runs.build import Parts
 
 Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its text
 

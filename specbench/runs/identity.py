@@ -9,7 +9,7 @@ from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.files import digest as digest_of
 from specbench.files import json_digest
-from specbench.run.accept import slug
+from specbench.runs.accept import slug
 
 # Where a record goes and whether it is made anew are not part of what is measured.
 NOT_IDENTITY = ("results", "force")

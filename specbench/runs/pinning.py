@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from specbench.config import DraftConfig, ModelConfig, RunConfig, TaskConfig
 from specbench.hub import COMMIT, Kind, commit_of
-from specbench.run.model_loader import Say
+from specbench.runs.model_loader import Say
 
 M = TypeVar("M", bound=ModelConfig)
 

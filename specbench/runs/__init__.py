@@ -3,8 +3,8 @@
 `build` makes the task, target and draft; `execute` decodes every prompt both ways and writes the record.
 """
 
-from specbench.run.distributed import rank
-from specbench.run.model_loader import SharedModels
-from specbench.run.runner import Progress, Result, execute, follow
+from specbench.runs.distributed import rank
+from specbench.runs.model_loader import SharedModels
+from specbench.runs.runner import Progress, Result, execute, follow
 
 __all__ = ["Progress", "Result", "SharedModels", "execute", "follow", "rank"]

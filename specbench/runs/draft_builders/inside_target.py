@@ -23,8 +23,8 @@ from specbench.models.eager import EagerModel
 from specbench.models.load import layers_of
 from specbench.models.published_medusa import PublishedMedusa, published
 from specbench.models.saved_heads import SavedHeads
-from specbench.run.draft_builders.base import DraftBuilder, DraftRequest
-from specbench.run.model_loader import Say
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.model_loader import Say
 
 
 class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):

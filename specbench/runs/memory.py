@@ -9,7 +9,7 @@ from specbench.config import RunConfig
 from specbench.drafts import models_of
 from specbench.errors import UserError
 from specbench.models import Model, Prompt, bytes_of_row
-from specbench.run.build import Parts
+from specbench.runs.build import Parts
 
 MEMINFO = Path("/proc/meminfo")
 SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of their own

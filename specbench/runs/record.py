@@ -24,10 +24,10 @@ from specbench.records.schema import (
     RunRecord,
     Summary,
 )
-from specbench.run.accept import rule_label
-from specbench.run.build import Parts
-from specbench.run.dtype import DtypeProbe
-from specbench.run.vocabularies import draft_name, vocabulary_facts
+from specbench.runs.accept import rule_label
+from specbench.runs.build import Parts
+from specbench.runs.dtype import DtypeProbe
+from specbench.runs.vocabularies import draft_name, vocabulary_facts
 
 
 def make_record(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specbench.config import RunConfig
-from specbench.run.build import Parts
-from specbench.run.compatibility import require_room
-from specbench.run.prompts import encode, transcript_of
+from specbench.runs.build import Parts
+from specbench.runs.compatibility import require_room
+from specbench.runs.prompts import encode, transcript_of
 
 
 def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[int, str]) -> None:
