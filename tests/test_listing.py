@@ -38,6 +38,9 @@ def test_what_each_needs(capfd: Capture) -> None:
     assert rows["target", "gpt-97m"]["origin"] == "specbench train recipe=gpt-97m"
     assert rows["target", "hub"]["needs"] == "keys"
     assert rows["draft", "cascade"]["needs"] == "now"
+    for draft in ("medusa", "hydra", "eagle"):
+        row = rows["draft", draft]
+        assert (row["needs"], row["origin"]) == ("now", "ships for gpt-mini and t5-mini")
     assert rows["task", "sum-mini"]["note"].startswith("Passages that ship with the project")
     assert rows["accept", "exact"]["needs"] == "now"
     assert (rows["recipe", "gpt-97m"]["needs"], rows["recipe", "gpt-97m"]["time"][:13]) == ("download", "about 8 hours")

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from specbench.cli.unnamed import store_extensions
 from specbench.config import ModelConfig, RunConfig, conf_dir
-from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig
+from specbench.config.draft_kinds import DRAFT_KINDS, BlockwiseConfig, EagleConfig, TextDraftConfig
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 
@@ -116,6 +116,8 @@ def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
         return NOW, "fitted on the task's training text" if issubclass(kind, TextDraftConfig) else "nothing to fit"
     if content.get("path"):
         return _folder(str(content["path"]))
+    if issubclass(kind, BlockwiseConfig | EagleConfig):
+        return _trained_for(str(content["kind"]))
     if content.get("shipped"):
         folder = "data" if group == "task" else "models"
         there = shipped(folder, content["shipped"]).exists()
@@ -123,6 +125,12 @@ def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
     if content.get("weights") == "random":
         return NOW, "random weights in its shape"
     return _elsewhere(content, group)
+
+
+def _trained_for(kind: str) -> tuple[str, str]:
+    """Weights trained for one target each: those that ship, and for which targets."""
+    targets = sorted(folder.name.removesuffix(f"-{kind}") for folder in shipped("models").glob(f"*-{kind}"))
+    return (NOW, f"ships for {' and '.join(targets)}") if targets else (KEYS, "draft.path=FOLDER")
 
 
 def _folder(path: str) -> tuple[str, str]:

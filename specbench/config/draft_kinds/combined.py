@@ -80,7 +80,7 @@ class HorizontalConfig(SeveralConfig):
 
     kind: str = "horizontal"
     lengths: list[int] = fresh(
-        lambda: [1], "how many tokens each draft of a horizontal cascade proposes; the last proposes the rest"
+        lambda: [1], "how many tokens each draft but the last proposes; the last draft proposes the rest of γ"
     )
     falls: ClassVar[bool] = True
 

@@ -40,7 +40,7 @@ class LayerSkipConfig(DraftConfig):
     kind: str = "layer-skip"
     skip: list[str] = fresh(
         list,
-        "the sublayers to skip: attnN, mlpN, of encoder-decoders crossN, layerN; [auto]: recommend searches for them",
+        "sublayers to skip, N from 0: attnN, mlpN, crossN (encoder-decoder), layerN; [auto]: recommend searches",
     )
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
@@ -75,9 +75,9 @@ class LookaheadConfig(DraftConfig):
     """N-grams of the target's own guesses."""
 
     kind: str = "lookahead"
-    window: int = key(5, "W: how many positions ahead the target guesses at in each pass")
-    ngram: int = key(4, "N: tokens of an n-gram; a proposal has one less at most")
-    guesses: int = key(5, "G: how many n-grams a pass verifies at most")
+    window: int = key(5, "W: positions ahead that the target guesses in each pass")
+    ngram: int = key(4, "N: tokens of an n-gram; a proposal has at most N - 1 tokens")
+    guesses: int = key(5, "G: the most n-grams that a pass verifies")
     inside: ClassVar[bool] = True
     falls: ClassVar[bool] = True
     own_tree: ClassVar[bool] = True

@@ -20,8 +20,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
     vocabulary: str = key(
         "auto",
-        "same | tli (draft the tokens that both vocabularies share) | slem (draft text, which the target's tokenizer "
-        "cuts) | auto: same where they agree, else tli or slem with the reason (docs/vocabularies.md)",
+        "same | tli (draft only tokens that both vocabularies share) | slem (draft text and retokenise it with the "
+        "target's tokenizer) | auto: same where they agree, else tli or slem (docs/vocabularies.md)",
     )
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True

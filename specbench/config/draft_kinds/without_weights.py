@@ -16,7 +16,9 @@ MOST_MATCHED = 32
 class TextDraftConfig(DraftConfig):
     """What is fitted on training text."""
 
-    corpus: str | None = key(None, "own text instead of the task's training text, same fields")
+    corpus: str | None = key(
+        None, "a file or folder of text to fit on, with the task's fields; unset: the task's training text"
+    )
 
     def check(self, key: str) -> None:
         require(
@@ -112,7 +114,9 @@ class RetrievalConfig(TextDraftConfig):
 
     kind: str = "retrieval"
     match: int = key(3, MATCH)
-    grow: bool = key(False, "the store takes in each text once it is decoded, so that the order of the prompts matters")
+    grow: bool = key(
+        False, "add each completion to the store once it is decoded; then the order of the prompts matters"
+    )
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     finds: ClassVar[bool] = True
