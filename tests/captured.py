@@ -6,9 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from specbench.models.cudagraph import CudaGraphModel
+from specbench.models.engines import KINDS
 from specbench.models.graph.native import NotCompiled, library
 from specbench.models.program import Step
 from specbench.models.replayed import StepGraph
+from specbench.models.static import StaticModel
 
 
 def fastest_on_a_cpu() -> str:
@@ -18,6 +20,11 @@ def fastest_on_a_cpu() -> str:
     except NotCompiled:
         return "static"
     return "native"
+
+
+def fastest(network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
+    """`network` in that engine."""
+    return KINDS[fastest_on_a_cpu()](network, vocabulary_size, eos_ids)
 
 
 class Repeated:

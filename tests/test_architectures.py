@@ -55,11 +55,11 @@ def draft(kind: str) -> ModelDraft:
 @functools.cache
 def greedy(kind: str) -> list[list[int]]:
     """The texts of `transformers`' own greedy search."""
-    found = []
+    found, own = [], network(kind)  # made before inference mode: in it, its weights would be inference tensors
     for prompt in prompts(kind):
         ids = prompt.source or prompt.prefix
         with torch.inference_mode():
-            text = network(kind).generate(
+            text = own.generate(
                 torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), max_new_tokens=20,
                 do_sample=False, suppress_tokens=list(range(SIZE, 64)), eos_token_id=1,
             )[0]  # fmt: skip

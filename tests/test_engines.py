@@ -171,6 +171,13 @@ def test_where_rounding_is_large_the_captured_step_need_not_be_nearer_to_fp32_th
     assert with_engine("static", network(kind, seed=5).to(torch.bfloat16), 40, ENDS).engine == "static"
 
 
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_a_network_made_in_inference_mode_is_captured_and_still_runs_itself(kind: str) -> None:
+    with torch.inference_mode():
+        made = calm(kind)
+    assert with_engine("static", made, 40, ENDS).engine == "static"  # compared with the network after its capture
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_compiled(kind: str) -> None:

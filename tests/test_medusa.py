@@ -7,7 +7,7 @@ from typing import Any
 import chi
 import pytest
 import torch
-from captured import graphs
+from captured import fastest, graphs
 from decode import autoregressive, speculative
 from networks import network
 from test_blockwise import SIZE, prompts
@@ -55,7 +55,7 @@ def draft_on(kind: str, target: Any) -> Any:
     return HydraDraft(target, heads, target.project, target.network.get_input_embeddings(), ROWS)
 
 
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel, graphs])
+@pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, family: str, engine: Any) -> None:

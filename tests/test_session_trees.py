@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import fastest_on_a_cpu, graphs
+from captured import fastest, graphs
 from networks import network
 from torch import Tensor
 
@@ -20,7 +20,6 @@ from specbench.models import Prompt
 from specbench.models.buffers import Buffers
 from specbench.models.eager import EagerModel
 from specbench.models.eager_session import EagerSession
-from specbench.models.engines import KINDS as ENGINE_KINDS
 from specbench.models.engines import with_engine
 from specbench.models.exits import first_layers
 from specbench.models.layout import chain, path_to, tree
@@ -44,7 +43,7 @@ def static(network: Any) -> EagerModel:
 
 def captured(network: Any) -> EagerModel:
     """By the fastest engine on a CPU."""
-    return ENGINE_KINDS[fastest_on_a_cpu()](network, 40, frozenset({1}))
+    return fastest(network, 40, frozenset({1}))
 
 
 ENGINES = {"eager": eager, "static": static, "native": captured, "cudagraph": graphs}
