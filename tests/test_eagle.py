@@ -29,7 +29,9 @@ KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
 SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)
 GREEDY = Sampling(0.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
-ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
+ENGINES: dict[str, Any] = {
+    "eager": EagerModel, "static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs,
+}  # fmt: skip
 
 
 def made(

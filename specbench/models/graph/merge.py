@@ -39,8 +39,8 @@ def _neighbours(parts: list[Tensor]) -> Tensor | None:
 def _merge(module: GraphModule, nodes: list[Node]) -> None:
     def joined(argument: int) -> Tensor:
         parts: list[Tensor] = [getattr(module, str(node.args[argument].target)) for node in nodes]  # type: ignore[union-attr]
-        # Views of an ordinary tensor have a version counter, which weights made in inference mode lack: these become views
-        # of a tensor that lacks it, too, or the network itself would no longer run.
+        # Weights made in inference mode have no version counter. They become views of a tensor without one, or the
+        # network itself would no longer run.
         with torch.no_grad(), torch.inference_mode(parts[0].is_inference()):
             if (before := _neighbours(parts)) is not None:
                 return before
