@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from calls import newest, refusal
+from captured import fastest_on_a_cpu
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
@@ -55,6 +56,25 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
     assert (summary["c_hat"] > 0) == (kind in ("cascade", "lookahead"))
     if kind == "random":
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
+
+
+@pytest.mark.parametrize("draft", ["medusa", "hydra", "eagle", "eagle3"])
+def test_heads_that_ship_run_on_the_fastest_engine(
+    draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = main([
+        "run", "target=gpt-mini", f"draft={draft}", f"engine={fastest_on_a_cpu()}", "dtype=float32", "device=cpu",
+        "limit=1", "max_new_tokens=12", "gamma=3", "resamples=100", f"results={tmp_path}",
+    ])  # fmt: skip
+    record = newest(tmp_path)
+    assert code == 0 and record is not None, capfd.readouterr().err
+    assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == draft
+
+
+def test_eagle_without_weights_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(
+        ["run", "target=t5-mini", "draft=eagle3"], capfd
+    )
 
 
 def test_a_cascade_is_counted_and_shown(run: Run) -> None:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig, check_model, name_of
+from specbench.errors import UserError
 
 
 @dataclass
@@ -30,6 +31,8 @@ class EagleConfig(DraftConfig, ModelConfig):
         )
 
     def check(self, key: str) -> None:
+        if self.path is None and self.shipped is None:
+            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.kind}` wrote")
         check_model(key, self)
 
 

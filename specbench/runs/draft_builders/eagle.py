@@ -21,13 +21,12 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
     def __init__(self, request: DraftRequest[EagleConfig]) -> None:
         super().__init__(request)
         draft, key, target = self.draft, request.key, request.run.target
-        named = draft.shipped or (f"{target.shipped}-{draft.kind}" if target.shipped and not target.path else None)
-        if draft.path is None and (named is None or not shipped("models", named).is_dir()):
+        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
+        if draft.path is None and not self.folder.is_dir():
             raise UserError(
                 f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
                 f"specbench train recipe={draft.kind} distill.target=TARGET, and give {key}.path=FOLDER"
             )
-        self.folder = Path(draft.path) if draft.path else shipped("models", named or "")
         facts = read_eagle(self.folder, key)
         if facts.shape.kind != draft.kind:
             raise UserError(f"{key}.path={self.folder}: these weights are of draft={facts.shape.kind}; use that draft")
