@@ -210,7 +210,7 @@ def test_a_target_cache_that_is_not_rolled_back_is_caught() -> None:
             return speculative(
                 target, drafts()["far"], PROMPT, gamma=2, sampling=sampling, max_new_tokens=4, generator=generator
             ).tokens
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError, ValueError):
             return [random.randrange(3)] * 4  # it may also fail outright
 
     assert p_value(decode, sampling, 1500) < ALARM

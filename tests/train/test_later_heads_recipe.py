@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from networks import network
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -32,7 +33,7 @@ SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]
 def random_learner(kind: str, family: str) -> Any:
     torch.manual_seed(3)
     target = network(family, 4)
-    learner = make_learner(Recipe(heads=PLANS[kind]), target)
+    learner = make_learner(Recipe(heads=PLANS[kind]), target, Dataset.from_dict({}))
     for weight in learner.heads.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return learner.eval()
