@@ -98,8 +98,8 @@ class RunConfig:
     seed: int = key(0, "of sampling and of the bootstrap")
     dtype: str = key(
         "auto",
-        "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU the faster of bfloat16 and "
-        "float32 by a short probe, which the run prints and records",
+        "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU bfloat16, or "
+        "float32 where a short probe finds it clearly faster; the run prints and records it",
     )
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     engine: str = key(
