@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from specbench.cli.unnamed import store_extensions
 from specbench.config import ModelConfig, RunConfig, conf_dir
-from specbench.config.draft_kinds import DRAFT_KINDS, BlockwiseConfig, EagleConfig, TextDraftConfig
+from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig, TrainedConfig
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 
@@ -116,7 +116,7 @@ def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
         return NOW, "fitted on the task's training text" if issubclass(kind, TextDraftConfig) else "nothing to fit"
     if content.get("path"):
         return _folder(str(content["path"]))
-    if issubclass(kind, BlockwiseConfig | EagleConfig):
+    if issubclass(kind, TrainedConfig):
         return _trained_for(str(content["kind"]))
     if content.get("shipped"):
         folder = "data" if group == "task" else "models"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from specbench.config.checks import check
-from specbench.config.draft_kinds import BlockwiseConfig
-from specbench.config.draft_kinds.eagle import EagleConfig
+from specbench.config.draft_kinds import TrainedConfig
 from specbench.config.keys import fresh, key
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig, SamplingConfig
@@ -29,7 +28,7 @@ class BenchConfig(RunConfig):
 def check_bench(config: BenchConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
-    if isinstance(config.draft, BlockwiseConfig | EagleConfig):
+    if isinstance(config.draft, TrainedConfig):
         raise UserError(
             f"draft={config.draft.kind}: its target hands over more than logits, which generate cannot read; use run"
         )

@@ -11,27 +11,20 @@ Shapes: B texts, T tokens, F numbers of a feature, D the target's width, V token
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from specbench.models.eagle import Eagle, EagleShape
 from specbench.models.eagle_layer import Source, layer_shape
 from specbench.models.eagle_unroll import unrolled
-from specbench.models.saved_heads import fingerprint
 from specbench.models.taps import Taps
 from specbench.train.borrowed_layer import borrow_layer
 from specbench.train.distill import distillation_loss
-from specbench.train.held_out import prompts
-from specbench.train.places import short_name
-from specbench.train.quality import alpha
-from specbench.train.rows import Row
-from specbench.train.schema import EaglePlan, Recipe
+from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.schema import EaglePlan
 
 MEASURED = 4  # tokens of a proposal whose alpha the card has
 
@@ -45,14 +38,13 @@ class Seen(NamedTuple):
     source: Source | None
 
 
-class EagleLearner(nn.Module):
+class EagleLearner(FrozenTargetLearner[Seen]):
     """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
 
     def __init__(self, target: PreTrainedModel, plan: EaglePlan, kl_weight: float, kept: list[int] | None) -> None:
         """`kept`: the tokens of the draft vocabulary, None for all."""
-        super().__init__()
-        self.plan, self.kl_weight = plan, kl_weight
-        self._target = (target.eval().requires_grad_(False),)  # in a tuple: no module of this one
+        super().__init__(target, kl_weight)
+        self.plan = plan
         layer = layer_shape(target, "distill.target")
         scaled = layer.positions == "relative" and getattr(target.config, "scale_decoder_outputs", False)
         shape = EagleShape(
@@ -64,32 +56,28 @@ class EagleLearner(nn.Module):
         self.eagle = self.eagle.to(target.device).bind(target)
 
     @property
-    def target(self) -> PreTrainedModel:
-        return self._target[0]
+    def trained(self) -> Eagle:
+        return self.eagle
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        labels: torch.Tensor,
-        decoder_input_ids: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """The loss on one batch, as the Trainer takes it."""
-        read = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if decoder_input_ids is not None:
-            read["decoder_input_ids"] = decoder_input_ids
-        seen = self.read(read)
+    @property
+    def measured(self) -> int:
+        return MEASURED
+
+    def called(self, ahead: int) -> str:
+        return f"drafted token {ahead}"
+
+    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
         if not self.target.config.is_encoder_decoder:  # row t is about token t + 1
-            last = torch.full_like(labels[:, :1], -100)
-            labels = torch.cat([labels[:, 1:], last], 1)
-        if labels.shape[1] < 2:  # texts of one token
-            return {"loss": self.eagle.fc.weight.sum() * 0.0}
-        total = torch.zeros((), device=labels.device)
+            last = torch.full_like(labels_BT[:, :1], -100)
+            labels_BT = torch.cat([labels_BT[:, 1:], last], 1)
+        if labels_BT.shape[1] < 2:  # texts of one token
+            return self.eagle.fc.weight.sum() * 0.0
+        total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
         for step, states_BTD in enumerate(self.steps(seen, self.plan.steps, self.plan.noise)):
             weight = self.plan.decay**step
             # Entry j is about what the target computes at j + 1.
-            counted_BT = labels[:, step + 1 :]
+            counted_BT = labels_BT[:, step + 1 :]
             if not (counted_BT != -100).any():
                 break
             states_BTD = states_BTD[:, step:]
@@ -100,7 +88,7 @@ class EagleLearner(nn.Module):
                 apart = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
                 loss = self.plan.token_weight * loss + self.plan.feature_weight * apart
             total, weights = total + weight * loss, weights + weight
-        return {"loss": total / max(weights, 1e-9)}
+        return total / max(weights, 1e-9)
 
     def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
         """Towards p, renormalised over the draft vocabulary."""
@@ -120,7 +108,6 @@ class EagleLearner(nn.Module):
 
     @torch.no_grad()
     def read(self, given: dict[str, torch.Tensor]) -> Seen:
-        """Run the target on one batch."""
         states: list[torch.Tensor] = []
         head = self.target.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, read: states.append(read[0]))
@@ -139,36 +126,6 @@ class EagleLearner(nn.Module):
             source = Source(last.keys, last.values, bias)
         return Seen(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
 
-    def as_draft(self, step: int) -> Any:
-        """The layer at its step 0, 1, ... in the place of a model: its logits stand where the token that they are about
-        does."""
-
-        def logits(**given: torch.Tensor) -> SimpleNamespace:
-            seen = self.read(given)
-            *_, states_BTD = self.steps(seen, step + 1)
-            q_BTV = torch.zeros_like(seen.p_BTV)
-            q_BTV[:, step + 1 :] = self.eagle.logits(states_BTD[:, step:].to(self.target.dtype))
-            return SimpleNamespace(logits=q_BTV)
-
-        logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
-        return logits
-
-    def save(self, recipe: Recipe, folder: Path) -> None:
-        """The weights in bf16, with what they belong to."""
-        name = short_name(recipe.distill.target or "")
-        self.eagle.to(torch.bfloat16).save(folder, name, fingerprint(self.target))
-
-    def measure(self, recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
-        """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
-        self.eagle.to(self.target.dtype)
-        found = {}
-        for name, sources in prompts(recipe, held, tokenizer).items():
-            for sampled in (False, True):
-                for step in range(MEASURED):
-                    overlap = alpha(
-                        self.target, self.as_draft(step), sources,
-                        sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,
-                    )  # fmt: skip
-                    place = f"α of drafted token {step + 1}, {name}, T={int(sampled)}"
-                    found[place] = f"{overlap} on {overlap.tokens:,} tokens"
-        return found
+    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
+        *_, states_BTD = self.steps(seen, ahead)
+        return self.eagle.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))

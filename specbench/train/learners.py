@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
+from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.train.blockwise import BlockwiseLearner
 from specbench.train.eagle import EagleLearner
-from specbench.train.heads import HeadLearner
+from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.medusa import HydraLearner, MedusaLearner
 from specbench.train.schema import Recipe
 
 
-def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> HeadLearner | EagleLearner:
+def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
     """What `recipe` trains on `target`."""
     weight = recipe.distill.kl_weight
     match recipe.heads_kind():

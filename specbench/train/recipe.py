@@ -29,8 +29,7 @@ from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.dropout import use_byte_dropout
-from specbench.train.eagle import EagleLearner
-from specbench.train.heads import HeadLearner
+from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.held_out import measure
 from specbench.train.learners import make_learner
 from specbench.train.quality import bleu_metric
@@ -174,7 +173,7 @@ def make_trainer(
 
 def make_heads_trainer(
     recipe: Recipe,
-    learner: HeadLearner | EagleLearner,
+    learner: FrozenTargetLearner[Any],
     tokenizer: PreTrainedTokenizerFast,
     train_set: Dataset,
     output: Path,

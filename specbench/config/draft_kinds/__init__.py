@@ -6,16 +6,16 @@ in DRAFT_KINDS.
 
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_kinds.combined import CascadeConfig, HorizontalConfig, MergedConfig, SeveralConfig
-from specbench.config.draft_kinds.eagle import Eagle3Config, EagleConfig
-from specbench.config.draft_kinds.inside_target import (
-    BlockwiseConfig,
-    EarlyExitConfig,
-    HydraConfig,
-    LayerSkipConfig,
-    LookaheadConfig,
-    MedusaConfig,
-)
+from specbench.config.draft_kinds.inside_target import EarlyExitConfig, LayerSkipConfig, LookaheadConfig
 from specbench.config.draft_kinds.model import ModelDraftConfig
+from specbench.config.draft_kinds.trained import (
+    BlockwiseConfig,
+    Eagle3Config,
+    EagleConfig,
+    HydraConfig,
+    MedusaConfig,
+    TrainedConfig,
+)
 from specbench.config.draft_kinds.without_weights import (
     BigramConfig,
     DiscountedConfig,
@@ -51,6 +51,7 @@ __all__ = [
     "RetrievalConfig",
     "SeveralConfig",
     "TextDraftConfig",
+    "TrainedConfig",
     "UnigramConfig",
 ]
 

@@ -1,13 +1,12 @@
-"""Drafts inside the target: on its first layers, or on its last state."""
+"""Drafts that are the target itself: its first layers, some of its sublayers, its own guesses."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
 from specbench.config.keys import fresh, key
-from specbench.config.model import ModelConfig, check_model, name_of
 from specbench.config.ranges import require
 from specbench.errors import UserError
 
@@ -92,48 +91,3 @@ class LookaheadConfig(DraftConfig):
         require(1 <= self.window <= 32, f"{key}.window", self.window, "from 1 to 32")
         require(2 <= self.ngram <= 8, f"{key}.ngram", self.ngram, "from 2 to 8")
         require(1 <= self.guesses <= 32, f"{key}.guesses", self.guesses, "from 1 to 32")
-
-
-@dataclass
-class BlockwiseConfig(DraftConfig, ModelConfig):
-    """Heads on the target's last state."""
-
-    kind: str = "blockwise"
-    inside: ClassVar[bool] = True
-    falls: ClassVar[bool] = True
-    grows_trees: ClassVar[bool] = True
-    scores_children: ClassVar[bool] = True
-    recipe: ClassVar[str] = "blockwise"
-
-    def label(self) -> str:
-        if self.path is None:
-            return name_of(self)
-        own = None if self.name == self.kind else self.name
-        return f"{self.kind}-{name_of(replace(self, name=own))}"
-
-    def objection_to_probe(self) -> str | None:
-        return (
-            f"its probe sees the first of the heads alone, and those after it agree less; with draft={self.kind} give "
-            "a number or heuristic"
-        )
-
-    def check(self, key: str) -> None:
-        if self.path is None and self.shipped is None:
-            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
-        check_model(key, self)
-
-
-@dataclass
-class MedusaConfig(BlockwiseConfig):
-    """Medusa's heads on the target's last state."""
-
-    kind: str = "medusa"
-    recipe: ClassVar[str] = "t5-mini-medusa"
-
-
-@dataclass
-class HydraConfig(BlockwiseConfig):
-    """Hydra's heads on the target's last state and on the tokens after it."""
-
-    kind: str = "hydra"
-    recipe: ClassVar[str] = "t5-mini-hydra"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from specbench.config.draft_kinds import BlockwiseConfig, EarlyExitConfig, LayerSkipConfig, LookaheadConfig
+from specbench.config.draft_kinds import EarlyExitConfig, LayerSkipConfig, LookaheadConfig, TrainedConfig
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.config.ranges import MAX_GAMMA
@@ -63,13 +63,13 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
         return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
 
 
-class HeadsBuilder(DraftBuilder[BlockwiseConfig]):
+class HeadsBuilder(DraftBuilder[TrainedConfig]):
     """Heads on the target's last state, from a folder."""
 
     needs_states = True
     heads: ClassVar[type[SavedHeads]]
 
-    def __init__(self, request: DraftRequest[BlockwiseConfig]) -> None:
+    def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")

@@ -1,0 +1,76 @@
+"""Drafts trained for one target, on what it computes: heads on its last state, and EAGLE's layer on its features."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from specbench.config.draft import DraftConfig
+from specbench.config.model import ModelConfig, check_model, name_of
+from specbench.errors import UserError
+
+
+@dataclass
+class TrainedConfig(DraftConfig, ModelConfig):
+    """Weights trained for one target. `recipe` names the recipe that a caller without weights is shown."""
+
+    inside: ClassVar[bool] = True
+    falls: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
+    recipe: ClassVar[str]
+
+    def label(self) -> str:
+        own = None if self.name == self.kind else self.name
+        if self.path is not None:
+            return f"{self.kind}-{name_of(replace(self, name=own))}"
+        return own or self.kind
+
+    def objection_to_probe(self) -> str | None:
+        return (
+            "its probe sees the first drafted token alone, and those after it agree less; with "
+            f"draft={self.kind} give a number or heuristic"
+        )
+
+    def check(self, key: str) -> None:
+        if self.path is None and self.shipped is None:
+            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
+        check_model(key, self)
+
+
+@dataclass
+class BlockwiseConfig(TrainedConfig):
+    """Heads on the target's last state."""
+
+    kind: str = "blockwise"
+    recipe: ClassVar[str] = "blockwise"
+
+
+@dataclass
+class MedusaConfig(TrainedConfig):
+    """Medusa's heads on the target's last state."""
+
+    kind: str = "medusa"
+    recipe: ClassVar[str] = "t5-mini-medusa"
+
+
+@dataclass
+class HydraConfig(TrainedConfig):
+    """Hydra's heads on the target's last state and on the tokens after it."""
+
+    kind: str = "hydra"
+    recipe: ClassVar[str] = "t5-mini-hydra"
+
+
+@dataclass
+class EagleConfig(TrainedConfig):
+    """A layer that predicts the target's features (EAGLE)."""
+
+    kind: str = "eagle"
+    recipe: ClassVar[str] = "eagle"
+
+
+@dataclass
+class Eagle3Config(TrainedConfig):
+    """A layer that reads three depths of the target (EAGLE-3)."""
+
+    kind: str = "eagle3"
+    recipe: ClassVar[str] = "eagle3"

@@ -1,0 +1,121 @@
+"""Training something small on a frozen target: what heads and EAGLE's layer share.
+
+Both read what the target computes, learn towards its distribution, are measured in the place of a draft, and are saved
+with what they belong to. It does not know files or the Trainer.
+
+Shapes: B texts, T tokens, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from specbench.models.saved_heads import fingerprint
+from specbench.train.held_out import prompts
+from specbench.train.places import short_name
+from specbench.train.quality import alpha
+from specbench.train.rows import Row
+from specbench.train.schema import Recipe
+
+
+class Seen(Protocol):
+    """What the target read and computed; `p_BTV` are its logits."""
+
+    @property
+    def p_BTV(self) -> torch.Tensor: ...
+
+
+S = TypeVar("S", bound=Seen)
+
+
+class FrozenTargetLearner(nn.Module, Generic[S]):
+    """What is trained, and the frozen target that it learns from, whose weights are no parameters of this module."""
+
+    def __init__(self, target: PreTrainedModel, kl_weight: float) -> None:
+        super().__init__()
+        self.kl_weight = kl_weight
+        self._target = (target.eval().requires_grad_(False),)  # in a tuple: no module of this one
+
+    @property
+    def target(self) -> PreTrainedModel:
+        return self._target[0]
+
+    @property
+    @abstractmethod
+    def trained(self) -> Any:
+        """The module that is trained, which `save` writes."""
+
+    @property
+    @abstractmethod
+    def measured(self) -> int:
+        """How many tokens of a proposal the card has an alpha of."""
+
+    @abstractmethod
+    def called(self, ahead: int) -> str:
+        """What the card calls that which proposes the token `ahead` after the next."""
+
+    @abstractmethod
+    def read(self, given: dict[str, torch.Tensor]) -> S:
+        """Run the target on one batch."""
+
+    @abstractmethod
+    def loss_of(self, seen: S, labels_BT: torch.Tensor) -> torch.Tensor:
+        """The loss on one batch. Label t is what the decoder's row t is about, or for decoder-only targets its token t;
+        -100 does not count."""
+
+    @abstractmethod
+    def logits(self, seen: S, ahead: int) -> torch.Tensor:
+        """[B, T - ahead, V] for the token `ahead` after the next: row t is about label t + ahead."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor,
+        decoder_input_ids: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The loss on one batch, as the Trainer takes it."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if decoder_input_ids is not None:
+            given["decoder_input_ids"] = decoder_input_ids
+        return {"loss": self.loss_of(self.read(given), labels)}
+
+    def as_draft(self, ahead: int) -> Any:
+        """What proposes the token `ahead` after the next, in the place of a model: its logits stand where the token
+        that they are about does."""
+
+        def logits(**given: torch.Tensor) -> SimpleNamespace:
+            seen = self.read(given)
+            q_BTV = torch.zeros_like(seen.p_BTV)
+            q_BTV[:, ahead:] = self.logits(seen, ahead)
+            return SimpleNamespace(logits=q_BTV)
+
+        logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
+        return logits
+
+    def save(self, recipe: Recipe, folder: Path) -> None:
+        """The weights in bf16, with what they belong to."""
+        name = short_name(recipe.distill.target or "")
+        self.trained.to(torch.bfloat16).save(folder, name, fingerprint(self.target))
+
+    def measure(self, recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+        """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
+        self.trained.to(self.target.dtype)
+        found = {}
+        for name, sources in prompts(recipe, held, tokenizer).items():
+            for sampled in (False, True):
+                for ahead in range(1, self.measured + 1):
+                    overlap = alpha(
+                        self.target, self.as_draft(ahead), sources,
+                        sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,
+                    )  # fmt: skip
+                    place = f"α of {self.called(ahead)}, {name}, T={int(sampled)}"
+                    found[place] = f"{overlap} on {overlap.tokens:,} tokens"
+        return found
