@@ -1,12 +1,13 @@
 """The verbs as Python functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
 
-They take the keys of the command line, and so do what it does: the same configs, the same functions behind them, the
-same records in `results/`, the same tables when a result is displayed.
+They take the keys of the command line, call the functions that it calls, write the same records to `results/`, and
+display the same tables.
 
     run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
     run.speedup, run.alpha, run.to_frame()
 
-Raises UserError for what the caller can mend and MachineError for what the machine cannot do, as all of specbench does.
+Like all of specbench they raise `UserError` for what the caller can mend and `MachineError` for what the machine cannot
+do.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import hydra
+
+from specbench.cli.alpha import draw as draw_alphas
+from specbench.cli.console import Screen
 from specbench.cli.grid import as_text, combined, compose_each, progress
-from specbench.cli.hydra_app import composing
+from specbench.cli.hydra_app import composing, to_schema
+from specbench.cli.job import decode
+from specbench.cli.recommend import draw as draw_ranking
 from specbench.config import ChooseConfig, RunConfig, check
 from specbench.errors import UserError
 from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument
@@ -89,7 +96,6 @@ class Run(_Shown):
         return _frame([{"run_id": self.record["run_id"], **self.summary}])
 
     def _print(self) -> None:
-        from specbench.cli.console import Screen
         from specbench.runs import Result
 
         Screen(sys.stderr).show(Result(self.file, self.record, self.reused))
@@ -107,9 +113,7 @@ class Alphas(_Shown):
         return _frame(self.record["rows"])
 
     def _print(self) -> None:
-        from specbench.cli.alpha import draw
-
-        draw(self.record)
+        draw_alphas(self.record)
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,9 +135,7 @@ class Ranking(_Shown):
         return pd.json_normalize([dict(row) for row in self.record["rows"]], sep="_")
 
     def _print(self) -> None:
-        from specbench.cli.recommend import draw
-
-        draw(self.record)
+        draw_ranking(self.record)
 
 
 def run(*, quiet: bool = False, **keys: Key) -> Run:
@@ -152,15 +154,9 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
         MachineError: no memory, no room on the disk.
     """
     words = overrides(keys)
-    import hydra
-
     with composing("run", RunConfig, words, "run"):
-        from specbench.cli.hydra_app import to_schema
-
         config = to_schema(hydra.compose("run", overrides=words), RunConfig, words)
     check(config)
-    from specbench.cli.job import decode
-
     with _progress_stream(quiet) as stream:
         result = decode(config, stream)
     if result is None:

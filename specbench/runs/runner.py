@@ -1,6 +1,7 @@
 """Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
 
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from specbench.gamma import GammaChoice
 from specbench.measure.collection import already_collected
 from specbench.records import store
 from specbench.records.journal import Journal
-from specbench.records.schema import RunRecord
+from specbench.records.schema import PromptRecord, RunRecord
 from specbench.runs.build import Parts, build, resolve
 from specbench.runs.decoded import Decoded, decoded, hand_over
 from specbench.runs.distributed import agree, join
@@ -93,16 +94,8 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
         parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
         missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
         if missing:
-            for place, _ in texts:
-                put_answers(config, parts, place, answers)
-            hand_over(parts, texts)
-            warm_up(config, parts)
-            with already_collected():
-                for place in missing:
-                    put_answers(config, parts, place, answers)
-                    prompt = measure_prompt(config, parts, place)
-                    answers[prompt["index"]] = prompt["baseline"]["text"]
-                    hand_over(parts, decoded([place], [prompt]))
+            _restore(config, parts, texts, answers)
+            _decode_in_turn(config, parts, missing, answers, lambda prompt: None)
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
@@ -134,13 +127,11 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
     total = len(parts.examples)
     done = [place for place, example in enumerate(parts.examples) if example.index in journal.prompts]
     answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
-    for place in done:
-        put_answers(config, parts, place, answers)
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
     missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
+    _restore(config, parts, texts, answers)
     if not missing:
         return
-    hand_over(parts, texts)
     if journal.prompts:
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
@@ -157,12 +148,34 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
                 hand_over(parts, decoded(group, found))
                 progress.advance(len(journal.prompts), total)
         return
+
+    def add(prompt: PromptRecord) -> None:
+        journal.add(prompt)
+        progress.advance(len(journal.prompts), total)
+
+    _decode_in_turn(config, parts, missing, answers, add)
+
+
+def _restore(config: RunConfig, parts: Parts, texts: Sequence[Decoded], answers: Mapping[int, str]) -> None:
+    """Put `parts` where an interrupted run left them: answers into later turns, completions into a draft that grows."""
+    for place, _ in texts:
+        put_answers(config, parts, place, answers)
+    hand_over(parts, texts)
+
+
+def _decode_in_turn(
+    config: RunConfig,
+    parts: Parts,
+    places: Sequence[int],
+    answers: dict[int, str],
+    add: Callable[[PromptRecord], None],
+) -> None:
+    """Decode the prompts at `places` one by one and pass each to `add`; `answers` receives the target's answers."""
     warm_up(config, parts)
     with already_collected():
-        for place in missing:
+        for place in places:
             put_answers(config, parts, place, answers)
             prompt = measure_prompt(config, parts, place)
             answers[prompt["index"]] = prompt["baseline"]["text"]
             hand_over(parts, decoded([place], [prompt]))
-            journal.add(prompt)
-            progress.advance(len(journal.prompts), total)
+            add(prompt)

@@ -1,7 +1,6 @@
-"""Drafts made of drafts: a model that has a draft of its own, drafts one after another, and several drafts in one
-tree."""
+"""Drafts made of drafts: a model with a draft of its own, drafts in turn, and several drafts in one tree."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,7 +58,7 @@ class CascadeConfig(DraftConfig):
 
 @dataclass
 class SeveralConfig(DraftConfig):
-    """Two drafts or three that draft together."""
+    """Two or three drafts that draft together."""
 
     first: DraftConfig | None = key(None, FIRST)
     second: DraftConfig | None = key(None, SECOND)
@@ -70,8 +69,34 @@ class SeveralConfig(DraftConfig):
 
     @property
     def drafts(self) -> dict[str, DraftConfig]:
-        """Those that are set, by their keys."""
+        """The drafts that are set, by their keys."""
         return {name: part for name, part in self.parts().items() if part is not None}
+
+    def check_drafts(
+        self, key: str, made_of: str, nested: str, objection_to: Callable[[DraftConfig], str | None], bound_in: str
+    ) -> None:
+        """Check each draft.
+
+        Args:
+            key: the key of this config.
+            made_of: how many drafts it requires, in words.
+            nested: what to do instead of nesting a draft of this kind.
+            objection_to: why a draft cannot be a part; None if it can.
+            bound_in: what the drafts are part of, for a draft with `confidence`.
+
+        Raises:
+            UserError: fewer than two drafts are set, or one of them cannot be a part.
+        """
+        for name in ("first", "second"):
+            if name not in self.drafts:
+                raise UserError(f"{key}.{name} is not set: {made_of}; give draft@{key}.{name}=NAME")
+        for name, part in self.drafts.items():
+            part.check(f"{key}.{name}")
+            objection = nested if part.kind == self.kind else objection_to(part)
+            if objection is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+            bound = part.confidence_bound()
+            require(bound is None, f"{key}.{name}.confidence", bound, f"null in {bound_in}")
 
 
 @dataclass
@@ -90,25 +115,14 @@ class HorizontalConfig(SeveralConfig):
         return "-".join([self.kind, *told, *own[len(told) :]])
 
     def check(self, key: str) -> None:
-        for name in ("first", "second"):
-            if name not in self.drafts:
-                raise UserError(
-                    f"{key}.{name} is not set: a horizontal cascade is made of two drafts or three; give "
-                    f"draft@{key}.{name}=NAME"
-                )
+        made_of = "a horizontal cascade is made of two or three drafts"
+        self.check_drafts(key, made_of, "give its drafts here", lambda part: part.objection_to_part(), "a cascade")
         drafts = len(self.drafts)
         if len(self.lengths) != drafts - 1 or min(self.lengths) < 1 or max(self.lengths) > MAX_GAMMA:
             raise UserError(
                 f"{key}.lengths={self.lengths}: must be {drafts - 1} numbers from 1 to {MAX_GAMMA}, a number for each "
                 f"of the {drafts} drafts but the last"
             )
-        for name, part in self.drafts.items():
-            part.check(f"{key}.{name}")
-            objection = "give its drafts here" if part.kind == self.kind else part.objection_to_part()
-            if objection is not None:
-                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
-            bound = part.confidence_bound()
-            require(bound is None, f"{key}.{name}.confidence", bound, "null in a cascade")
 
 
 @dataclass
@@ -125,15 +139,5 @@ class MergedConfig(SeveralConfig):
         return "several drafts make a tree together, and no chain"
 
     def check(self, key: str) -> None:
-        for name in ("first", "second"):
-            if name not in self.drafts:
-                raise UserError(
-                    f"{key}.{name} is not set: at least two drafts are merged; give draft@{key}.{name}=NAME"
-                )
-        for name, part in self.drafts.items():
-            part.check(f"{key}.{name}")
-            objection = "merge its drafts here" if part.kind == self.kind else part.objection_to_tree()
-            if objection is not None:
-                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
-            bound = part.confidence_bound()
-            require(bound is None, f"{key}.{name}.confidence", bound, "null in a tree")
+        made_of = "at least two drafts are merged"
+        self.check_drafts(key, made_of, "merge its drafts here", lambda part: part.objection_to_tree(), "a tree")
