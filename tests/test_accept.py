@@ -85,10 +85,21 @@ def test_typical_at_t_0_is_the_targets_own_text(run) -> None:  # type: ignore[no
     assert (summary["lossy"], summary["lossless"], summary["identical"]) == (False, True, 1.0)
 
 
-def test_lenience_1_is_the_run_of_algorithm_1(run) -> None:  # type: ignore[no-untyped-def]
+def test_lenience_1_and_top_1_are_the_run_of_algorithm_1(run) -> None:  # type: ignore[no-untyped-def]
     plain = run()[3]
-    _, out, _, record = run("accept=lenient", "accept.lenience=1")
-    assert record["run_id"] == plain["run_id"] and "already there" in out
+    for keys in (["accept=lenient", "accept.lenience=1"], ["accept=top-beta", "accept.beta=1", "accept.tau=0"]):
+        _, out, _, record = run(*keys)
+        assert record["run_id"] == plain["run_id"] and "already there" in out
+
+
+def test_top_beta_is_marked_lossy(run) -> None:  # type: ignore[no-untyped-def]
+    code, out, _, record = run("accept=top-beta", "accept.beta=50", "accept.tau=30")
+    summary = record["summary"]
+    assert code == 0 and summary["accept"] == "top-beta β=50 τ=30" and "-top-beta-50-30-" in record["run_id"]
+    assert summary["lossy"] is True and summary["lossless"] is False and summary["identical"] < 1
+    assert summary["alpha_rule"] > summary["alpha"] and summary["total_variation"] > 0
+    assert summary["speedup_measured"] is not None and summary["quality_speculative"] is not None
+    assert "top-beta β=50 τ=30 (lossy)" in out and "LOSSY" in out and "identical texts" in out
 
 
 @pytest.mark.parametrize(
@@ -111,14 +122,20 @@ def test_lenience_with_a_probed_gamma(run) -> None:  # type: ignore[no-untyped-d
 
 
 WRONG = {
-    "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, onehot, traversal",
-    "accept.rule=fair": "accept.rule=fair: must be exact | match | onehot | lenient | typical | block",
+    "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, onehot, top-beta, ",
+    "accept.rule=fair": "accept.rule=fair: must be exact | match | onehot | lenient | typical | top-beta | block",
     "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has one; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
     "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",
     "accept=lenient accept.lenience=null": "accept.lenience is not set: accept=lenient needs one",
     "accept=typical accept.epsilon=1": "accept.epsilon=1.0: must be between 0 and 1",
     "accept=typical accept.delta=0": "accept.delta=0.0: must be between 0 and 1",
+    "accept=top-beta accept.beta=0": "accept.beta=0: must be at least 1",
+    "accept=top-beta accept.tau=-1": "accept.tau=-1.0: must be at least 0",
+    "accept=top-beta accept.tau=null": "accept.tau is not set: accept=top-beta needs one",
+    "accept.beta=3": "accept.beta=3: only accept=top-beta has one; set both, or neither",
+    f"accept=top-beta {SAMPLED}": "accept=top-beta: compares tokens with the argmax, at T=0 alone; with sampling.temp",
+    "accept=top-beta tree=widths": "accept.rule=top-beta: must be exact | traversal | k-seq | typical with tree=widths",
     "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",
     "draft.confidence=1.5": "draft.confidence=1.5: must be above 0 and at most 1",
     "draft=bigram draft.confidence=0.4": "draft.confidence=0.4: draft.kind=bigram has no such key; kinds",

@@ -16,6 +16,7 @@ from specbench.acceptance import (
     AcceptanceRule,
     AcceptByChance,
     PendingProposal,
+    TopBeta,
     Typical,
     accept_block,
     accept_exact,
@@ -136,7 +137,7 @@ def test_buffers_grow(sampling: Sampling, pending: list[int], monkeypatch: pytes
 RULES: list[tuple[AcceptanceRule, Sampling]] = [
     (accept_exact, Sampling()), (accept_exact, Sampling(1.0, top_p=0.9)), (accept_block, Sampling(1.0, top_k=20)),
     (lenient(0.5, Sampling(1.0)), Sampling(1.0)), (lenient(0.5, Sampling()), Sampling()),
-    (AcceptByChance(0.6), Sampling(1.0)), (Typical(0.3, 0.3), Sampling(1.0)),
+    (AcceptByChance(0.6), Sampling(1.0)), (Typical(0.3, 0.3), Sampling(1.0)), (TopBeta(3, 1.0), Sampling(1.0)),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from specbench.acceptance.chance import AcceptByChance
 from specbench.acceptance.exact import accept_exact
 from specbench.acceptance.lenient import lenient
 from specbench.acceptance.match import accept_match, greedy_rows, match_probability
+from specbench.acceptance.top_beta import TopBeta
 from specbench.acceptance.typical import Typical
 from specbench.acceptance.verify import LOSSLESS, Verification, settle, target_rows, verify
 
@@ -35,6 +36,7 @@ __all__ = [
     "PendingProposal",
     "Proposal",
     "TokenRule",
+    "TopBeta",
     "Typical",
     "Verdict",
     "Verification",

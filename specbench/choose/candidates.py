@@ -5,8 +5,8 @@ of p and q.
 - `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
   and is counted so (`measure.expected_passes`).
 - `match` and `onehot`: lossless, with a smaller alpha of their own from the same p and q.
-- `lenient` and `typical` (lossy): a `TokenRule`'s formulas on the same p and q. What they keep is computed along the
-  target's own text, where text written under them would soon be another: an estimate.
+- `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q. What they accept is
+  computed along the target's own text, where text written under them would soon be another: an estimate.
 """
 
 from dataclasses import dataclass

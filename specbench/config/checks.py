@@ -1,5 +1,6 @@
 """Range checks that types cannot express. Each error names the key, the value and what is allowed."""
 
+import math
 import re
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-RULES = ("exact", "match", "onehot", "lenient", "typical", "block", "traversal", "k-seq")
+RULES = ("exact", "match", "onehot", "lenient", "typical", "top-beta", "block", "traversal", "k-seq")
 ON_TREES = ("exact", "traversal", "k-seq", "typical")
 ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are on a chain
-RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical"}  # whose key it is
+# Whose key it is.
+RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical", "beta": "top-beta", "tau": "top-beta"}
 PLACE = re.compile(r"\{\w+\}")  # of a field in a template
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 ENGINES = ("auto", "eager", "static", "native", "cudagraph", "compile")
@@ -51,7 +53,7 @@ def check(config: RunConfig) -> None:
     )  # fmt: skip
     alpha = config.simulate.alpha
     require(alpha is None or 0 <= alpha <= 1, "simulate.alpha", alpha, "from 0 to 1, or null")
-    _check_accept(config.accept)
+    _check_accept(config.accept, sampling.temperature)
     if alpha is not None and config.accept.rule != "exact":
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     check_model("target", config.target)
@@ -93,7 +95,7 @@ def _check_batch(config: RunConfig) -> None:
         )
 
 
-def _check_accept(accept: AcceptConfig) -> None:
+def _check_accept(accept: AcceptConfig, temperature: float) -> None:
     rules = (*RULES, *extensions("rules"))
     require(accept.rule in rules, "accept.rule", accept.rule, " | ".join(rules))
     for key, rule in RULE_OF.items():
@@ -108,6 +110,13 @@ def _check_accept(accept: AcceptConfig) -> None:
     )  # fmt: skip
     for key, value in (("epsilon", accept.epsilon), ("delta", accept.delta)):
         require(value is None or 0 < value < 1, f"accept.{key}", value, "between 0 and 1")
+    require(accept.beta is None or accept.beta >= 1, "accept.beta", accept.beta, "at least 1")
+    require(accept.tau is None or 0 <= accept.tau < math.inf, "accept.tau", accept.tau, "at least 0")
+    if accept.rule == "top-beta" and temperature > 0:
+        raise UserError(
+            f"accept=top-beta: compares tokens with the argmax, at T=0 alone; with sampling.temperature="
+            f"{temperature:g} use accept=lenient or accept=typical"
+        )
 
 
 def _check_tree_in_run(config: RunConfig) -> None:

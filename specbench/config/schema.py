@@ -61,10 +61,16 @@ class SamplingConfig:
 class AcceptConfig:
     """Which drafted tokens are accepted."""
 
-    rule: str = key("exact", "exact | match | onehot | block | traversal | k-seq (lossless), lenient | typical (lossy)")
+    rule: str = key(
+        "exact", "exact | match | onehot | block | traversal | k-seq (lossless), lenient | typical | top-beta (lossy)"
+    )
     lenience: float | None = key(None, "lenient: l of A.5")
     epsilon: float | None = key(None, "typical: the highest bar that a token's p must pass")
     delta: float | None = key(None, "typical: the bar is delta exp(-entropy) below that")
+    beta: int | None = key(
+        None, "top-beta: how many of the target's likeliest tokens may be accepted; 1: the argmax alone"
+    )
+    tau: float | None = key(None, "top-beta: how far below the best a token's log-probability may be, in nats")
 
 
 @dataclass

@@ -84,7 +84,7 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
 
 TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$",
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "τ": r"$\tau$",
     "ĉ": r"$\hat c$", "×": r"$\times$", "−": "--", "±": r"$\pm$", "★": r"$\star$",
     "≥": r"$\geq$", "Σ": r"$\sum$", "▪": r"$\cdot$", "·": r"$\cdot$", "–": "--", "`": "",
 }  # fmt: skip

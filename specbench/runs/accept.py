@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from specbench.acceptance import (
     AcceptByChance,
+    TopBeta,
     Typical,
     Verification,
     accept_block,
@@ -39,6 +40,9 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
     if accept.rule == "typical" and sampling.temperature > 0:
         assert accept.epsilon is not None and accept.delta is not None
         return Verification(Typical(accept.epsilon, accept.delta), sampling)
+    if accept.rule == "top-beta":
+        assert accept.beta is not None and accept.tau is not None
+        return Verification(TopBeta(accept.beta, accept.tau), before_argmax(sampling))
     if accept.rule == "match":
         return Verification(accept_match, sampling)
     return Verification(
@@ -47,8 +51,9 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
 
 
 def canonicalise(accept: AcceptConfig) -> AcceptConfig:
-    """Lenience 1 is Algorithm 1, so that its run is the very one of accept=exact."""
-    return AcceptConfig() if accept.rule == "lenient" and accept.lenience == 1 else accept
+    """Lenience 1 is Algorithm 1, and at T = 0 so is top-beta with beta 1: the run is the very one of accept=exact."""
+    exact = accept.lenience == 1 if accept.rule == "lenient" else accept.rule == "top-beta" and accept.beta == 1
+    return AcceptConfig() if exact else accept
 
 
 def rule_label(accept: AcceptConfig) -> str:
@@ -57,10 +62,13 @@ def rule_label(accept: AcceptConfig) -> str:
         return f"lenient l={accept.lenience:g}"
     if accept.rule == "typical":
         return f"typical ε={accept.epsilon:g} δ={accept.delta:g}"
+    if accept.rule == "top-beta":
+        return f"top-beta β={accept.beta:g} τ={accept.tau:g}"
     return accept.rule
 
 
 def slug(accept: AcceptConfig) -> str:
     """The same for a file's name; nothing for Algorithm 1."""
-    numbers = [value for value in (accept.lenience, accept.epsilon, accept.delta) if value is not None]
+    own = (accept.lenience, accept.epsilon, accept.delta, accept.beta, accept.tau)
+    numbers = [value for value in own if value is not None]
     return "" if accept.rule == "exact" else "-" + "-".join([accept.rule, *(f"{value:g}" for value in numbers)])
