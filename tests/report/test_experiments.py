@@ -29,7 +29,15 @@ def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
     return to_schema(bare, RunConfig), {str(key): str(value) for key, value in params.items()}
 
 
-NUMBERS = ("gamma", "sampling.temperature", "accept.lenience", "draft.layers", "draft.lengths", "tree.size")
+NUMBERS = (
+    "gamma",
+    "sampling.temperature",
+    "accept.lenience",
+    "accept.tau",
+    "draft.layers",
+    "draft.lengths",
+    "tree.size",
+)
 
 
 @pytest.mark.parametrize("name", SWEEPS)
