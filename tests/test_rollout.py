@@ -1,11 +1,14 @@
 """A draft's steps as one captured graph: the same tokens as step by step, and one copy to the host a pass."""
 
+import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from calls import called
 from captured import Repeated
 from decode import speculative
 from host_reads import HostReads
@@ -25,7 +28,7 @@ from specbench.acceptance import (
 from specbench.decoding import Trace
 from specbench.drafts import CascadeDraft, Draft, ModelDraft
 from specbench.gamma import Constant, Gamma, Heuristic
-from specbench.models import Prompt
+from specbench.models import Prompt, engines
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.replayed import RolloutGraph
 from specbench.models.rollout import Rollout
@@ -202,12 +205,15 @@ def test_a_shorter_proposal_is_the_beginning_of_a_captured_one(pending: list[int
     assert {len(one.rows_GV) for one in rollouts if one.choice.sampling == sampling and one.rows_GV is not None} == {6}
 
 
+NOT_PERMITTED = "operation not permitted when stream is capturing"
+
+
 class CannotRollOut(Repeated):
     """As a capture of work that has an operation which CUDA graphs do not take."""
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         if isinstance(getattr(work, "__self__", None), Rollout):
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise RuntimeError(NOT_PERMITTED)
         super().__init__(work)
 
 
@@ -217,9 +223,37 @@ def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() ->
     prompts = [prompt("t5", 4), prompt("t5", 9)]
     with pytest.warns(UserWarning, match=r"not permitted when stream is capturing; it drafts step by step") as warned:
         found, _ = texts(target, ModelDraft(small, SIZE), prompts, 3, Sampling(1.0))
-    assert sum("step by step" in str(one.message) for one in warned) <= 2 and small.no_rollouts
+    assert sum("step by step" in str(one.message) for one in warned) <= 2 and small.rollout_fell_back == NOT_PERMITTED
     want, _ = texts(*_drafting(pair("t5", StepByStep, frozenset({1}))), prompts, 3, Sampling(1.0))
     assert what(found) == what(want)
+
+
+@pytest.fixture
+def as_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`engine=auto` is the engine of CUDA graphs, on whose CPU twin no rollout can be captured."""
+    monkeypatch.setitem(engines.AUTO, "cpu", "cudagraph")
+    monkeypatch.setitem(engines.KINDS, "cudagraph", partial(CudaGraphModel, capture=CannotRollOut))
+
+
+@pytest.mark.filterwarnings("ignore:the draft's steps are no graph")
+def test_the_record_says_that_a_draft_fell_back_and_bench_asks_before_it_times_that(
+    folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], as_graphs: None
+) -> None:
+    words = [
+        f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}", "task=ende",
+        f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=6",
+        "limit=1",
+    ]  # fmt: skip
+    code, _, _, record = called(["run", *words, "gamma=2"], tmp_path, capfd)
+    assert code == 0 and record is not None
+    assert record["summary"]["rollout_fell_back"] == NOT_PERMITTED and record["summary"]["fell_back"] is None
+    timed = [*words, "gammas=[2]", "repeats=1", "parts=e"]
+    code, _, said, _ = called(["bench", *timed], tmp_path, capfd)
+    assert code == 2 and NOT_PERMITTED in said and "give step_by_step=true to time it" in said
+    assert not list((tmp_path / "bench").glob("*.json"))
+    code, _, _, _ = called(["bench", *timed, "step_by_step=true"], tmp_path, capfd)
+    (written,) = (tmp_path / "bench").glob("*.json")
+    assert code == 0 and json.loads(written.read_text())["rollout_fell_back"] == NOT_PERMITTED
 
 
 def test_of_many_gammas_few_are_captured() -> None:

@@ -34,6 +34,7 @@ def job(form: str, config: BenchConfig) -> None:
 
     from specbench.bench import Bench, bench
     from specbench.bench.output import table, write
+    from specbench.bench.rollouts import why_step_by_step
     from specbench.config.model import name_of
     from specbench.environment import environment, hardware
     from specbench.runs.error_translation import translated_errors
@@ -54,6 +55,12 @@ def job(form: str, config: BenchConfig) -> None:
         launch_us=config.launch_us,
     )
     with translated_errors(run):
+        reason = why_step_by_step(parts.draft, parts.prompts[0], config.gammas, config.max_new_tokens)
+        if reason is not None and not config.step_by_step:
+            raise UserError(
+                f"engine={parts.engine}: the draft's steps cannot be captured as one graph ({reason}), and drafting "
+                "step by step says little of this engine: give step_by_step=true to time it"
+            )
         rows = bench(setup, say)
     surroundings = environment()
     machine = hardware(surroundings, run.device)
@@ -63,6 +70,7 @@ def job(form: str, config: BenchConfig) -> None:
         "hardware": machine,
         "dtype": run.dtype,
         "engine": parts.engine,
+        "rollout_fell_back": parts.rollout_fell_back,
         "prompts": len(parts.prompts),
         "max_new_tokens": config.max_new_tokens,
         "environment": surroundings,

@@ -19,7 +19,7 @@ from specbench.models.base import Prompt, Tokens
 from specbench.models.graph import PackedWeights
 from specbench.models.layout import Layout
 from specbench.models.program import Step
-from specbench.models.replayed import Capture, CudaCapture, RolloutGraph, StepGraph, rollout_graph
+from specbench.models.replayed import Capture, CudaCapture, NotCaptured, RolloutGraph, StepGraph, rollout_graph
 from specbench.models.rollout import Rollout
 from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
@@ -55,9 +55,8 @@ class CudaGraphModel(StaticModel):
         super().__init__(network, vocabulary_size, eos_ids, packed, invariant)
         self.capture = capture
         self._graphs: OrderedDict[Key, Made] = OrderedDict()
-        self._asked: dict[Key, Callable[[Capture], Made | None]] = {}  # for steps that ran uncaptured
+        self._asked: dict[Key, Callable[[Capture], Made]] = {}  # for steps that ran uncaptured
         self._ready: set[Key] = set()  # sizes of texts that have been got ready for
-        self.no_rollouts = False  # one could not be captured
         self._choice: Choice | None = None  # of the rollouts that are expected
         self._rollouts: tuple[int, ...] = ()  # their steps, the fewest first
         self._largest = max(READY_FOR, self.rows)
@@ -108,7 +107,7 @@ class CudaGraphModel(StaticModel):
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`. Of many numbers of steps few are captured, the most among them: fewer steps are the first of
         more."""
-        wanted = [] if self.no_rollouts else sorted({count for count in steps if count > 0}, reverse=True)
+        wanted = [] if self.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         apart = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::apart]))
 
@@ -168,10 +167,11 @@ class CudaGraphModel(StaticModel):
         for key, made in self._asked.items():
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.popitem(last=False)
-            if (graph := made(self.capture)) is None:
-                self.no_rollouts, self._rollouts = True, ()
+            try:
+                self._graphs[key] = made(self.capture)
+            except NotCaptured as error:
+                self.rollout_fell_back, self._rollouts = str(error), ()
                 continue
-            self._graphs[key] = graph
             self.captures += 1
         self._asked.clear()
 

@@ -27,6 +27,7 @@ class EagerModel:
     engine = "eager"
     warmup_s = 0.0  # seconds spent on making the engine ready
     fell_back: str | None = None  # why 'auto' came to this
+    rollout_fell_back: str | None = None  # why it drafts step by step, where its steps should be one graph
     invariant = False  # rows do not depend on how many are read at once, which was proved at start
     not_invariant: str | None = None  # why, where they were meant not to
     no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing

@@ -101,8 +101,12 @@ class RolloutGraph:
         return tokens_G, None if rows_GV is None else rows_GV[:steps].clone()
 
 
-def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph | None:
-    """The graph of `rollout`; None, with a warning, where it cannot be captured."""
+class NotCaptured(RuntimeError):
+    """Why a rollout is no graph."""
+
+
+def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:
+    """The graph of `rollout`. Raises NotCaptured, and warns, where it cannot be captured."""
     try:
         return RolloutGraph(capture, rollout)
     except RuntimeError as error:
@@ -110,7 +114,7 @@ def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph | None:
         warnings.warn(
             f"the draft's steps are no graph: {reason}; it drafts step by step, which is slower", stacklevel=2
         )
-        return None
+        raise NotCaptured(reason) from error
 
 
 @contextmanager

@@ -267,6 +267,7 @@ class BenchDocument(Timed):
     """What `specbench bench` leaves."""
 
     engine: str
+    rollout_fell_back: NotRequired[Annotated[str | None, "as in the summary of a run"]]
     prompts: int
     rows: list[BenchRecord]
 

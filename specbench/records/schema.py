@@ -323,6 +323,13 @@ class Summary(Names, Measured, Quality, Vocabularies):
             str | None, "why engine=auto runs a model eagerly where its step should be captured; null: it is captured"
         ]
     ]
+    rollout_fell_back: NotRequired[
+        Annotated[
+            str | None,
+            "why the draft's steps of a pass are not one CUDA graph where they should be, so that it drafts step by step; "
+            "null: as they should be",
+        ]
+    ]
     numerics: NotRequired[
         Annotated[str, "invariant: what the target reads at a position is the same to the bit in every pass; or fast"]
     ]

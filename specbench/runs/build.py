@@ -54,6 +54,11 @@ class Parts:
         return next((model.fell_back for model in self.models if model.fell_back), None)
 
     @property
+    def rollout_fell_back(self) -> str | None:
+        """Why a draft's steps are not one graph where they should be, up to now: some captures are made between texts."""
+        return next((model.rollout_fell_back for model in self.models if model.rollout_fell_back), None)
+
+    @property
     def warmup_s(self) -> float:
         """Seconds that made the engines ready, up to now: some captures are made between texts."""
         return sum(model.warmup_s for model in self.models)

@@ -70,6 +70,7 @@ def make_record(
         "dtype_float32_ms": None if probed is None else probed.float32_ms,
         "engine": parts.engine,
         "fell_back": parts.fell_back,
+        "rollout_fell_back": parts.rollout_fell_back,
         "numerics": "invariant" if parts.invariant else "fast",
         "numerics_reason": parts.not_invariant,
         "warmup_s": parts.warmup_s,
