@@ -326,8 +326,8 @@ class Summary(Names, Measured, Quality, Vocabularies):
     rollout_fell_back: NotRequired[
         Annotated[
             str | None,
-            "why the draft's steps of a pass are not one CUDA graph where they should be, so that it drafts step by step; "
-            "null: as they should be",
+            "why the draft's steps are not one CUDA graph where they should be, and it drafts step by step; null: they "
+            "are as they should be",
         ]
     ]
     numerics: NotRequired[

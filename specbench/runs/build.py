@@ -55,7 +55,7 @@ class Parts:
 
     @property
     def rollout_fell_back(self) -> str | None:
-        """Why a draft's steps are not one graph where they should be, up to now: some captures are made between texts."""
+        """Why a draft's steps are not one graph where they should be, up to now."""
         return next((model.rollout_fell_back for model in self.models if model.rollout_fell_back), None)
 
     @property
