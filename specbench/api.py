@@ -82,8 +82,7 @@ class Run(_Shown):
 
     @property
     def speedup(self) -> float | None:
-        """Measured: time per token of the target alone over that of speculative decoding. None where losslessness was
-        not proved."""
+        """Measured: time per token of the target alone over that of speculative decoding; None without a proof."""
         return self.summary["speedup_measured"]
 
     @property

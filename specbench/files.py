@@ -35,7 +35,13 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDER") -> Path:
-    """Write `content`, making the folder where there is none; returns `file`. `key` is how to name another place."""
+    """Write `content` to `file`, whole or not at all, creating its folder; returns `file`.
+
+    `key` names the setting that moves the file elsewhere.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
     try:
         with replacing(file) as opened:
             opened.write(content.encode() if isinstance(content, str) else content)
@@ -45,8 +51,9 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
 
 
 def user_cache() -> Path:
-    """The folder for what can be made again, which need not exist yet: `$XDG_CACHE_HOME/specbench` or
-    `~/.cache/specbench`."""
+    """The folder for files that can be made again; it need not exist.
+
+    It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
 
 

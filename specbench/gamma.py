@@ -102,12 +102,11 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Heuristic:
-    """transformers' schedule for assisted generation: two more after a pass whose tokens were all accepted, else one
-    less, from 1 to `most`.
+    """transformers' schedule for assisted generation: two more after full acceptance, otherwise one less.
 
-    A pass that drafted nothing changes nothing. A text starts afresh (there: 'heuristic_transient'). Theirs begins with
-    20, from which a short text hardly comes down; ours with `first`.
-    """
+    gamma is from 1 to `most`. A pass that drafted nothing changes nothing, and each completion starts anew
+    ('heuristic_transient' there). Theirs begins with 20, from which a short completion hardly comes down; ours with
+    `first`."""
 
     most: int
     first: int = 5
@@ -153,17 +152,20 @@ class AdaptiveState:
 
 @dataclass(frozen=True)
 class GammaChoice:
-    """What `gamma=` of a config came to. The journal and the record hold it as plain values, so that a resumed run
-    drafts as it began and a reader sees why.
+    """The choice that `gamma=` of a config was resolved to.
 
-    requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
-    gamma: the constant number; None where it changes from pass to pass.
-    most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence; or
-        the most levels of its trees.
-    alpha, prices: what `Adaptive` starts from.
-    probe: a row for each gamma that was tried, best first; None without a probe.
-    acceptance: by rank of the child, what the shape of a tree was made from.
-    size, verify, level: the size that was chosen for a tree, and from what: v(n), and what a level costs.
+    The journal and the record hold it as plain values, so that a resumed run drafts as it began and a reader sees why.
+
+    Attributes:
+        requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
+        gamma: the constant number; None where it changes from pass to pass.
+        most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence;
+            or
+            the most levels of its trees.
+        alpha, prices: the initial estimates of `Adaptive`.
+        probe: a row for each gamma that was tried, best first; None without a probe.
+        acceptance: the acceptance by rank that the shape of a tree was made from.
+        size, verify, level: the size chosen for a tree, and the costs that it was chosen by: v(n), and that of a level.
     """
 
     requested: int | str

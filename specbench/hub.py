@@ -18,8 +18,9 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @functools.cache
 def hub_is_reachable() -> bool:
-    """Whether a connection to the hub can be opened: its client retries for half a minute before it says no. With a
-    proxy set nothing can be told, and it is taken to be."""
+    """Whether a connection to the hub can be opened: its client retries for half a minute before it fails.
+
+    With a proxy set this cannot be known, and True is returned."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -37,10 +38,13 @@ def hub_is_reachable() -> bool:
 
 @functools.cache
 def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "model") -> str:
-    """The commit that `revision` (unset: the newest) of a repository is at; without the hub, that of the copy in the
-    cache. `key` is what the config calls the repository.
+    """The commit of `revision` (None: the newest) of a repository; without the hub, that of the copy in the cache.
 
-    Raises UserError where the hub has no such repository or revision, MachineError where neither hub nor cache knows.
+    `key` is the config's name of the repository, for messages.
+
+    Raises:
+        UserError: the hub has no such repository or revision.
+        MachineError: neither hub nor cache knows it.
     """
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
@@ -86,8 +90,9 @@ def not_cached(key: str, repository: str) -> MachineError:
 def hub_failure(
     error: BaseException, key: str, repository: str, revision: str | None = None
 ) -> UserError | MachineError | None:
-    """What a failed request or download comes to, or None where `error` is of another kind. Libraries wrap the errors
-    of the hub's client, so their causes are searched too."""
+    """The error to raise for a failed request or download; None where `error` is of another kind.
+
+    Libraries wrap the errors of the hub's client, so the causes of `error` are searched too."""
     from huggingface_hub import errors
 
     chain = list(_causes(error))

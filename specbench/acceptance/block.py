@@ -13,12 +13,13 @@ from specbench.acceptance.base import ChainRule, following, last_passed, residua
 
 
 class AcceptBlock(ChainRule):
-    """Keep the longest beginning that passes its own test, also where a shorter one failed: x_1 ... x_i passes with
-    chance h_i (`chances`). Then draw from norm(max(0, w_i p - q)), or from p where all were kept.
+    """Block verification: accept the longest prefix of the proposal that passes its own test.
 
-    A draft may end its proposal by what it has drawn: an end is a row of q without any mass, which is what the last
-    token's test and the draw from p come to.
-    """
+    A prefix can pass where a shorter one failed: x_1 ... x_i passes with probability h_i (`chances`). Then draw from
+    norm(max(0, w_i p - q)), or from p if all tokens were accepted.
+
+    A draft may end its proposal depending on a token that it drew. Such an end is a row of q without mass, which gives
+    the test of the last token and the draw from p."""
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator

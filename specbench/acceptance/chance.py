@@ -13,8 +13,9 @@ from specbench.acceptance.base import ChainRule, following, leading, residual, t
 
 @dataclass(frozen=True)
 class AcceptByChance(ChainRule):
-    """Accept each drafted token with probability `alpha`, whatever p and q say, and else do what Algorithm 1 does. What
-    comes out is not the target's text."""
+    """Accept each drafted token with probability `alpha`, whatever p and q are; otherwise follow Algorithm 1.
+
+    The completions are not the target's."""
 
     alpha: float
 

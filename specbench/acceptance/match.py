@@ -15,8 +15,9 @@ from specbench.sampling import drawn, uniforms
 
 
 class AcceptMatch(ChainRule):
-    """Draw the target's token at every position; accept a drafted token while it is the token drawn there. The first
-    draw that differs, or that after the last drafted token, comes next. q plays no part."""
+    """Draw the target's token at every position; accept a drafted token while both are equal.
+
+    The first draw that differs, or the draw after the last drafted token, comes next. q has no effect."""
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator

@@ -12,15 +12,13 @@ from specbench.acceptance.base import TokenRule
 
 @dataclass(frozen=True)
 class Typical(TokenRule):
-    """Keep a drafted x while p(x) > min(epsilon, delta exp(-H(p))), H the entropy of p in nats; what follows is drawn
-    from p.
+    """Accept a drafted x while p(x) > min(epsilon, delta exp(-H(p))), H the entropy of p in nats; then draw from p.
 
-    The surer the target, the higher the bar, up to epsilon. q is not asked and nothing is drawn to decide, so what
-    comes out has the draft's distribution among plausible tokens: lossy. Medusa always takes its first token from the
-    target itself; the token after the accepted tokens is that token here, so a draft that is always rejected leaves
-    the target's own text. p is the standardised p: at T = 0 it is one-hot, its entropy is 0, only the argmax passes,
-    and the text is the target's own.
-    """
+    The more certain the target, the higher the threshold, up to epsilon. The test uses neither q nor a random number,
+    so accepted tokens have the draft's distribution among plausible tokens: lossy. Medusa always takes its first token
+    from the target; here the token after the accepted tokens plays that role, so if every drafted token is rejected,
+    the completion is the target's own. p is the standardised p: at T = 0 it is one-hot, its entropy is 0, only the
+    argmax passes, and the rule is lossless."""
 
     epsilon: float
     delta: float

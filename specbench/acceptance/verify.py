@@ -56,11 +56,12 @@ Rows = Tensor | RowsOfTree | list[int]
 
 @dataclass(frozen=True)
 class Verification:
-    """An acceptance rule, and how p is standardised for it: as tokens are sampled, or where the rule compares p before
-    argmax as `sampling.before_argmax` has it.
+    """An acceptance rule, and the p that it reads.
+
+    p is standardised as tokens are sampled, or, for a rule that compares p before argmax, by `sampling.before_argmax`.
 
     On trees Algorithm 1 is multi-round speculative sampling or K-SEQ, block verification is traversal verification, and
-    typical acceptance takes the longest path that passes. Other rules have no trees."""
+    typical acceptance takes the longest path that passes. Other rules do not support trees."""
 
     rule: AcceptanceRule
     sampling: Sampling
@@ -69,8 +70,7 @@ class Verification:
 
     @property
     def lossy(self) -> TokenRule | None:
-        """The rule where its formulas say what it emits in place of the target's own distribution; None for a lossless
-        rule, and for acceptance by chance."""
+        """The rule, if it is lossy with formulas for what it emits; otherwise None, also for acceptance by chance."""
         return self.rule if isinstance(self.rule, TokenRule) else None
 
     @property
@@ -177,8 +177,10 @@ def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:
 
 
 def _by_argmax(best_G: Sequence[int], drafted_G: Sequence[int]) -> Verdict:
-    """Every lossless rule at T = 0: p(x) is 1 or 0, so that r q(x) < p(x) asks whether x is the argmax, and the
-    residual of a row that rejects x is its argmax. `best_G` has one token more than `drafted_G`."""
+    """The verdict of every lossless rule at T = 0; `best_G` has one token more than `drafted_G`.
+
+    p(x) is 1 or 0, so r q(x) < p(x) tests whether x is the argmax, and the residual of a row that rejects x is its
+    argmax."""
     accepted = 0
     for best, drafted in zip(best_G, drafted_G, strict=False):
         if best != drafted:

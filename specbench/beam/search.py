@@ -45,8 +45,9 @@ class BeamSettings:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sequence that has ended, prefix included. Its score is its log-probability over its length to the power of the
-    penalty."""
+    """A sequence that has ended, prefix included, and its score.
+
+    The score is its log-probability over its length to the power of the length penalty."""
 
     tokens: TokenSequence
     score: float
@@ -76,8 +77,10 @@ def continuations(
     count: int,
     never: Iterable[int] = (),
 ) -> tuple[list[TokenSequence], Tensor]:
-    """The `count` most likely continuations of `hypotheses` by one token, none of `never`, and their log-probabilities;
-    fewer where fewer are possible.
+    """The `count` most likely one-token continuations of `hypotheses`, or fewer if fewer exist; none of `never`.
+
+    Returns:
+        The continuations and their log-probabilities.
 
     Raises:
         KeyError: `rows` lacks a hypothesis.
@@ -95,8 +98,16 @@ def continuations(
 
 
 def step(beams: Beams, rows: Mapping[TokenSequence, Tensor], settings: BeamSettings) -> Beams:
-    """The search after one more token: `rows` holds the log-probabilities after each running hypothesis. Raises as
-    `continuations` does."""
+    """The search after one more token.
+
+    Args:
+        beams: the search so far.
+        rows: the log-probabilities [V] after each running hypothesis.
+        settings: width, penalties and when to stop.
+
+    Raises:
+        KeyError, FloatingPointError: as `continuations`.
+    """
     candidates, best_K = continuations(beams.running, beams.scores_W, rows, settings.candidates)
     written = beams.written + 1
     last = written == settings.max_new_tokens
@@ -114,8 +125,7 @@ def step(beams: Beams, rows: Mapping[TokenSequence, Tensor], settings: BeamSetti
 
 
 def _can_improve(scores_W: Tensor, ended: list[Hypothesis], written: int, settings: BeamSettings) -> bool:
-    """Whether the best running hypothesis may still beat the last of W that have ended, by `generate`'s own
-    heuristic."""
+    """Whether the best running hypothesis may still beat the worst of W ended hypotheses, by `generate`'s heuristic."""
     if settings.early_stopping is True:
         return False
     longest = settings.early_stopping == "never" and settings.length_penalty > 0

@@ -40,8 +40,9 @@ def weight_bytes(model: Model, dtype: torch.dtype) -> float:
 
 
 def bytes_per_second(size: float, device: torch.device, now: Callable[[], float]) -> float:
-    """What this device reads and writes in a second when it copies `size` bytes: the weights' size, so that what fits
-    a cache may profit from it here as there."""
+    """Bytes that this device reads and writes a second when it copies `size` bytes.
+
+    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step."""
     source = torch.ones(max(1, int(size)), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / medians({"copy": lambda: target.copy_(source)}, now, 30)["copy"]
@@ -126,8 +127,7 @@ class Watched:
             self.model.expect_rollouts(choice, steps)
 
     def start(self, prompt: Prompt) -> Session:
-        """The model's own session, whose `extend` and `rollout` are wrapped, so that looking costs a pass as little as
-        can be."""
+        """The model's own session with `extend` and `rollout` wrapped: timing adds as little as it can to a pass."""
         session = self.model.start(prompt)
         for name in ("extend", "rollout"):
             if hasattr(session, name):

@@ -20,8 +20,9 @@ def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any)
 def generate_many(
     network: Any, prompts: Sequence[Prompt], max_new_tokens: int, ends: frozenset[int]
 ) -> list[list[int]]:
-    """What `network.generate` writes after each of `prompts`, greedily, in one batch: sources are padded at their end,
-    prompts of a decoder-only model at their beginning, as `generate` has it."""
+    """The greedy completions of `prompts` by `network.generate`, in one batch.
+
+    Sources are padded at their end, prompts of a decoder-only model at their beginning, as `generate` requires."""
     encoder_decoder = network.config.is_encoder_decoder
     read = [prompt.source if encoder_decoder else prompt.prefix for prompt in prompts]
     length, device = max(map(len, read)), network.device

@@ -1,5 +1,3 @@
-"""Which draft, which gamma: alpha of many drafts at once, what their passes cost, a ranking, its proof, and its
-prediction errors.
+"""Which draft, which gamma: alpha of many drafts, the costs of their passes, a ranking, its proof, its errors.
 
-Knows models only through `runs.build` and proves a ranking through `runs.execute`. Does not print.
-"""
+Knows models only through `runs.build` and proves a ranking through `runs.execute`. Does not print."""

@@ -90,10 +90,11 @@ def score(
     ahead: int = 1,
     bounded: bool = False,
 ) -> Scored:
-    """Let the target write, or take what it wrote, and score the drafts of one sampling setting on it: `ahead` tokens
-    of a proposal where they agree less the further ahead they are; of drafts that grow trees the ranks of their
-    children, held to the bound on all rules if `bounded`. A draft that takes in texts takes in each after it is scored
-    on it."""
+    """Score the drafts of one sampling setting along completions of the target, written now or read from the cache.
+
+    Drafts whose agreement falls with the position are scored `ahead` tokens of a proposal, drafts that grow trees by
+    the ranks of their children, compared with the bound on all rules if `bounded`. A draft that grows is scored on each
+    completion before the completion is added to it."""
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
@@ -147,8 +148,11 @@ def budget(config: ChooseConfig) -> int:
 
 
 def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, AlphaDocument]:
-    """Score every draft of `configs`, which differ in draft, rule and temperature alone; write the record, and return
-    it."""
+    """Score every draft of `configs`, which differ only in draft, rule and temperature, and write the record.
+
+    Returns:
+        The record's file, and the record.
+    """
     rows, settings = list[AlphaRow](), list[ScoredSetting]()
     surroundings = environment()
     first = resolve(configs[0])
@@ -181,9 +185,11 @@ def alpha_folder(results: str | Path) -> Path:
 
 
 def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
-    """One row a draft and rule: alpha with its interval over prompts, under Algorithm 1, strict match and a greedy
-    draft; alpha(l) for each lenience; the share of drafted tokens that the row's own rule accepts where that is
-    another; and of a lossy rule its total variation from the target, mean over the tokens."""
+    """One row for each draft and rule, with intervals over prompts.
+
+    A row has alpha under Algorithm 1, strict match and a greedy draft; alpha(l) for each lenience; the acceptance
+    probability of the row's own rule if it is another; and for a lossy rule its total variation from the target, mean
+    over tokens."""
     rows = list[AlphaRow]()
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]

@@ -1,12 +1,11 @@
-"""What is compared: drafts, each with a rule that checks it; what tables call such a candidate, and what its rule makes
-of p and q.
+"""The candidates of a comparison: drafts, each with an acceptance rule; their names in tables; alpha under each rule.
 
-- Algorithm 1 (`exact`): the draft's own agreement.
-- `block`: the same agreement, for alpha is a matter of p and q alone; how many tokens it keeps depends on the block,
-  and is counted so (`measure.expected_passes`).
-- `match` and `onehot`: lossless, with a smaller alpha of their own from the same p and q.
-- `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q. What they accept is
-  computed along the target's own text, where text written under them would soon be another: an estimate.
+- `exact` (Algorithm 1): the draft's own agreement.
+- `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the block and are
+  counted so (`measure.expected_passes`).
+- `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
+- `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's own
+  completions. Completions under the rule would soon differ, so this is an estimate.
 """
 
 from dataclasses import dataclass

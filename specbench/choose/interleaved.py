@@ -1,5 +1,4 @@
-"""Every candidate decodes every prompt, in turn, with rounds of timed passes in between; and whether the texts are the
-target's own."""
+"""Decode every prompt with every candidate in turn, with rounds of timed passes in between, and compare completions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,9 @@ Decode = Callable[[int], Trace]
 
 @dataclass
 class Decoded:
-    """How one candidate decoded each prompt, over all repeats: seconds and tokens; in the first repeat accepted and
-    judged draft tokens, too."""
+    """What one candidate decoded of each prompt, over all repeats: seconds and tokens.
+
+    Of the first repeat also the accepted and the tested draft tokens."""
 
     decode_s: list[float]
     start_s: list[float]
@@ -88,8 +88,9 @@ def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[
 def interleave(
     scored: Scored, decoders: dict[Name, Decode], progress: Progress
 ) -> tuple[dict[Name, Decoded], list[Round]]:
-    """Every decoder on every prompt, `repeats` times, each time in another order (neighbours are worth a few percent),
-    with rounds of timed passes spread between."""
+    """Run every decoder on every prompt, `repeats` times, with rounds of timed passes spread between.
+
+    Each repeat has another order, because neighbours change the time by a few percent."""
     config, prompts = scored.config, len(scored.sample.texts)
     names = list(decoders)
     rounds: list[Round] = []

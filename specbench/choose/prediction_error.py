@@ -44,8 +44,14 @@ POLICIES = ("auto", "adaptive")
 
 
 def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[Path, ValidateDocument]:
-    """Time and decode; write `validate/TARGET-TASK-T.json` into the results folder, and return it. The table
-    is `report.prediction_error`."""
+    """Time passes and decode all prompts; write and return `validate/TARGET-TASK-T.json` in the results folder.
+
+    `report.prediction_error` makes the table from it.
+
+    Raises:
+        UserError: `configs` have several temperatures, or a config cannot be measured.
+        MachineError: the device, memory or disk does not suffice.
+    """
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a table of prediction errors is for one temperature; give one")
     resolved = resolve(configs[0])
@@ -98,8 +104,10 @@ def _times(baseline: Decoded, one: Decoded) -> list[tuple[float, int, float, int
 
 
 def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round], wrong: set[Name]) -> list[ErrorRow]:
-    """Estimated and measured speedup of every candidate, and the prediction error. Those that are `wrong` are not
-    lossless and must have no speed; lossy candidates are named so, and their texts are not compared."""
+    """Estimated and measured speedup of every candidate, and the prediction error.
+
+    Candidates in `wrong` are not lossless and get no speedup; lossy candidates are marked, and their completions are
+    not compared."""
     config, table, rows = scored.config, predictions(scored, rounds), list[ErrorRow]()
     by_name = {candidate.name: candidate for candidate in scored.candidates}
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
@@ -120,8 +128,10 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
 
 
 def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord | None:
-    """Accepted over judged draft tokens. That is alpha under Algorithm 1 alone, for a draft whose tokens agree alike
-    wherever its proposal began; None elsewhere: a block is judged as one, and a lossy rule accepts more than alpha."""
+    """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
+
+    It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
+    lossy rule accepts more than alpha."""
     if candidate.rule != "exact" or candidate.config.draft.falls:
         return None
     config = candidate.config
@@ -130,8 +140,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
 
 
 def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name]) -> list[PolicyRow]:
-    """Each policy, and each other fixed gamma, against the fixed gamma that took the least time: its time per token
-    over theirs, on the same prompts."""
+    """The time per token of the fastest fixed gamma over that of each policy and other gamma, on the same prompts."""
     config = candidate.config
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}

@@ -1,5 +1,4 @@
-"""A ranking in words: whether anything is gained, why the best is the best, what the next would need, and where the
-paper's formula errs."""
+"""A ranking in words: whether anything is gained, why the first is best, what the next would need, where Eq. 1 errs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -28,8 +27,10 @@ def reasons(table: Predictions) -> list[str]:
 
 
 def _in_turn(table: Predictions) -> list[str]:
-    """What two of the drafts would come to in turn, the better for the first tokens (a horizontal cascade), if that is
-    expected to beat each alone; the lengths are those of theory from alpha and c of each, and from v at each gamma."""
+    """The expected speedup of two drafts in turn (a horizontal cascade), if it is above that of each alone.
+
+    The better draft proposes the first tokens. Lengths follow from alpha and c of each draft and from v at each gamma.
+    """
     every = [one for one in table.ranked if one.tree is None and one.prediction == EQUATION_1]
     chains = {one.draft: one for one in reversed(every)}
     prices = {
@@ -194,8 +195,9 @@ def winning_c(best: Prediction, other: Prediction) -> float | None:
 
 
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
-    """The alpha at which `other` ties, its tokens growing as Eq. 1 says; None where not even 1 would do, and of a tree,
-    whose tokens Eq. 1 does not have."""
+    """The alpha at which `other` would tie, if its tokens grow as Eq. 1 says.
+
+    None where not even 1 would do, and for a tree, whose tokens Eq. 1 does not give."""
     if other.tree:
         return None
     factor = other.estimated.value / theory.expected_tokens(other.alpha.value, other.gamma)
@@ -212,8 +214,12 @@ def winning_alpha(best: Prediction, other: Prediction) -> float | None:
 
 
 def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[str]:
-    """What must be said of lossy candidates: the total variation of each, and which lossless one is the best.
-    `total_variations` are means over the tokens, by the candidate's name."""
+    """Sentences about the lossy candidates: the total variation of each, and the best lossless candidate.
+
+    Args:
+        table: the ranking.
+        total_variations: means over the tokens, by the candidate's name.
+    """
     lines = [
         f"{name}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its "
         "α, along the target's own text"

@@ -51,8 +51,17 @@ class Recommendation:
 
 
 def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making | None = None) -> Recommendation:
-    """Rank every (draft, gamma) of `configs`, which differ in draft and rule alone; run the `verify` best for real.
-    `other` makes the engine to recommend for, where that is not our own loop."""
+    """Rank every (draft, gamma) of `configs`, which differ only in draft and rule, and run the best `verify` for real.
+
+    Args:
+        configs: the candidates.
+        progress: receives the steps.
+        other: makes another engine to recommend for; None for our own loop.
+
+    Raises:
+        UserError: several temperatures, or a config that cannot be measured.
+        MachineError: the device, memory, disk or hub does not suffice.
+    """
     if len({config.sampling.temperature for config in configs}) > 1:
         raise UserError("sampling.temperature: a recommendation is for one temperature; give one")
     resolved = resolve(configs[0])
@@ -153,8 +162,9 @@ def _timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
 def predictions(
     scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None, batch: int = 1
 ) -> Predictions:
-    """What the agreement of each candidate and the timed passes, which are of this batch, come to; of candidates in
-    `trees`, what is expected of their trees."""
+    """Predictions from the agreement of each candidate and the passes timed at this batch.
+
+    For candidates in `trees` the expected tokens are those of their trees."""
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}
     return Predictions(

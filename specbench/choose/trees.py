@@ -1,5 +1,6 @@
-"""Trees among the candidates: each gets its shape from the ranks of its draft's children along the target's sample, and
-the passes that the texts need with it."""
+"""Trees among the candidates: their shapes and the passes that completions need with them.
+
+Both come from the ranks of a draft's children along the target's sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -43,6 +43,11 @@ OPTIONS = LISTS | {
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench alpha` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     if "--help" in argv or "-h" in argv:
         print(
             usage(
@@ -61,6 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
+    """Score the drafts of `configs` and print the table."""
     with progress(configs) as screen:
         from specbench.choose.alpha import measure_alpha  # torch is imported only from here on
 

@@ -19,10 +19,16 @@ Writes results/beam/beam-NAME.json and .md.
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench beam` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     return launch_verb(argv, "beam", ABOUT, BeamConfig, job)
 
 
 def job(form: str, config: BeamConfig) -> None:
+    """Run the beam searches of `config`, print the table, and write both files."""
     check_beam(config)
     folder, run, parts = prepared(beam_run(config), "beam")
     from specbench.beam import BeamSettings

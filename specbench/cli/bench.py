@@ -19,10 +19,20 @@ time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.js
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench bench` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     return launch_verb(argv, "bench", ABOUT, BenchConfig, job)
 
 
 def job(form: str, config: BenchConfig) -> None:
+    """Time the parts of `config`, print the table, and write both files.
+
+    Raises:
+        UserError: `engine=auto` fell back to eager, which says little about our engines.
+    """
     check_bench(config)
     folder, run, parts = prepared(config, "bench")
     if parts.fell_back is not None:

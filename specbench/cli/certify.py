@@ -29,6 +29,11 @@ SHOWN = 10  # departures in the table; JSON has all
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench certify` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     if "--help" in argv or "-h" in argv:
         print(usage("certify", ABOUT, CertifyConfig, line="OUTPUTS.jsonl target=NAME [key=value ...]"))
         return 0
@@ -44,6 +49,11 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, file: Path, config: CertifyConfig) -> int:
+    """Judge the rows of `file`, print the verdict, and exit with its code.
+
+    Raises:
+        UserError: there is no such file, or its rows do not fit the target.
+    """
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
@@ -58,6 +68,7 @@ def job(form: str, file: Path, config: CertifyConfig) -> int:
 
 
 def as_document(found: Certified) -> dict[str, Any]:
+    """The verdict and its evidence as plain values, for `--format json`."""
     certificate = found.certificate
     return {
         "verdict": certificate.verdict,
@@ -81,6 +92,7 @@ def as_document(found: Certified) -> dict[str, Any]:
 
 
 def draw(found: Certified) -> None:
+    """Print the verdict, its evidence and the first departures."""
     from rich.console import Console
     from rich.table import Table
 

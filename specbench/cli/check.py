@@ -14,6 +14,11 @@ MARGIN = 0.15
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench check` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options(
         "check",
         "Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "

@@ -24,6 +24,11 @@ LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench compare` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     about = "Run A against run B over the prompts they share: paired differences, 95% intervals."
     parser = options("compare", about, rows=True)
     parser.add_argument("a", metavar="RUN", help=RUN)
@@ -53,8 +58,7 @@ def main(argv: list[str]) -> int:
 
 
 def differing(a: RunRecord, b: RunRecord) -> Differing:
-    """What is not the same in the two, besides the draft and gamma that are being compared: keys of the run, with None
-    for a default, and the machine."""
+    """The differences of two runs besides draft and gamma: keys of the run (None for a default), and the machine."""
     keys = identity.differing(a["config"], b["config"]).items()
     found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
     for name in MACHINE:

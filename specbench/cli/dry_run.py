@@ -1,9 +1,8 @@
-"""The jobs of a sweep, and the time and memory that each needs as far as they are known: all of them with
-`specbench sweep --dry-run`, and their sum before a sweep begins.
+"""The jobs of a sweep with the time and memory of each, as far as they are known.
 
-Memory is that of the weights in the run's dtype; caches come on top. Time is taken from the record of the most similar
-run on the same hardware: its seconds a prompt, times the prompts. Nothing is loaded.
-"""
+`specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory is that of the weights in the
+run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its seconds a
+prompt, times the prompts. Nothing is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

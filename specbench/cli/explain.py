@@ -18,6 +18,11 @@ ABOUT = (
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench explain` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(

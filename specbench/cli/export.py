@@ -19,6 +19,11 @@ ABOUT = (
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench export` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("export", ABOUT)
     about = "runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
     parser.add_argument("runs", metavar="RUN", nargs="+", help=about)

@@ -6,6 +6,11 @@ from specbench.cli.options import add_fewest_prompts, listed, options, to_stderr
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench figures` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("figures", "The paper's figures with our measured points. No model is loaded.")
     known = "figure1 ... figure5, gamma, position, beta, cost, beyond, waterfall, gap, trees, verify, batches"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known} (default all)")

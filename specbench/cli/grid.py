@@ -1,11 +1,9 @@
-"""Lists on the command line: `draft=[unigram,bigram]`, `draft.path=[DIR1,DIR2]`, `accept=[exact,lenient]`,
-`accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`, `tree.size=[8,16]`, `sampling.temperature=[0,1]`.
+"""Lists on the command line: `draft=[unigram,bigram]`, `accept=[exact,lenient]`, `sampling.temperature=[0,1]`.
 
-Hydra picks one choice of a group. A verb that compares several composes its config once for each combination: the
-first is launched by Hydra as any other, so that its switches and errors are the same, and the others are composed
-beside it under the same overrides. Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do
-the lists that an experiment sweeps over.
-"""
+Likewise `draft.path=[DIR1,DIR2]`, `accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`, `tree.size=[8,16]`. Hydra picks
+one choice of a group. A verb that compares several composes its config once for each combination: Hydra launches the
+first, so that its switches and errors are the same, and the others are composed beside it under the same overrides.
+Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do the lists of an experiment."""
 
 from __future__ import annotations
 
@@ -54,8 +52,9 @@ def launch_each(
     verb: str,
     defaults: dict[str, list[str]] | None = None,
 ) -> None:
-    """Call `task` with one config of `schema` for each combination of the lists in `argv`. `defaults` holds lists for
-    keys that `argv` does not set."""
+    """Call `task` with one config of `schema` for each combination of the lists in `argv`.
+
+    `defaults` holds lists for keys that `argv` does not set."""
     common, combinations = combined(argv, config_name, schema, verb, defaults)
 
     def job(composed: DictConfig) -> None:
@@ -85,8 +84,9 @@ def combined(
 def compose_each(
     config_name: str, schema: type[T], overrides: Sequence[Overrides], first: DictConfig | None = None
 ) -> list[T]:
-    """A config of `schema` for each of `overrides`; `first` is that of the first of them, if it is composed already.
-    Within `hydra_app.composing` or a job of Hydra's."""
+    """A config of `schema` for each of `overrides`; call it within `hydra_app.composing` or a job of Hydra.
+
+    `first` is the config of the first overrides, if it is composed already."""
     rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
     listed = rest if first is None else [first, *rest]
     return [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
@@ -94,10 +94,11 @@ def compose_each(
 
 @contextmanager
 def progress(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Iterator[Screen]:
-    """The progress on `stream` (stderr by default) of a comparison of `configs`, which are checked first, as is their
-    folder of results.
+    """The progress on `stream` (default: stderr) of a comparison of `configs`, which are checked first.
 
-    Raises UserError for a config that cannot be measured or a folder that cannot be written.
+    Raises:
+        UserError: a config cannot be measured.
+        MachineError: the folder of results cannot be written.
     """
     for config in configs:
         check_choose(config)
@@ -137,8 +138,13 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
-    """`argv` without what is listed, and the overrides of each combination. Drafts vary slowest, then rules, then
-    trees."""
+    """`argv` without its lists, and the overrides of each combination of their values.
+
+    Drafts vary slowest, then rules, then trees.
+
+    Raises:
+        UserError: a list is empty, or a key goes with no rule or tree of the command.
+    """
     given: dict[str, list[str]] = {}  # each key's values, as overrides
     listed = set()
     for argument in argv:

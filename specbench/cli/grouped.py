@@ -21,7 +21,11 @@ SEED = 0
 
 
 def grouped(results: str, key: str, form: str) -> None:
-    """Print every group of two runs or more, as tables, as CSV or as JSON."""
+    """Print every group of two runs or more that differ only in `key`, as tables, CSV or JSON.
+
+    Raises:
+        UserError: `key` is not among KEYS.
+    """
     if key not in KEYS:
         raise UserError(f"--group-by {key}: choose from {', '.join(KEYS)}")
     groups = _groups(results, key)

@@ -35,10 +35,13 @@ LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm":
 
 
 def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
-    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, under the overrides in `argv`, and call
-    `task` with it (once a job in a sweep). Raises UserError where it cannot be composed.
+    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, and call `task` with it.
 
-    `task` should deal with its own errors: Hydra adds lines of its own to those that reach it.
+    In a sweep `task` is called once a job. It should handle its own errors: Hydra adds lines of its own to errors that
+    reach it.
+
+    Raises:
+        UserError: the overrides in `argv` do not compose.
     """
     check_overrides(argv, schema, verb, sweeps="--multirun" in argv)
     store_unnamed(argv)
@@ -54,8 +57,13 @@ def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, ar
 
 @contextlib.contextmanager
 def composing(config_name: str, schema: Any, words: Sequence[str], verb: str) -> Iterator[None]:
-    """Within this `hydra.compose` composes `conf/<config_name>.yaml` without a command line: no log, no folder of
-    Hydra's own. `words` are the overrides. Raises UserError as `launch` does."""
+    """A context in which `hydra.compose` composes `conf/<config_name>.yaml` without a command line.
+
+    Hydra writes no log and no folder. `words` are the overrides.
+
+    Raises:
+        UserError: as `launch`.
+    """
     check_overrides(words, schema, verb, sweeps=False)
     store_unnamed(words)
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
@@ -135,9 +143,17 @@ def to_schema(
     overrides: Sequence[str] | None = None,
     listed: Sequence[DictConfig] = (),
 ) -> T:
-    """The composed config as an instance of `schema`; `overrides` are those it was composed under (default: those of
-    the running job). `+key=value` can add keys that mean nothing: refused here, as is a key of another kind of draft
-    unless the draft of one of `listed`, which are composed under the same overrides, has it."""
+    """The composed config as an instance of `schema`.
+
+    Args:
+        composed: the config.
+        schema: its dataclass.
+        overrides: the overrides that it was composed under; default: those of the running job.
+        listed: configs composed under the same overrides, whose kinds of draft may have other keys.
+
+    Raises:
+        UserError: a key that `+key=value` added has no meaning, or belongs to a kind of draft that is not given.
+    """
     for name in _added(composed):
         raise UserError(no_such_key(name, schema))
     if overrides is None:

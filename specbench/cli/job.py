@@ -67,8 +67,14 @@ def shared_models() -> Iterator[None]:
 
 
 def decode(config: RunConfig, stream: IO[str] | None = None) -> "Result | None":
-    """Run a checked config, its progress on `stream` (stderr by default); the result, or None in a process that only
-    lends its device."""
+    """Run a checked config, with its progress on `stream` (stderr by default).
+
+    Returns:
+        The result; None in a process that only lends its device.
+
+    Raises:
+        UserError, MachineError: as `runs.execute`.
+    """
     from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.runs import SharedModels, execute, follow, rank
 

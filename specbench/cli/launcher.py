@@ -1,8 +1,7 @@
-"""The jobs of a sweep that run in this process: in an order that loads each model once, and with the models kept. What
-they need is said before the first of them.
+"""The jobs of a sweep that run in this process: ordered so that each model is loaded once, and kept between jobs.
 
-Hydra's basic launcher takes jobs as the sweep's lists multiply out, whichever list comes last varying fastest. Other
-launchers (joblib, SLURM, Ray) run jobs in processes of their own, and are left as they are.
+What they need is printed before the first job. Hydra's basic launcher takes jobs as the sweep's lists multiply out, the
+last list varying fastest. Other launchers (joblib, SLURM, Ray) run jobs in processes of their own and are not changed.
 """
 
 import sys
@@ -54,8 +53,10 @@ class OrderedLauncher(BasicLauncher):
 
 @contextmanager
 def ordered_launcher() -> Iterator[None]:
-    """Within this, Hydra's basic launcher is ours. Hydra (1.3) finds plugins of other packages only where they are
-    installed as `hydra_plugins`, so that the entry of its registry is exchanged."""
+    """A context in which Hydra's basic launcher is replaced by ours.
+
+    Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
+    registry is exchanged."""
     registry = Plugins.instance().class_name_to_class
     name = f"{BasicLauncher.__module__}.{BasicLauncher.__qualname__}"
     registry[name] = OrderedLauncher

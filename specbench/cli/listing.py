@@ -12,6 +12,11 @@ USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench list` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options(
         "list", "What can be picked by name: what is usable now first, then what needs something.", rows=True
     )

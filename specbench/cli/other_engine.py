@@ -1,5 +1,7 @@
-"""Other engines in `specbench recommend`: `--for ENGINE`, what to set in it, from a document just made or a saved one;
-and `engine=transformers`, to time that engine in the place of our loop."""
+"""Other engines in `specbench recommend`.
+
+`--for ENGINE` prints its settings, from a new document or a saved one; `engine=transformers` times that engine instead
+of our loop."""
 
 from __future__ import annotations
 
@@ -28,8 +30,13 @@ OPTIONS = {
 
 
 def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
-    """`command` with an engine of ours, and the other engine that it names, if any. What our models are then only read
-    with needs no making ready."""
+    """`command` with an engine of ours, and the other engine that it names, if any.
+
+    With another engine our models only score, so they run eagerly, which needs no preparation.
+
+    Raises:
+        UserError: `engine=openai`, which cannot be timed from the command line.
+    """
     engine = command.options.get("engine")
     if engine is None:
         return command, None

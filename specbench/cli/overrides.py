@@ -53,8 +53,17 @@ class CommandLine:
 
 
 def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alone: Sequence[str] = ()) -> CommandLine:
-    """The command line of a verb that takes the keys of `schema`, --format, and the options `valued` and `alone`
-    (without a value). Raises UserError where a word cannot be read."""
+    """Parse the command line of a verb that takes the keys of `schema`, --format, and further options.
+
+    Args:
+        argv: the words after the verb.
+        schema: the dataclass of the keys.
+        valued: options with a value.
+        alone: options without a value.
+
+    Raises:
+        UserError: a word cannot be read.
+    """
     valued = ("format", *valued)
     flags = {key.name for key in keys_of(schema) if key.default in ("true", "false")}
     found = CommandLine([], [], {})
@@ -144,8 +153,12 @@ def value_of(overrides: Sequence[str], key: str, default: str) -> str:
 
 
 def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
-    """Raise UserError where a key is given several values that `verb` would not take one by one, or a choice that has
-    a name a folder."""
+    """Check that `verb` takes the values of each key.
+
+    Raises:
+        UserError: a key has several values that `verb` would not take one by one, or a choice that is picked by name is
+            given as a folder.
+    """
     listed = {key.name for key in keys_of(schema) if key.listed}
     for word in overrides:
         override = parsed(word)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 
 class Prepared(NamedTuple):
+    """The resolved config of a verb and its loaded parts."""
+
     folder: Path  # where the record goes
     run: RunConfig  # resolved for this machine
     parts: Parts

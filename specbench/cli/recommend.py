@@ -32,6 +32,11 @@ MOST_ROWS = 16
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench recommend` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     if "--help" in argv or "-h" in argv:
         print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"]))
         return 0
@@ -60,6 +65,7 @@ def _listed(values: str) -> str:
 def job(
     form: str, options: dict[str, str], engine: str | None, picture: Path | None, configs: list[ChooseConfig]
 ) -> None:
+    """Rank the drafts of `configs`, print the table, and on request a picture and the settings of other engines."""
     with progress(configs) as screen:
         from specbench.choose.recommend import recommend  # torch is imported only from here on
 

@@ -7,6 +7,11 @@ from specbench.errors import UserError
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench report` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("report", "All tables and figures as one self-contained HTML page. No model is loaded.")
     parser.add_argument("--output", metavar="FILE", help="default report.html in the results folder")
     parser.add_argument("--keep", action="store_true", help="also copy the records, compressed, to the folder's kept/")

@@ -35,6 +35,11 @@ SHOWN = {
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench results` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     about = "All records as one table, a row a run: those of this machine and the kept copies."
     parser = options("results", about, rows=True)
     parser.add_argument(

@@ -24,6 +24,11 @@ LAUNCHERS = {
 
 
 def main(argv: list[str], verb: str = "run") -> int:
+    """Run `specbench run` or `specbench sweep` (`verb`) with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read.
+    """
     if "--help" in argv or "-h" in argv:
         sweeping = verb == "sweep"
         about, options = (ABOUT + SWEEP, LAUNCHERS) if sweeping else (ABOUT, None)

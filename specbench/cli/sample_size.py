@@ -41,6 +41,11 @@ class Planned:
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench plan` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("plan", ABOUT, rows=True)
     about = "a run or a document of specbench alpha: its id, a unique part of it, its path, or 'last' (the default)"
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=about)

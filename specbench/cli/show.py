@@ -13,6 +13,11 @@ WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected",
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench show` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options(
         "show", "A run's text, a line for each target pass: what was drafted, kept, rejected and corrected."
     )

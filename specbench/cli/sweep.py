@@ -18,7 +18,15 @@ LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a wo
 
 
 def sweep(command: CommandLine) -> int:
-    """Launch all jobs and say what became of them, however it ends. Returns the exit code, the gravest of all jobs."""
+    """Launch all jobs, and print what became of each even if the sweep is cut short.
+
+    Returns:
+        The most serious exit code of all jobs.
+
+    Raises:
+        UserError: the sweep as a whole cannot be composed.
+        MachineError: a launcher lost its workers, or the results folder cannot be written.
+    """
     if "--cfg" in command.switches or "--info" in command.switches:
         return _show_first(command)
     if "dry-run" in command.options:

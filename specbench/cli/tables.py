@@ -15,6 +15,11 @@ KNOWN = ("table", "markdown", "csv", "json", "latex")
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench tables` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"

@@ -31,8 +31,17 @@ def usage(
     options: Mapping[str, str] | None = None,
     unused: Collection[str] = (),
 ) -> str:
-    """The help of a verb that takes `key=value`. Keys that mean what they mean in a run are named only. `groups` are
-    the folders of conf/ whose choices are listed, `unused` keys that the verb refuses."""
+    """The help of a verb that takes `key=value`.
+
+    Args:
+        verb: its name.
+        about: what it does.
+        schema: the dataclass of its keys; a key that means the same in a run is only named.
+        line: what follows the verb in the line of usage.
+        groups: the folders of conf/ whose choices are listed.
+        options: options with their help.
+        unused: keys that the verb does not accept.
+    """
     parts = [f"usage: specbench {verb} {line}", about.strip()]
     parts += ["\n".join(_choices(groups))] if groups else []
     elsewhere = {} if schema is RunConfig or "target" not in schema.__dataclass_fields__ else _of_a_run()

@@ -21,6 +21,11 @@ RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # in the re
 
 
 def main(argv: list[str]) -> int:
+    """Run `specbench validate` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
     if "--help" in argv or "-h" in argv:
         print(usage("validate", ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED["validate"]))
         return 0
@@ -30,6 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
+    """Hold estimates against measurements and print the table."""
     with progress(configs) as screen:
         from specbench.choose.prediction_error import prediction_error  # torch is imported only from here on
         from specbench.report.prediction_error import markdown

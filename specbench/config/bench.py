@@ -27,7 +27,11 @@ class BenchConfig(RunConfig):
 
 
 def check_bench(config: BenchConfig) -> None:
-    """Raise UserError at the first value out of range, before anything is loaded."""
+    """Check every value, before anything is loaded.
+
+    Raises:
+        UserError: the first value out of range.
+    """
     check(config)
     if isinstance(config.draft, TrainedConfig):
         raise UserError(

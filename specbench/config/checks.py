@@ -26,7 +26,11 @@ NUMERICS = ("auto", "invariant", "fast")
 
 
 def check(config: RunConfig) -> None:
-    """Raise UserError at the first value out of range, before anything is loaded."""
+    """Check every value, and which keys go together, before anything is loaded.
+
+    Raises:
+        UserError: the first value out of range, or the first pair of keys that exclude each other.
+    """
     fits = config.gamma in (*GAMMAS, BY_TREE) if isinstance(config.gamma, str) else 1 <= config.gamma <= MAX_GAMMA
     require(fits, "gamma", config.gamma, f"from 1 to {MAX_GAMMA}, or {' | '.join(GAMMAS)}")
     require(1 <= config.batch <= MAX_BATCH, "batch", config.batch, f"from 1 to {MAX_BATCH}")

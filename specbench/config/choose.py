@@ -65,7 +65,11 @@ UNUSED = {
 
 
 def require_used(verb: str, key: str, value: object) -> None:
-    """Raise UserError for a key that `verb` would ignore."""
+    """Check that `verb` uses `key`.
+
+    Raises:
+        UserError: it would ignore the key.
+    """
     others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED[verb]).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
@@ -73,7 +77,11 @@ def require_used(verb: str, key: str, value: object) -> None:
 
 
 def require_distinct(names: list[tuple[str, str]]) -> None:
-    """Drafts with their rules are told apart by name."""
+    """Check that no two drafts with their rules have the same name, by which tables tell them apart.
+
+    Raises:
+        UserError: two have the same name.
+    """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(
@@ -83,7 +91,6 @@ def require_distinct(names: list[tuple[str, str]]) -> None:
 
 
 def as_run(config: ChooseConfig, gamma: int | None = None, batch: int = 1) -> RunConfig:
-    """The run of this draft at this batch, and at another gamma if one is given; its record is that of `specbench
-    run`."""
+    """The config of `specbench run` with this draft and batch, and with `gamma` if given; both write one record."""
     values = {one.name: getattr(config, one.name) for one in fields(RunConfig)}
     return RunConfig(**values | {"batch": batch} | ({} if gamma is None else {"gamma": gamma}))

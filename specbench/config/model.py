@@ -51,7 +51,11 @@ def name_of(model: ModelConfig) -> str:
 
 
 def check_model(key: str, model: ModelConfig) -> None:
-    """Raise UserError at the first value out of range; `key` is what the config calls the model."""
+    """Check the keys of a model; `key` is the config's name of it.
+
+    Raises:
+        UserError: the first value out of range, or a model that does not exist.
+    """
     require(model.device_map in (None, *DEVICE_MAPS), f"{key}.device_map", model.device_map, " | ".join(DEVICE_MAPS))
     require(model.tp_plan in (None, "auto"), f"{key}.tp_plan", model.tp_plan, "auto, or null")
     if key.startswith("draft") and (model.device_map or model.tp_plan):

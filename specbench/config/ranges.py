@@ -7,6 +7,10 @@ MAX_BATCH = 1024
 
 
 def require(holds: bool, key: str, value: object, allowed: str) -> None:
-    """Raise a UserError that names `key`, its value and what is allowed, unless `holds`."""
+    """Check that `holds`; `allowed` describes the values that `key` may have.
+
+    Raises:
+        UserError: it does not; the message names `key`, its value and `allowed`.
+    """
     if not holds:
         raise UserError(f"{key}={value}: must be {allowed}")

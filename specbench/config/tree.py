@@ -20,8 +20,9 @@ KEYS_OF = {  # which keys a shape has, and of these which it needs
 
 @dataclass
 class TreeConfig:
-    """Several continuations verified in one pass of the target. Sizes count the text's last token, which is read with
-    them: a tree of size 8 costs the target what gamma=7 does."""
+    """Several continuations verified in one pass of the target.
+
+    Sizes count the text's last token, which is read with them: a tree of size 8 costs the target what gamma=7 does."""
 
     shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys")
     widths: list[int] | None = key(None, "widths: children of the text's last token, of each of these, and so on")
@@ -55,7 +56,11 @@ class TreeConfig:
 
 
 def check_tree(tree: TreeConfig) -> None:
-    """Raise UserError at the first key that is out of range, missing, or not a key of the tree's shape."""
+    """Check the keys of a tree.
+
+    Raises:
+        UserError: the first key that is out of range, missing, or not a key of this shape.
+    """
     require(tree.shape in KEYS_OF, "tree.shape", tree.shape, " | ".join(KEYS_OF))
     has, needs = KEYS_OF[tree.shape]
     for one in fields(tree):

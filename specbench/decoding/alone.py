@@ -17,12 +17,10 @@ def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator:
 
 
 def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
-    """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
-    rule of `spec`).
+    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`.
 
-    A pass never drafts past `max_new_tokens`, and the text ends at the first end-of-sequence token, also inside an
-    accepted block.
-    """
+    A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
+    an accepted block."""
     return _alone(speculate(target, draft, prompt, spec, generator), target.now)
 
 

@@ -53,8 +53,7 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Speculative decoding: the tokens that `draft` proposes are verified by one target run (Algorithm 1, or another
-    rule of `spec`)."""
+    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`."""
     expect(draft, spec.drafting, spec.gamma.picks)
     for model in (target, *models_of(draft)):
         get_ready(model, prompt, spec.max_new_tokens)

@@ -12,8 +12,9 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True)
 class DecodingSpec:
-    """How texts are decoded: all that a config says of it, resolved once and handed on. Before a gamma is chosen
-    nothing is drafted."""
+    """How prompts are decoded: everything that a config says about it, resolved once.
+
+    Before a gamma is chosen nothing is drafted."""
 
     sampling: Sampling
     max_new_tokens: int

@@ -76,7 +76,11 @@ class EagerModel:
         return DecoderOnlySession(self, prompt.prefix[:-1])
 
     def require_trees(self) -> None:
-        """Raise UserError where sessions of this model cannot read a tree."""
+        """Check that sessions of this model can read a tree.
+
+        Raises:
+            UserError: they cannot.
+        """
         if reason := self.no_trees or self.placement.no_trees:
             raise UserError(f"tree: {type(self.network).__name__} {reason}; use tree=none")
 

@@ -40,11 +40,18 @@ AUTO = {"cuda": "cudagraph", "cpu": "static"}
 def with_engine(
     engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str = "fast"
 ) -> EagerModel:
-    """`network` run by `engine`: auto | eager | static | native | cudagraph | compile.
+    """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
 
-    `numerics`: invariant | fast | auto, which is fast. Logits at a position are invariant if they are the same to the
-    bit, however many positions are read at once. Where that cannot be had, `not_invariant` of the model says why, and
-    the model is fast.
+    Args:
+        engine: auto falls back to eager where the step cannot be captured, and says why in `fell_back`.
+        network: the module.
+        vocabulary_size: tokens of the tokenizer; further logits are masked.
+        eos_ids: tokens that end a text.
+        numerics: invariant | fast | auto (fast). Invariant logits of a position are the same to the bit, however many
+            positions are read at once. Where that is not possible the model is fast, and `not_invariant` says why.
+
+    Raises:
+        UserError: the named engine does not run on this device, or cannot capture this network.
     """
     device = network.device.type
     if numerics == "auto":

@@ -107,7 +107,12 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
-    """The tokenizer of `model`, with what its config says of how a text begins. `key` is 'target' or 'draft'."""
+    """The tokenizer of `model`, with the start token that its config names. `key` is 'target' or 'draft'.
+
+    Raises:
+        UserError: there is no tokenizer, or no start token.
+        MachineError: the hub cannot be reached.
+    """
     if model.architecture:
         shape = config_of(model.architecture, key)
         return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)

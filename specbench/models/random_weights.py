@@ -17,7 +17,11 @@ START, END, FIRST_WORD = 0, 1, 3
 
 
 def config_of(architecture: Mapping[str, Any], key: str) -> Any:
-    """A `transformers` config with these values."""
+    """A `transformers` config with these values.
+
+    Raises:
+        UserError: `transformers` knows no such family or value.
+    """
     values = dict(architecture)
     family = values.pop("model_type", None)
     try:

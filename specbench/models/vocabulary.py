@@ -121,8 +121,13 @@ def _is_word(text: str) -> bool:
 def require_same_vocabulary(
     target: Vocabulary, draft: Vocabulary, target_name: str, draft_name: str, key: str = "draft"
 ) -> None:
-    """Raise UserError unless both map the same tokens to the same ids: p and q must be over one vocabulary. `key` is
-    what the config calls the draft."""
+    """Check that both tokenizers map the same tokens to the same ids: p and q must be over one vocabulary.
+
+    `key` is the config's name of the draft.
+
+    Raises:
+        UserError: they differ; the message names the first difference.
+    """
     if target.tokens == draft.tokens:
         return
     pairs = target.tokens.items() ^ draft.tokens.items()

@@ -37,6 +37,7 @@ TIMINGS = {DRAFTED: "draft_n", ACCEPTED: "draft_n_accepted"}
 
 
 def fits_log(document: Document) -> bool:
+    """Whether the document is the log of llama.cpp."""
     text = document.text
     return not document.is_json and (
         "draft acceptance" in text or "#gen drafts" in text or bool(PROGRAM["n_drafted"].search(text))
@@ -44,11 +45,19 @@ def fits_log(document: Document) -> bool:
 
 
 def fits_timings(document: Document) -> bool:
+    """Whether the document holds responses of llama.cpp with timings."""
     return document.holds("timings") and document.holds("predicted_n")
 
 
 def read_log(document: Document, known: Known) -> Reading:
-    """Lines of requests; where there are none the last statistics of each kind of draft, or else the program's end."""
+    """The reading of llama.cpp's log.
+
+    It counts the lines of requests; without such lines the last statistics of each kind of draft, or else the counts at
+    the program's end.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     requests, statistics, rates, lengths = [], dict[str, Tally](), list[float](), list[float]()
     for number, line in enumerate(document.lines, 1):
         where = f"{document.path}, line {number}"
@@ -90,7 +99,11 @@ def read_log(document: Document, known: Known) -> Reading:
 
 
 def read_timings(document: Document, known: Known) -> Reading:
-    """`timings` of responses: drafted and accepted tokens, no passes."""
+    """The reading of `timings` of responses: drafted and accepted tokens, no passes.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     tallies = []
     for value in document.values:
         timings: Mapping[str, Any] = value.fields.get("timings") or {}

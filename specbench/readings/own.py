@@ -20,10 +20,16 @@ PRINTED: Mapping[str, tuple[str, Bonus]] = {
 
 
 def fits(document: Document) -> bool:
+    """Whether the document is a record of specbench."""
     return document.holds("run_id") and document.holds("speculative")
 
 
 def read(document: Document, known: Known) -> Reading:
+    """The passes and alpha of a record.
+
+    Raises:
+        UserError: a damaged record, one without prompts, or one of token trees.
+    """
     if len(document.values) != 1 or not document.values[0].fields.get("prompts"):
         raise UserError(f"{document.path}: a record without its prompts; read the file in results/runs or results/kept")
     record = document.values[0].fields

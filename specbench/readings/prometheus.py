@@ -41,6 +41,7 @@ class Samples:
 
 
 def fits_prefix(document: Document, prefix: str) -> bool:
+    """Whether the document holds metrics whose names begin with `prefix`."""
     return not document.is_json and re.search(rf"^(# (HELP|TYPE) )?{prefix}", document.text, re.M) is not None
 
 
@@ -70,7 +71,11 @@ def samples(document: Document, prefix: str) -> Samples:
 
 
 def read_counters(document: Document, prefix: str, engine: str, way_out: str) -> Reading:
-    """The reading of the counters `<prefix>spec_decode_num_*`."""
+    """The reading of the counters `<prefix>spec_decode_num_*`.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     found = samples(document, prefix)
     names = {PASSES: "drafts", DRAFTED: "draft_tokens", ACCEPTED: "accepted_tokens"}
     values = {key: found.by_name.get(FAMILY + name) for key, name in names.items()}
@@ -106,17 +111,31 @@ def read_counters(document: Document, prefix: str, engine: str, way_out: str) ->
 
 
 def read_vllm(document: Document, known: Known) -> Reading:
+    """The reading of vLLM's metrics.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     return read_counters(document, "vllm:", "vLLM", "start the server with --speculative-config")
 
 
 def read_llamacpp(document: Document, known: Known) -> Reading:
+    """The reading of llama.cpp's metrics.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     return read_counters(
         document, "llamacpp:", "llama.cpp", "start the server with a draft (--model-draft, --spec-type)"
     )
 
 
 def read_sglang(document: Document, known: Known) -> Reading:
-    """Two gauges of the last interval; no counts."""
+    """The reading of two gauges of the last interval; no counts.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     found = samples(document, "sglang:")
     gauges = {"spec_accept_length": LENGTH, "spec_accept_rate": RATE}
     printed = [

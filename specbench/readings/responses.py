@@ -30,18 +30,30 @@ BY_LENGTH, HISTOGRAM = "acceptance_histogram_by_draft_length", "acceptance_histo
 
 
 def fits_vllm(document: Document) -> bool:
+    """Whether the document holds responses of vLLM."""
     return document.holds(VLLM) and document.holds(NAMES[PASSES])
 
 
 def fits_aiperf(document: Document) -> bool:
+    """Whether the document is an export of AIPerf."""
     return document.holds(AIPERF) or (document.holds("metadata") and document.holds("x_request_id", "benchmark_phase"))
 
 
 def read_vllm(document: Document, known: Known) -> Reading:
+    """The reading of vLLM's responses.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
 
 
 def read_aiperf(document: Document, known: Known) -> Reading:
+    """The reading of AIPerf's export.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
 
 

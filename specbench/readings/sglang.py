@@ -35,14 +35,21 @@ LINE = re.compile(r"accept len: (\d+(?:\.\d+)?)(?:, accept rate: (\d+(?:\.\d+)?)
 
 
 def fits(document: Document) -> bool:
+    """Whether the document holds responses of SGLang."""
     return document.holds("meta_info")
 
 
 def fits_log(document: Document) -> bool:
+    """Whether the document is the log of SGLang."""
     return not document.is_json and "Decode batch" in document.text
 
 
 def read(document: Document, known: Known) -> Reading:
+    """The reading of SGLang's responses.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     requests = [(value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta]
     tallies, lengths, rates, notes = [], list[float](), list[float](), list[str]()
     names = {PASSES: STEPS, DRAFTED: DRAFTED_NAMES[0], ACCEPTED: ACCEPTED_NAMES[0]}
@@ -71,6 +78,11 @@ def read(document: Document, known: Known) -> Reading:
 
 
 def read_log(document: Document, known: Known) -> Reading:
+    """The reading of SGLang's log: means of the last interval, no counts.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     found = [match for line in document.lines if "Decode batch" in line and (match := LINE.search(line))]
     if not found:
         raise UserError(

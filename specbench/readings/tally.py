@@ -93,6 +93,7 @@ class Tally:
 
 
 def contradiction(where: str, accepted: int, drafted: int) -> UserError:
+    """The error for more accepted than drafted tokens."""
     return UserError(f"{where}: {accepted} of {drafted} drafted tokens accepted; these counts contradict each other")
 
 

@@ -13,10 +13,16 @@ NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPT
 
 
 def fits(document: Document) -> bool:
+    """Whether the document holds iteration statistics of TensorRT-LLM."""
     return document.holds(*KEYS) or document.holds("inflightBatchingStats")
 
 
 def read(document: Document, known: Known) -> Reading:
+    """The reading of TensorRT-LLM's iteration statistics.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     tallies, lengths, singles = [], list[float](), list[tuple[int, int]]()
     for value in document.values:
         stats = next((value.fields[key] for key in KEYS if isinstance(value.fields.get(key), dict)), None)

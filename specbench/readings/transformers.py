@@ -16,10 +16,16 @@ FIELDS = ("request", "drafted", "accepted")
 
 
 def fits(document: Document) -> bool:
+    """Whether the document holds lines of passes of `transformers`."""
     return all(document.holds(name) for name in FIELDS) and not document.holds("run_id")
 
 
 def read(document: Document, known: Known) -> Reading:
+    """The reading of a line a pass of `transformers`.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     requests: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for value in document.values:
         request, drafted, accepted = (whole_number(value.fields.get(name), value.where, name) for name in FIELDS)

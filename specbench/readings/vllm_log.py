@@ -21,10 +21,16 @@ ROUNDING = 0.0005  # of a rate by position, which is printed with three decimals
 
 
 def fits(document: Document) -> bool:
+    """Whether the document is the log of vLLM."""
     return MARK in document.text
 
 
 def read(document: Document, known: Known) -> Reading:
+    """The reading of vLLM's log, from rounded rates.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
     windows, lengths, rates = [], list[float](), list[float]()
     for number, line in enumerate(document.lines, 1):
         if MARK not in line:

@@ -51,6 +51,7 @@ def runs_folder(results: str | Path) -> Path:
 
 
 def record_file(results: str | Path, run_id: str) -> Path:
+    """The file of the record `run_id` in the folder `results`."""
     return runs_folder(results) / f"{run_id}.json"
 
 

@@ -21,6 +21,7 @@ def neural(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def passes_of(record: RunRecord) -> list[PassRecord]:
+    """All passes of a record, over its prompts."""
     return [a_pass for prompt in record["prompts"] for a_pass in prompt["speculative"]["passes"]]
 
 

@@ -26,19 +26,25 @@ class Table:
 
 
 def render(table: Table, form: str) -> str:
-    """The table in one of FORMATS."""
+    """The table in one of FORMATS.
+
+    Raises:
+        UserError: there is no such format.
+    """
     if form not in FORMATS:
         raise UserError(f"--format {form}: no such format; choose from {', '.join(FORMATS)}")
     return FORMATS[form](table)
 
 
 def markdown(table: Table) -> str:
+    """The table as a Markdown section with its notes."""
     shown = markdown_table(table.shown.columns, table.shown.itertuples(index=False))
     notes = [f"- {note}" for note in table.notes]
     return "\n".join([f"## {table.title}", "", shown, *([""] if notes else []), *notes, ""])
 
 
 def latex(table: Table) -> str:
+    """The table as a LaTeX tabular with its notes."""
     title = _tex(table.title.partition(". ")[2])  # LaTeX numbers its tables itself
     head = " & ".join(_tex(name) for name in table.shown.columns)
     rows = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in table.shown.itertuples(index=False)]
@@ -62,6 +68,7 @@ def latex(table: Table) -> str:
 
 
 def csv(table: Table) -> str:
+    """The table's plain values as CSV."""
     text: str = table.values.to_csv(index=False)
     return text
 

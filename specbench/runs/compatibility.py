@@ -9,7 +9,18 @@ from specbench.models import Prompt, Vocabulary
 
 
 def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
-    """`draft`, which the config calls `key` and whose vocabulary is `own`, must be of the target's kind."""
+    """Check that a draft model is of the target's kind (decoder-only or encoder-decoder).
+
+    Args:
+        config: the run.
+        draft: the draft model.
+        key: the config's name of it.
+        target: the target's vocabulary.
+        own: the draft's.
+
+    Raises:
+        UserError: they are of different kinds.
+    """
     if target.is_encoder_decoder != own.is_encoder_decoder:
         kinds = {True: "encoder-decoder", False: "decoder-only"}
         raise UserError(
@@ -19,13 +30,21 @@ def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Voca
 
 
 def require_range(config: RunConfig, vocabulary: Vocabulary, name: str) -> None:
-    """T5 was trained in bf16, and its activations leave the range of fp16 (transformers#9295)."""
+    """Check that the dtype holds the model's activations: T5's leave the range of fp16 (transformers#9295).
+
+    Raises:
+        UserError: a T5 in float16.
+    """
     if config.dtype == "float16" and vocabulary.family in ("t5", "mt5", "umt5"):
         raise UserError(f"dtype=float16: {name} is a T5, which overflows in fp16; use bfloat16 or float32")
 
 
 def require_room(config: RunConfig, longest: int | None, prompts: Sequence[Prompt]) -> None:
-    """Learned positions end somewhere; a text must not run past them."""
+    """Check that no completion runs past the `longest` learned positions of the model (None: no limit).
+
+    Raises:
+        UserError: the longest prompt and `max_new_tokens` exceed them.
+    """
     needed = max(len(prompt.prefix) for prompt in prompts) + config.max_new_tokens
     if longest is not None and needed > longest:
         raise UserError(

@@ -23,6 +23,7 @@ def rank() -> int:
 
 
 def ranks() -> int:
+    """The number of processes that share this run; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

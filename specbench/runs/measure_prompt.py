@@ -61,7 +61,11 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
 
 
 def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
-    """Raise MachineError if two greedy texts of a prompt differ by more than rounding."""
+    """Check that two greedy completions of a prompt are equal but for rounding.
+
+    Raises:
+        MachineError: they are not.
+    """
     difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
     if difference is not None and (parts.invariant or not difference.is_rounding):
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"

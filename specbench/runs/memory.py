@@ -16,7 +16,11 @@ SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of the
 
 
 def require_memory(config: RunConfig, parts: Parts) -> None:
-    """Raise UserError where the rows of `batch` do not fit into what is free, with the largest number that does."""
+    """Check that the rows of `batch` fit into the free memory.
+
+    Raises:
+        UserError: they do not; the message names the largest batch that does.
+    """
     free = free_bytes(parts.device)
     if free is None:
         return

@@ -16,6 +16,7 @@ SHARE = 8  # where rows are short, one in so many is probed on
 
 
 def is_probed(config: RunConfig) -> bool:
+    """Whether the config's gamma or tree is chosen by a probe."""
     return config.gamma in ("auto", "adaptive") or config.tree.is_probed
 
 

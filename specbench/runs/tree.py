@@ -85,6 +85,7 @@ def _grower(config: RunConfig, parts: Parts, plan: Plan) -> TreeDraft:
 
 
 def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:
+    """The plan by which the draft grows trees; `acceptance` is the acceptance by rank, which `sequoia` requires."""
     tree = config.tree
     if tree.shape == "widths":
         assert tree.widths is not None

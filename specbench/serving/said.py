@@ -15,6 +15,8 @@ SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
 
 
 class FileContent(TypedDict):
+    """A file that an engine's command reads: its name and content."""
+
     name: str
     content: str
 

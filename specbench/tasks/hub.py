@@ -12,7 +12,12 @@ STREAM_RETRIES = (
 
 
 def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
-    """The rows of one split. A row's `translation` (WMT's nesting) is laid flat."""
+    """The rows of one split; a row's `translation` (WMT's nesting) is flattened.
+
+    Raises:
+        UserError: the hub has no such data set or revision.
+        MachineError: the hub cannot be read.
+    """
     import datasets  # seconds of import, and only needed with the hub
 
     silence()

@@ -129,7 +129,11 @@ class Task:
         return Example(index, transcript(asked), answer, asked)
 
     def training_text(self) -> Iterator[str]:
-        """Up to `train_limit` texts as a model should write them."""
+        """Up to `train_limit` texts to fit a draft on, in the language that the target writes.
+
+        Raises:
+            UserError: the task has prompts of the user's but no training text, or a row lacks the field.
+        """
         config = self.config
         if config.path is not None and config.train_path is None:
             raise UserError(

@@ -1,11 +1,10 @@
-"""What the rules on trees (`acceptance.tree.rounds`) accept in the mean, as formulas on many positions at once: with
-which probability the first, second, ... child of a node is the accepted one.
+"""The expected acceptance of the rules on trees (`acceptance.tree.rounds`), by formulas on many positions at once.
 
-The children are not given but drawn, so that these are expectations over them: exact where the residual depends on no
-drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few draws of the children where it does (`distinct`).
+It is the probability that the first, second, ... child of a node is the accepted child, in expectation over the draws
+of the children: exact where the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few
+draws of the children where it does (`distinct`).
 
-Shapes: L positions, K children, V tokens of the vocabulary.
-"""
+Shapes: L positions, K children, V tokens of the vocabulary."""
 
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ HALVINGS = 24  # to fp32
 
 
 class Ranked(NamedTuple):
-    """By rank [L, K]: the probability that this child is the accepted one; and the same given the token that the text
-    has at the position, which it then is."""
+    """By rank [L, K]: the probability that this child is accepted, and the same given the token of the text."""
 
     accepted_LK: Tensor
     given_LK: Tensor
@@ -51,9 +49,11 @@ def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranke
 def distinct(
     p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator, times: int = DRAWS
 ) -> Ranked:
-    """Of `most` draws from q without replacement, tested in rounds (Chen et al. 2024, "Sequoia", Algorithm 2): the mean
-    over `times` draws of the children, of which the last that is tested at each rank is integrated out. An unbiased
-    estimate, which may exceed 1 given the token. Ranks beyond the tokens that q has count as never accepted."""
+    """Acceptance by rank of `most` draws from q without replacement, tested in rounds.
+
+    The mean over `times` draws of the children; the last child tested at each rank is integrated out. An unbiased
+    estimate, which given the token may exceed 1. Ranks beyond the tokens that q has count as never accepted. Chen et
+    al. 2024, "Sequoia", Algorithm 2."""
     drawn = [_distinct_once(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
     return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*drawn, strict=True)))
 
@@ -78,8 +78,9 @@ def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, ge
 
 
 def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
-    """[L, K]: the probability that K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3) accepts one of 1, 2, ... `most`
-    independent draws from q, 1 - (1 - beta)^k with the rho of `rounds.scale`."""
+    """[L, K]: the probability that K-SEQ accepts one of 1, 2, ... `most` independent draws from q.
+
+    1 - (1 - beta)^k with the rho of `rounds.scale` (Sun et al. 2023, "SpecTr", Algorithm 3)."""
     found = [p_LV.minimum(q_LV).sum(-1, keepdim=True)]
     for children in range(2, most + 1):
         low_L1 = torch.ones_like(found[0])
@@ -95,8 +96,9 @@ def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
 
 
 def _ranked(accepted: list[Tensor], written: list[Tensor], p_L1: Tensor, most: int) -> Ranked:
-    """From the probability that a child is accepted and is the written token, whose p is 0 where rounding tells two
-    ways of computing it apart."""
+    """`Ranked` from the probability that a child is accepted and is the text's token.
+
+    p of that token is 0 only where two ways of computing it differ by rounding."""
     given_LK = torch.where(p_L1 > 0, torch.cat(written, -1) / p_L1, 0.0)
     return _padded(torch.cat(accepted, -1), given_LK, most)
 

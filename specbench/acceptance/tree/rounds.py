@@ -48,6 +48,8 @@ class Node(ABC):
 
 
 class WithReplacement(Node):
+    """A node whose children are independent draws from q, tested in rounds (Miao et al. 2024, Algorithm 2)."""
+
     def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
         return self.residual_V[token], q_V[token]
 
@@ -56,6 +58,8 @@ class WithReplacement(Node):
 
 
 class WithoutReplacement(Node):
+    """A node whose children are draws from q without replacement, tested in rounds (Sequoia, Algorithm 2)."""
+
     def __init__(self, p_V: Tensor, children: int) -> None:
         super().__init__(p_V, children)
         self.tried: list[int] = []
@@ -70,6 +74,8 @@ class WithoutReplacement(Node):
 
 
 class Fixed(Node):
+    """A node whose children are not drawn: the child that equals a draw from p is accepted."""
+
     def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
 
@@ -80,6 +86,8 @@ class Fixed(Node):
 
 
 class KSequential(Node):
+    """A node whose children are independent draws from q, tested by K-SEQ (SpecTr, Algorithm 3)."""
+
     def __init__(self, p_V: Tensor, children: int) -> None:
         super().__init__(p_V, children)
         self.p_V = p_V
@@ -100,8 +108,9 @@ class KSequential(Node):
 
 
 def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
-    """The law of the next draw where `tried` cannot come again: the rest of q, and where that has no mass any other
-    token alike."""
+    """The distribution of the next draw without replacement of `tried`.
+
+    It is the rest of q, or uniform over the other tokens where that has no mass."""
     if not tried:
         return q_V
     index = torch.tensor(tried, device=q_V.device)
@@ -114,8 +123,9 @@ def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
 
 
 def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
-    """rho of K-SEQ, from 1 to k: the smallest at which 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho). A
-    larger rho is exact too, and accepts less."""
+    """rho of K-SEQ: the smallest from 1 to k with 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho).
+
+    A larger rho is exact too, and accepts less."""
     low, high = 1.0, float(children)
     if children == 1:
         return low
@@ -156,10 +166,12 @@ def walk(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, start: type[Node]) 
 
 
 def accept_with_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+    """The verdict on a tree of independent draws from q."""
     return walk(p_NV, q_NV, tree, chance, WithReplacement)
 
 
 def accept_without_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+    """The verdict on a tree of draws from q without replacement."""
     return walk(p_NV, q_NV, tree, chance, WithoutReplacement)
 
 
@@ -169,12 +181,15 @@ def accept_fixed(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
 
 
 def accept_k_sequential(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+    """The verdict of K-SEQ on a tree of independent draws from q."""
     return walk(p_NV, q_NV, tree, chance, KSequential)
 
 
 def acceptance_by_rank(p_V: Tensor, q_KV: Iterable[Tensor], tokens: Sequence[int], start: type[Node]) -> list[float]:
-    """For each of the children `tokens` of one node the probability that it is the accepted one. Its mean over drawn
-    children is the acceptance vector of Sequoia (Proposition 3.4), its sum's mean the acceptance of the rule."""
+    """The probability, for each of the children `tokens` of one node, that it is the accepted child.
+
+    Its mean over drawn children is the acceptance vector of Sequoia (Proposition 3.4); the mean of its sum is the
+    acceptance probability of the rule."""
     tests, reached, found = start(p_V, len(tokens)), 1.0, []
     for token, q_V in zip(tokens, q_KV, strict=True):
         over, under = tests.test(token, q_V)

@@ -1,11 +1,10 @@
-"""Traversal verification (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"): a tree is judged
-from its leaves, path by path, and not from its root.
+"""Traversal verification: a tree is tested from its leaves, path by path, not from its root.
 
-A path that the tests of a walk from the root would have left early is accepted where it is as a whole no less likely
-under p than under q. On a chain this is block verification (`acceptance.block`), on the same uniform numbers.
+A path that the tests of a walk from the root would have left early is accepted if as a whole it is no less likely under
+p than under q (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"). On a chain this is block
+verification (`acceptance.block`), with the same uniform numbers.
 
-Shapes: N nodes, V tokens of the vocabulary.
-"""
+Shapes: N nodes, V tokens of the vocabulary."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,13 +30,15 @@ class Visited:
 
 
 def accept_traversal(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, replaced: bool = False) -> Verdict:
-    """The first leaf, depth first, is accepted with its whole path with probability w = min(1, w_parent p(x) / q(x)).
-    Else it is deleted, and its parent's p becomes norm(S) and w becomes |S| / (|S| + 1 - w), S = max(0, w p - q); what
-    has lost all its children is a leaf. The root is always accepted. The token is drawn from p as it is then.
+    """The verdict of traversal verification.
 
-    Siblings are distinct draws, each from its own row of q without the tokens of those before it; or independent
-    draws if `replaced`.
-    """
+    The first leaf, depth first, is accepted with its whole path with probability w = min(1, w_parent p(x) / q(x)).
+    Otherwise it is deleted, its parent's p becomes norm(S) and its parent's w becomes |S| / (|S| + 1 - w), S = max(0, w
+    p - q); a node without remaining children is a leaf. The root is always accepted. The next token is drawn from the p
+    of that moment.
+
+    Siblings are distinct draws, each from its own row of q without the tokens of the siblings before it; with
+    `replaced` they are independent draws."""
     path = [_visit(ROOT, p_NV[0].new_ones(()), p_NV, tree)]
     while True:
         here = path[-1]

@@ -21,11 +21,13 @@ NAME = "specbench"  # of the attention function, in transformers' registry
 
 @torch.library.custom_op("specbench::write", mutates_args=("buffer",))
 def write(buffer: Tensor, at: Tensor, states: Tensor) -> None:
+    """Write `states` into the slots `at` of `buffer`: an operation that the rewrites find in a captured graph."""
     kernels.write(buffer, at, states)
 
 
 @torch.library.custom_op("specbench::attend", mutates_args=())
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Attention with an additive bias: an operation that the rewrites find in a captured graph."""
     return kernels.attend(query, key, value, bias, scale).clone()
 
 
@@ -152,6 +154,7 @@ class BufferLayer(_Layer):
 
 
 def recording() -> Cache:
+    """A cache whose layers record the states that attention writes."""
     return Cache(layer_class_to_replicate=RecordingLayer)
 
 

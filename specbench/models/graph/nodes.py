@@ -28,6 +28,7 @@ def has_effect(node: Node) -> bool:
 
 
 def calls(module: GraphModule, *targets: Any) -> list[Node]:
+    """The nodes of `module` that call one of `targets`."""
     return [node for node in module.graph.nodes if node.op == "call_function" and node.target in targets]
 
 
@@ -54,11 +55,13 @@ def add_constant(module: GraphModule, tensor: Tensor) -> Node:
 
 
 def replace(node: Node, other: Node) -> None:
+    """Replace `node` by `other` in all its users, and erase it."""
     node.replace_all_uses_with(other)
     node.graph.erase_node(node)
 
 
 def replace_by_value(node: Node, plain: Any) -> None:
+    """Replace `node` by a plain value in all its users, and erase it."""
     for user in list(node.users):
         user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
         user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)

@@ -21,6 +21,7 @@ PUBLISHED = {
 
 
 def batches(records: Records) -> Drawn:
+    """Draw speedup over the batch, measured and expected, beside published figures."""
     chosen = _choose(measured(pd.concat([records.every, records.batches], ignore_index=True)))
     if chosen.empty:
         return nothing_yet("batches", TITLE)

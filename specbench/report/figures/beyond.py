@@ -20,6 +20,7 @@ ROOM = 0.75  # of the speeds' span, for what is written after a mark
 
 
 def beyond(records: Records) -> Drawn:
+    """Draw the speedup of every draft and rule at its fastest gamma."""
     best = fastest(comparable(records))
     drawn = best.dropna(subset=["speedup_measured"])
     if drawn.empty:

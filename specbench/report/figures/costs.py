@@ -15,6 +15,7 @@ MOST_BARS = 16
 
 
 def cost(records: Records) -> Drawn:
+    """Draw where the time of a pass goes, beside its tokens."""
     chosen = _choose(records.frame)
     if chosen.empty:
         return nothing_yet("cost", TITLE)

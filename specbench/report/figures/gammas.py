@@ -18,6 +18,7 @@ MOST_PANELS = 6
 
 
 def gamma(records: Records) -> Drawn:
+    """Draw speedup against gamma: predicted, calibrated, measured."""
     groups = _pairs(records.frame)
     if not groups:
         return nothing_yet("gamma", TITLE)

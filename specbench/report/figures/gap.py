@@ -17,6 +17,7 @@ COLOURS = {"above": GREEN, "below": VERMILLION, "within rounding": FAINT}
 
 
 def gap(records: Records) -> Drawn:
+    """Draw the paper's EMP beside its EXP, row by row."""
     found = gaps()
     figure, (axes,) = panels(width=WIDE, height=LINE * (len(found) + 2.2))
     for place, one in enumerate(found):

@@ -13,6 +13,7 @@ from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, at_end, p
 
 
 def figure3(records: Records) -> Drawn:
+    """Draw the gamma that maximises Theorem 3.8, beside the fastest of ours."""
     spec = paper()["figure3"]
     low, high = spec["alpha"]
     figure, (axes,) = panels(width=4.6, height=3.5)

@@ -21,6 +21,7 @@ WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected",
 
 
 def figure1(records: Records) -> Drawn:
+    """Draw a run pass by pass."""
     found = _choose(records)
     if found is None:
         return nothing_yet("figure1", "Figure 1. A run, pass by pass")

@@ -28,6 +28,7 @@ class Call:
 
 
 def figure5(records: Records) -> Drawn:
+    """Draw the calls of both models over time."""
     chosen = _choose(records)
     if chosen.empty:
         return nothing_yet("figure5", TITLE)

@@ -19,6 +19,7 @@ ROWS = {
 
 
 def trees(records: Records) -> Drawn:
+    """Draw tokens a pass and speedup over the tokens that a pass verifies."""
     runs = tree_runs(records)
     if runs.empty:
         return nothing_yet("trees", TITLE)

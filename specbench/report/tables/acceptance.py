@@ -19,6 +19,7 @@ CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASU
 
 
 def table3(records: Records) -> Table:
+    """Table 3: acceptance rates."""
     best = _most_tokens(alphas(records))
     printed = paper()["table3"]["rows"]
     theirs = {(row["target"], row["task"], row["draft"]) for row in printed}

@@ -30,6 +30,7 @@ TITLE = "Beyond the paper. Every draft and every rule"
 
 
 def beyond(records: Records) -> Table:
+    """Table of every draft and rule beyond the paper."""
     frame = comparable(records)
     plan = planned()
     entries = {tuple(row[key] for key in ENTRY) for row in plan}

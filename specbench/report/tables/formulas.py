@@ -9,6 +9,7 @@ from specbench.report.table import Table
 
 
 def table1(records: Records) -> Table:
+    """Table 1: operations and speed by the formulas."""
     del records
     printed = pd.DataFrame(paper()["table1"]["rows"])
     values = printed.rename(columns={"operations": "operations_paper", "speed": "speed_paper"})

@@ -11,6 +11,7 @@ FIELDS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c"
 
 
 def gap(records: Records) -> Table:
+    """Table of where the paper's EMP leaves EXP."""
     del records
     found = gaps()
     return Table(

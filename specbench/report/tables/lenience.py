@@ -20,6 +20,7 @@ from specbench.report.tables import notes
 
 
 def table5(records: Records) -> Table:
+    """Table 5: acceptance and speed under lenience."""
     printed, frame, runs = _printed(), alphas(records), records.every
     rows = [_ours_beside(row, frame) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}

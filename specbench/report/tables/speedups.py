@@ -26,10 +26,12 @@ SHOWN = [
 
 
 def table2(records: Records) -> Table:
+    """Table 2: measured speedups."""
     return _table("table2", "Table 2. Measured speedup", records, every_gamma=False)
 
 
 def table4(records: Records) -> Table:
+    """Table 4: expected and measured speedups."""
     return _table("table4", "Table 4. Expected and measured speedup", records, every_gamma=True)
 
 

@@ -13,6 +13,7 @@ SHOWN = ("task", "M_p", "M_q", "T", "γ", "by", "part", "prompts", "tokens", "α
 
 
 def strata(records: Records) -> Table:
+    """Table of runs by kind of prompt, length of context and position."""
     chosen = chosen_runs(records)
     values = parts(records, chosen)
     runs = {row["run_id"]: row for row in chosen.to_dict("records")}

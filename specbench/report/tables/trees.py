@@ -17,6 +17,7 @@ COLUMNS = [
 
 
 def trees(records: Records) -> Table:
+    """Table of chains and trees: tokens a pass and speedups."""
     runs = tree_runs(records)
     rows = [_ours(row) for row in runs.to_dict("records")] or [_none()]
     values = pd.concat([runs.assign(whose="ours"), pd.DataFrame(published()).assign(whose=PUBLISHED)])

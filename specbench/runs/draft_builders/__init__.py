@@ -48,16 +48,22 @@ def builder_for(request: DraftRequest[Any]) -> DraftBuilder[Any]:
 
 
 class RandomBuilder(DraftBuilder[RandomConfig]):
+    """Builds `draft=random`."""
+
     def load(self, target: EagerModel, say: Say) -> Draft:
         return UniformDraft(self.request.vocabulary.size, self.request.device)
 
 
 class LookupBuilder(DraftBuilder[LookupConfig]):
+    """Builds `draft=lookup`."""
+
     def load(self, target: EagerModel, say: Say) -> Draft:
         return LookupDraft(self.request.vocabulary.size, self.request.device, self.draft.match)
 
 
 class CascadeBuilder(DraftBuilder[CascadeConfig]):
+    """Builds `draft=cascade` from its two parts."""
+
     def __init__(self, request: DraftRequest[CascadeConfig]) -> None:
         super().__init__(request)
         draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
@@ -113,12 +119,16 @@ class SeveralBuilder(DraftBuilder[Several]):
 
 
 class HorizontalBuilder(SeveralBuilder[HorizontalConfig]):
+    """Builds `draft=horizontal` from its parts."""
+
     def load(self, target: EagerModel, say: Say) -> Draft:
         size, device = self.request.vocabulary.size, self.request.device
         return HorizontalDraft(self.load_parts(target, say), self.draft.lengths, size, target.eos_ids, device)
 
 
 class MergedBuilder(SeveralBuilder[MergedConfig]):
+    """Builds `draft=merged` from its parts."""
+
     def load(self, target: EagerModel, say: Say) -> Draft:
         return MergedDraft(self.load_parts(target, say))
 

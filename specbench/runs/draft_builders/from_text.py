@@ -49,6 +49,8 @@ class FromText(DraftBuilder[Fitted]):
 
 
 class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
+    """Builds n-gram drafts: `unigram`, `bigram`, `ngram`."""
+
     counts: Counts
 
     def fit(self, say: Say) -> None:
@@ -66,6 +68,8 @@ class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
 
 
 class RetrievalBuilder(FromText[RetrievalConfig]):
+    """Builds `draft=retrieval`."""
+
     index: SuffixIndex
 
     def __init__(self, request: DraftRequest[RetrievalConfig]) -> None:

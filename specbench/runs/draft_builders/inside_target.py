@@ -28,6 +28,8 @@ from specbench.runs.model_loader import Say
 
 
 class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
+    """Builds `draft=early-exit`."""
+
     def __init__(self, request: DraftRequest[EarlyExitConfig]) -> None:
         super().__init__(request)
         target, layers = request.run.target, self.draft.layers
@@ -40,6 +42,8 @@ class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
 
 
 class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
+    """Builds `draft=layer-skip`."""
+
     def __init__(self, request: DraftRequest[LayerSkipConfig]) -> None:
         super().__init__(request)
         if self.draft.searches:
@@ -57,6 +61,8 @@ class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
 
 
 class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
+    """Builds `draft=lookahead`."""
+
     def load(self, target: EagerModel, say: Say) -> Draft:
         target.require_trees()
         draft = self.draft
@@ -95,6 +101,8 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
 
 
 class BlockwiseBuilder(HeadsBuilder):
+    """Builds `draft=blockwise`."""
+
     heads = Heads
 
     def longest(self) -> int:
@@ -130,6 +138,8 @@ class MedusaBuilder(HeadsBuilder):
 
 
 class HydraBuilder(HeadsBuilder):
+    """Builds `draft=hydra`."""
+
     heads = HydraHeads
 
     def on(self, target: EagerModel, rows: int) -> Draft:

@@ -14,6 +14,8 @@ from specbench.runs.vocabularies import choose_vocabulary
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):
+    """Builds a draft that is a model, also of another vocabulary."""
+
     def __init__(self, request: DraftRequest[ModelDraftConfig]) -> None:
         super().__init__(request)
         self.own_vocabulary = load_tokenizer(self.draft, request.key)

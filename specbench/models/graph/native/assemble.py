@@ -323,6 +323,11 @@ class Assembly:
 
 
 def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:
+    """The shape of the weight that a node fetches.
+
+    Raises:
+        Unknown: it fetches none.
+    """
     found = constant(module, node)
     if found is None:
         raise Unknown
