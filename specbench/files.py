@@ -53,7 +53,8 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
 def user_cache() -> Path:
     """The folder for files that can be made again; it need not exist.
 
-    It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`."""
+    It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
 
 

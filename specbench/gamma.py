@@ -106,7 +106,8 @@ class Heuristic:
 
     gamma is from 1 to `most`. A pass that drafted nothing changes nothing, and each completion starts anew
     ('heuristic_transient' there). Theirs begins with 20, from which a short completion hardly comes down; ours with
-    `first`."""
+    `first`.
+    """
 
     most: int
     first: int = 5

@@ -20,7 +20,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 def hub_is_reachable() -> bool:
     """Whether a connection to the hub can be opened: its client retries for half a minute before it fails.
 
-    With a proxy set this cannot be known, and True is returned."""
+    With a proxy set this cannot be known, and True is returned.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -92,7 +93,8 @@ def hub_failure(
 ) -> UserError | MachineError | None:
     """The error to raise for a failed request or download; None where `error` is of another kind.
 
-    Libraries wrap the errors of the hub's client, so the causes of `error` are searched too."""
+    Libraries wrap the errors of the hub's client, so the causes of `error` are searched too.
+    """
     from huggingface_hub import errors
 
     chain = list(_causes(error))

@@ -33,8 +33,10 @@ BEFORE_ARGMAX = Sampling(temperature=1.0)  # the plain softmax, in which a draft
 
 
 def before_argmax(sampling: Sampling) -> Sampling:
-    """How p is adjusted for a rule that compares it before argmax: at T = 0 as at T = 1, with the same top-k and top-p.
-    Where T > 0 there is no argmax, and it is `sampling` itself."""
+    """The sampling of a rule that compares p before argmax: at T = 0 that of T = 1, with the same top-k and top-p.
+
+    At T > 0 there is no argmax, and it is `sampling` itself.
+    """
     return replace(sampling, temperature=1.0) if sampling.temperature == 0 else sampling
 
 
@@ -72,10 +74,10 @@ def _nucleus(probabilities_LV: Tensor, top_p: float) -> Tensor:
 
 
 def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[int]:
-    """The token of each of the last `rows` rows that `standardise` gives all mass to at T = 0, the only one that `draw`
-    could draw there: the same without a row of probabilities.
+    """The token with all mass at T = 0, for each of the last `rows` rows; needs no row of probabilities.
 
-    Raises FloatingPointError where a row has no finite maximum.
+    Raises:
+        FloatingPointError: a row has no finite maximum.
     """
     # A draft asks this for every token, beside a step of some hundred us. torch's search takes 15 us for a row of 8,000
     # in bf16, and each slice 2; numpy's, which also gives the first of equals and finds NaN, a quarter of that.
@@ -94,8 +96,10 @@ def most_likely(logits_LV: Tensor, vocabulary_size: int, rows: int = 1) -> list[
 
 
 def _most_likely_as_words(words_LV: NDArray[np.int16]) -> list[int] | None:
-    """`most_likely` of the bits of bf16 numbers, which compare as whole numbers do wherever one is above 0. None where
-    a row has none that is finite and above 0, or where there is a NaN."""
+    """`most_likely` of the bits of bf16 numbers, which compare as whole numbers do if one is above 0.
+
+    None where a row has no finite number above 0, or a NaN.
+    """
     bits_LV = words_LV.view(np.uint16)  # of these the highest is a NaN with a minus, where there is one
     if bits_LV.item(int(bits_LV.argmax())) > BF16_MINUS_INFINITY:
         return None
@@ -120,10 +124,10 @@ def uniforms(count: int, generator: torch.Generator, device: torch.device) -> Te
 
 
 def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
-    """One token [L] from each row, by inverting its distribution function; never a token of probability 0, and
-    NOT_DRAWN from a row that is not finite. Nothing leaves the device.
+    """One token [L] from each row, by inverting its distribution function; never a token of probability 0.
 
-    The sum runs in fp64: in fp32 its rounding would shift mass between the tokens of a large vocabulary.
+    NOT_DRAWN from a row that is not finite. Nothing leaves the device. The sum runs in fp64: in fp32 its rounding would
+    shift mass between the tokens of a large vocabulary.
     """
     cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
     mass_L1 = cumulative_LV[:, -1:]
@@ -148,8 +152,7 @@ def checked(tokens: list[int]) -> list[int]:
 
 
 def argmax(logits_LV: Tensor, vocabulary_size: int) -> Tensor:
-    """As `most_likely`, a token [L] of each row, where nothing may leave the device: NOT_DRAWN where a row has no
-    finite maximum."""
+    """A token [L] of each row, as `most_likely` on the device: NOT_DRAWN where a row has no finite maximum."""
     highest_L, index_L = logits_LV[:, :vocabulary_size].float().max(-1)
     return torch.where(highest_L.isfinite(), index_L, NOT_DRAWN)
 
@@ -171,8 +174,10 @@ class Choice:
         return uniforms(count, generator, generator.device) if self.draws else None
 
     def on_device(self, logits_1V: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The token [1] and the row [1, V] that it was drawn from; None at T = 0, where all of it is on the token.
-        Nothing leaves the device: NOT_DRAWN where the row is not finite."""
+        """The token [1] and the row [1, V] that it was drawn from; no row at T = 0, where all mass is on the token.
+
+        Nothing leaves the device: NOT_DRAWN where the row is not finite.
+        """
         if uniform_1 is None:
             return argmax(logits_1V, self.vocabulary_size), None
         row_1V = standardise(logits_1V, self.sampling, self.vocabulary_size)

@@ -64,7 +64,9 @@ def resampled_totals(
     columns: ArrayLike, resamples: int, seed: int, variances: ArrayLike | None = None
 ) -> NDArray[np.float64]:
     """The column totals of `columns` [N, K] under each resample of its rows: [S, K]; [0, K] with fewer than two rows.
-    `variances` as in `bootstrap`."""
+
+    `variances` as in `bootstrap`.
+    """
     columns = np.asarray(columns, float)
     if len(columns) < 2:
         return np.empty((0, columns.shape[-1]))

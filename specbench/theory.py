@@ -20,8 +20,11 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def expected_tokens_by_position(accepted: Sequence[float]) -> float:
-    """Expected tokens of one target pass, 1 + a_1 + a_1 a_2 + ..., where a_i is the chance that the i-th drafted token
-    is accepted if all before it were. Eq. 1 where all a_i are alpha."""
+    """Expected tokens of one target pass, 1 + a_1 + a_1 a_2 + ...
+
+    a_i is the probability that the i-th drafted token is accepted if all before it were. Equation 1 if all a_i are
+    alpha.
+    """
     return 1.0 + sum(accumulate(accepted, lambda reached, chance: reached * chance))
 
 
@@ -37,9 +40,11 @@ def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float 
 def horizontal_improvement(
     alphas: Sequence[float], costs: Sequence[float], lengths: Sequence[int], verify_cost: float = 1.0
 ) -> float:
-    """Expected speedup where drafts propose in turn, the i-th `lengths[i]` tokens with acceptance rate `alphas[i]` at
-    `costs[i]` target steps each: Theorem 3.8 with the tokens by position (Chen et al. 2023, "Cascade Speculative
-    Drafting", section 4, whose drafts are independent given the text)."""
+    """Expected speedup of drafts in turn: Theorem 3.8 with the tokens by position.
+
+    The i-th draft proposes `lengths[i]` tokens with acceptance rate `alphas[i]` at `costs[i]` target steps each (Chen
+    et al. 2023, "Cascade Speculative Drafting", section 4, whose drafts are independent given the text).
+    """
     accepted = [alpha for alpha, length in zip(alphas, lengths, strict=True) for _ in range(length)]
     drafting = sum(cost * length for cost, length in zip(costs, lengths, strict=True))
     return expected_tokens_by_position(accepted) / (drafting + verify_cost)
@@ -48,9 +53,11 @@ def horizontal_improvement(
 def horizontal_lengths(
     alphas: Sequence[float], costs: Sequence[float], verify_costs: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """The lengths, at least 1 each, that maximise `horizontal_improvement`; of equals the shortest. `verify_costs` is
-    the verification cost by tokens drafted: a cheap draft for free would otherwise draft for ever. Only sums of lengths
-    that it has are considered; none of them: no lengths."""
+    """The lengths, at least 1 each, that maximise `horizontal_improvement`; of equals the shortest.
+
+    `verify_costs` is the verification cost by drafted tokens: with v = 1 a free draft would draft for ever. Only sums
+    of lengths that it has are considered; none if there are none.
+    """
     every = product(range(1, max(verify_costs, default=0) + 1), repeat=len(alphas))
     ranked = sorted((one for one in every if sum(one) in verify_costs), key=sum)
     return max(
@@ -61,15 +68,16 @@ def horizontal_lengths(
 
 
 def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float = 1.0) -> float:
-    """Expected speedup of trees, G(n, d) / (t(n) + d c): Theorem 3.8 with the `tokens` that a pass over the tree gives
-    (`trees.expected_tokens`), its `depth` in draft steps, since a level is read in one, and for its 1 the
-    `verify_cost` of the tree's n nodes (Chen et al. 2024, "Sequoia", section 4). A chain's depth is its gamma."""
+    """Expected speedup of trees, G(n, d) / (t(n) + d c): Theorem 3.8 with v (Chen et al. 2024, "Sequoia", section 4).
+
+    `tokens` is G, the tokens of a pass over the tree (`trees.expected_tokens`), `depth` d in draft steps, since one
+    step drafts a level, and `verify_cost` t, the cost of verifying the tree's n nodes. A chain's depth is its gamma.
+    """
     return tokens / (depth * c + verify_cost)
 
 
 def operations_increase(alpha: float, gamma: int, c_hat: float) -> float:
-    """Expected factor of arithmetic operations, (1 - alpha)(gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1)):
-    Theorem 3.11."""
+    """Theorem 3.11: the factor of operations, (1 - alpha)(gamma c_hat + gamma + 1) / (1 - alpha^(gamma+1))."""
     return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 

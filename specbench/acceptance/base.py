@@ -24,7 +24,8 @@ Children = Literal["fixed", "replaced", "distinct"]
 class Beside(NamedTuple):
     """Tokens that the target reads in the run that verifies a proposal, but that are never verified.
 
-    They are nodes of a tree of their own; parents are indices among them, or -1 for the text's last token."""
+    They are nodes of a tree of their own; parents are indices among them, or -1 for the text's last token.
+    """
 
     tokens: list[int]
     parents: list[int]
@@ -119,7 +120,8 @@ class PendingProposal(NamedTuple):
 class Verdict(NamedTuple):
     """The outcome of one pass: the accepted drafted tokens, and the token that follows them.
 
-    `path` holds the indices of the accepted tokens in order (0, 1, ..., n - 1 for a chain), `token` the next token."""
+    `path` holds the indices of the accepted tokens in order (0, 1, ..., n - 1 for a chain), `token` the next token.
+    """
 
     path: Sequence[int]
     token: int
@@ -142,7 +144,8 @@ AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verd
 def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
     """norm(max(0, p - q)), the residual distribution of section 2.3.
 
-    Where p and q agree, p itself is returned: a rejection there can only come from rounding."""
+    Where p and q agree, p itself is returned: a rejection there can only come from rounding.
+    """
     excess_LV = (p_LV - q_LV).clamp(min=0)
     mass_L1 = excess_LV.sum(-1, keepdim=True)
     return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
@@ -158,7 +161,8 @@ class ChainRule(ABC):
         """The number of accepted tokens [1], and the token [1] that follows them (`sampling.drawn`).
 
         The first `count` of `drafted_G` are the proposal; the others are padding, and only consume their random
-        numbers."""
+        numbers.
+        """
 
     def __call__(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator, asked: int = 0

@@ -19,7 +19,8 @@ class AcceptBlock(ChainRule):
     norm(max(0, w_i p - q)), or from p if all tokens were accepted.
 
     A draft may end its proposal depending on a token that it drew. Such an end is a row of q without mass, which gives
-    the test of the last token and the draw from p."""
+    the test of the last token and the draw from p.
+    """
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator

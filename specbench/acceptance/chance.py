@@ -15,7 +15,8 @@ from specbench.acceptance.base import ChainRule, following, leading, residual, t
 class AcceptByChance(ChainRule):
     """Accept each drafted token with probability `alpha`, whatever p and q are; otherwise follow Algorithm 1.
 
-    The completions are not the target's."""
+    The completions are not the target's.
+    """
 
     alpha: float
 

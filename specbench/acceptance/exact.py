@@ -13,7 +13,8 @@ class AcceptExact(ChainRule):
     """Algorithm 1: accept a drafted x while r q(x) < p(x), with r uniform in [0, 1).
 
     At the first rejection draw from the residual; after the last token, if all are accepted, from p. The test is a
-    product, not a quotient: q(x) may be tiny, and p(x) = 0 must always reject (also at r = 0)."""
+    product, not a quotient: q(x) may be tiny, and p(x) = 0 must always reject (also at r = 0).
+    """
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator

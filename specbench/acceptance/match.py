@@ -17,7 +17,8 @@ from specbench.sampling import drawn, uniforms
 class AcceptMatch(ChainRule):
     """Draw the target's token at every position; accept a drafted token while both are equal.
 
-    The first draw that differs, or the draw after the last drafted token, comes next. q has no effect."""
+    The first draw that differs, or the draw after the last drafted token, comes next. q has no effect.
+    """
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator

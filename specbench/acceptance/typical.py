@@ -18,7 +18,8 @@ class Typical(TokenRule):
     so accepted tokens have the draft's distribution among plausible tokens: lossy. Medusa always takes its first token
     from the target; here the token after the accepted tokens plays that role, so if every drafted token is rejected,
     the completion is the target's own. p is the standardised p: at T = 0 it is one-hot, its entropy is 0, only the
-    argmax passes, and the rule is lossless."""
+    argmax passes, and the rule is lossless.
+    """
 
     epsilon: float
     delta: float

@@ -61,7 +61,8 @@ class Verification:
     p is standardised as tokens are sampled, or, for a rule that compares p before argmax, by `sampling.before_argmax`.
 
     On trees Algorithm 1 is multi-round speculative sampling or K-SEQ, block verification is traversal verification, and
-    typical acceptance takes the longest path that passes. Other rules do not support trees."""
+    typical acceptance takes the longest path that passes. Other rules do not support trees.
+    """
 
     rule: AcceptanceRule
     sampling: Sampling
@@ -180,7 +181,8 @@ def _by_argmax(best_G: Sequence[int], drafted_G: Sequence[int]) -> Verdict:
     """The verdict of every lossless rule at T = 0; `best_G` has one token more than `drafted_G`.
 
     p(x) is 1 or 0, so r q(x) < p(x) tests whether x is the argmax, and the residual of a row that rejects x is its
-    argmax."""
+    argmax.
+    """
     accepted = 0
     for best, drafted in zip(best_G, drafted_G, strict=False):
         if best != drafted:

@@ -47,7 +47,8 @@ class BeamSettings:
 class Hypothesis:
     """A sequence that has ended, prefix included, and its score.
 
-    The score is its log-probability over its length to the power of the length penalty."""
+    The score is its log-probability over its length to the power of the length penalty.
+    """
 
     tokens: TokenSequence
     score: float

@@ -75,7 +75,6 @@ def _network(model: Any) -> Any:
 
 def _ours(setup: Bench, gamma: int | None) -> Decoder:
     """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
-
     spec = DecodingSpec.algorithm_1(Sampling(), setup.max_new_tokens, gamma or 0)
 
     def way(index: int) -> tuple[float, list[int]]:

@@ -42,7 +42,8 @@ def weight_bytes(model: Model, dtype: torch.dtype) -> float:
 def bytes_per_second(size: float, device: torch.device, now: Callable[[], float]) -> float:
     """Bytes that this device reads and writes a second when it copies `size` bytes.
 
-    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step."""
+    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step.
+    """
     source = torch.ones(max(1, int(size)), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / medians({"copy": lambda: target.copy_(source)}, now, 30)["copy"]

@@ -22,7 +22,8 @@ def generate_many(
 ) -> list[list[int]]:
     """The greedy completions of `prompts` by `network.generate`, in one batch.
 
-    Sources are padded at their end, prompts of a decoder-only model at their beginning, as `generate` requires."""
+    Sources are padded at their end, prompts of a decoder-only model at their beginning, as `generate` requires.
+    """
     encoder_decoder = network.config.is_encoder_decoder
     read = [prompt.source if encoder_decoder else prompt.prefix for prompt in prompts]
     length, device = max(map(len, read)), network.device

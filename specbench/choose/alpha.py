@@ -94,7 +94,8 @@ def score(
 
     Drafts whose agreement falls with the position are scored `ahead` tokens of a proposal, drafts that grow trees by
     the ranks of their children, compared with the bound on all rules if `bounded`. A draft that grows is scored on each
-    completion before the completion is added to it."""
+    completion before the completion is added to it.
+    """
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
     drafts = {one.draft: one.parts.draft for one in candidates}  # each once, however many rules check it
@@ -189,7 +190,8 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
 
     A row has alpha under Algorithm 1, strict match and a greedy draft; alpha(l) for each lenience; the acceptance
     probability of the row's own rule if it is another; and for a lossy rule its total variation from the target, mean
-    over tokens."""
+    over tokens.
+    """
     rows = list[AlphaRow]()
     for candidate in scored.candidates:
         config, texts = candidate.config, scored.agreement[candidate.draft]

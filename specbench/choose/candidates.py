@@ -4,8 +4,8 @@
 - `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the block and are
   counted so (`measure.expected_passes`).
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
-- `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's own
-  completions. Completions under the rule would soon differ, so this is an estimate.
+- `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
+  own completions. Completions under the rule would soon differ, so this is an estimate.
 """
 
 from dataclasses import dataclass

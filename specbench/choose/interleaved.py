@@ -27,7 +27,8 @@ Decode = Callable[[int], Trace]
 class Decoded:
     """What one candidate decoded of each prompt, over all repeats: seconds and tokens.
 
-    Of the first repeat also the accepted and the tested draft tokens."""
+    Of the first repeat also the accepted and the tested draft tokens.
+    """
 
     decode_s: list[float]
     start_s: list[float]
@@ -90,7 +91,8 @@ def interleave(
 ) -> tuple[dict[Name, Decoded], list[Round]]:
     """Run every decoder on every prompt, `repeats` times, with rounds of timed passes spread between.
 
-    Each repeat has another order, because neighbours change the time by a few percent."""
+    Each repeat has another order, because neighbours change the time by a few percent.
+    """
     config, prompts = scored.config, len(scored.sample.texts)
     names = list(decoders)
     rounds: list[Round] = []

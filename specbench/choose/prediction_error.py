@@ -107,7 +107,8 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
     """Estimated and measured speedup of every candidate, and the prediction error.
 
     Candidates in `wrong` are not lossless and get no speedup; lossy candidates are marked, and their completions are
-    not compared."""
+    not compared.
+    """
     config, table, rows = scored.config, predictions(scored, rounds), list[ErrorRow]()
     by_name = {candidate.name: candidate for candidate in scored.candidates}
     for one in sorted(table.ranked, key=lambda one: (list(by_name).index(one.draft), one.gamma)):
@@ -131,7 +132,8 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
     """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
 
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
-    lossy rule accepts more than alpha."""
+    lossy rule accepts more than alpha.
+    """
     if candidate.rule != "exact" or candidate.config.draft.falls:
         return None
     config = candidate.config

@@ -197,7 +197,8 @@ def winning_c(best: Prediction, other: Prediction) -> float | None:
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
     """The alpha at which `other` would tie, if its tokens grow as Eq. 1 says.
 
-    None where not even 1 would do, and for a tree, whose tokens Eq. 1 does not give."""
+    None where not even 1 would do, and for a tree, whose tokens Eq. 1 does not give.
+    """
     if other.tree:
         return None
     factor = other.estimated.value / theory.expected_tokens(other.alpha.value, other.gamma)

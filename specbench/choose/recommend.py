@@ -164,7 +164,8 @@ def predictions(
 ) -> Predictions:
     """Predictions from the agreement of each candidate and the passes timed at this batch.
 
-    For candidates in `trees` the expected tokens are those of their trees."""
+    For candidates in `trees` the expected tokens are those of their trees.
+    """
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}
     return Predictions(

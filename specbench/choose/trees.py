@@ -1,6 +1,7 @@
 """Trees among the candidates: their shapes and the passes that completions need with them.
 
-Both come from the ranks of a draft's children along the target's sample."""
+Both come from the ranks of a draft's children along the target's sample.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -2,7 +2,8 @@
 
 `specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory is that of the weights in the
 run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its seconds a
-prompt, times the prompts. Nothing is loaded."""
+prompt, times the prompts. Nothing is loaded.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

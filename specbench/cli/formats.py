@@ -31,6 +31,8 @@ def print_rows(
     """Print `rows` in `form`.
 
     Args:
+        rows: of the table.
+        form: table | csv | json.
         draw: prints the table for people.
         document: what JSON holds, where that is more than the rows.
         columns: of the CSV, those that come first, in this order, even where no row has them.

@@ -3,7 +3,8 @@
 Likewise `draft.path=[DIR1,DIR2]`, `accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`, `tree.size=[8,16]`. Hydra picks
 one choice of a group. A verb that compares several composes its config once for each combination: Hydra launches the
 first, so that its switches and errors are the same, and the others are composed beside it under the same overrides.
-Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do the lists of an experiment."""
+Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do the lists of an experiment.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def launch_each(
 ) -> None:
     """Call `task` with one config of `schema` for each combination of the lists in `argv`.
 
-    `defaults` holds lists for keys that `argv` does not set."""
+    `defaults` holds lists for keys that `argv` does not set.
+    """
     common, combinations = combined(argv, config_name, schema, verb, defaults)
 
     def job(composed: DictConfig) -> None:
@@ -86,7 +88,8 @@ def compose_each(
 ) -> list[T]:
     """A config of `schema` for each of `overrides`; call it within `hydra_app.composing` or a job of Hydra.
 
-    `first` is the config of the first overrides, if it is composed already."""
+    `first` is the config of the first overrides, if it is composed already.
+    """
     rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
     listed = rest if first is None else [first, *rest]
     return [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]

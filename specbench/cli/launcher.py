@@ -56,7 +56,8 @@ def ordered_launcher() -> Iterator[None]:
     """A context in which Hydra's basic launcher is replaced by ours.
 
     Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
-    registry is exchanged."""
+    registry is exchanged.
+    """
     registry = Plugins.instance().class_name_to_class
     name = f"{BasicLauncher.__module__}.{BasicLauncher.__qualname__}"
     registry[name] = OrderedLauncher

@@ -1,7 +1,8 @@
 """Other engines in `specbench recommend`.
 
 `--for ENGINE` prints its settings, from a new document or a saved one; `engine=transformers` times that engine instead
-of our loop."""
+of our loop.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A draft as a user writes it, before its kind is known: one class with the keys of all kinds.
 
-From it comes the config of the one kind, with the keys of that kind."""
+From it comes the config of the one kind, with the keys of that kind.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import MISSING, Field, field, fields, make_dataclass

@@ -20,7 +20,8 @@ def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec,
     """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`.
 
     A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
-    an accepted block."""
+    an accepted block.
+    """
     return _alone(speculate(target, draft, prompt, spec, generator), target.now)
 
 

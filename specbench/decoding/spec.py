@@ -14,7 +14,8 @@ GREEDY = Sampling(temperature=0.0)
 class DecodingSpec:
     """How prompts are decoded: everything that a config says about it, resolved once.
 
-    Before a gamma is chosen nothing is drafted."""
+    Before a gamma is chosen nothing is drafted.
+    """
 
     sampling: Sampling
     max_new_tokens: int

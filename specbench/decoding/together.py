@@ -42,7 +42,8 @@ class _Row:
 def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Trace]:
     """The trace of each of `decodings`, at most `rows` of them at a time, joining in their order.
 
-    `target` is the model of their sessions."""
+    `target` is the model of their sessions.
+    """
     waiting = enumerate(decodings)
     at_work: list[_Row] = []
     traces: dict[int, Trace] = {}
@@ -86,7 +87,8 @@ def _read(row: _Row) -> Read:
 def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
     """The rows whose reads are answered next; all of them are rows of one model.
 
-    The target's only if no draft has anything to read; of a draft with a draft of its own the cheaper model's first."""
+    The target's only if no draft has anything to read; of a draft with a draft of its own the cheaper model's first.
+    """
     waiting = [row for row in at_work if isinstance(row.asked, Read)]
     if not waiting:
         return []

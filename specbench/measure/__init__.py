@@ -1,5 +1,4 @@
-"""Numbers from decoded prompts: alpha, c, verify cost, walltime, intervals, whether the texts agree, and why a run is
-as fast as it is.
+"""Numbers from decoded prompts: alpha, c, verification cost, walltime, intervals, losslessness, where time goes.
 
 Raw measurements come in; means are made here and nowhere else.
 """

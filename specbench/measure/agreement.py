@@ -1,9 +1,8 @@
-"""How well drafts agree with the target along its own text, by teacher forcing: beta at each position, whose mean is
-alpha (Theorem 3.5, Corollary 3.6).
+"""Agreement of drafts with the target along its own completion, by teacher forcing: beta at each position.
 
-One reading of the text by the target serves all drafts. Distributions are made `CHUNK` positions at a time and dropped:
-however long the text, a dozen tensors of CHUNK x V numbers are alive (0.4 GB at a vocabulary of 32k; half without
-lossy rules).
+Its mean is alpha (Theorem 3.5, Corollary 3.6). One reading of the completion by the target serves all drafts.
+Distributions are made `CHUNK` positions at a time and dropped: however long the completion, a dozen tensors of CHUNK x
+V numbers are alive (0.4 GB at a vocabulary of 32k; half without lossy rules).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
@@ -75,8 +74,10 @@ class Agreement:
     matched: list[float] = field(default_factory=list)
 
     def at(self, rule: str) -> "Agreement":
-        """Agreement as `rule` has it, for what asks how many drafted tokens are accepted. Of a lossy rule an estimate:
-        text written under it would be another."""
+        """Agreement under `rule`, for questions about how many drafted tokens are accepted.
+
+        For a lossy rule this is an estimate: a completion written under it would be another.
+        """
         further = [one.at(rule) for one in self.ahead]
         if rule in OTHER_RULES:
             chances = self.others.get(rule, Chances(self.beta, self.ratio))
@@ -94,11 +95,21 @@ def agreements(
     ahead: int = 1,
     readers: Sequence[RankReader | None] = (),
 ) -> list[Agreement]:
-    """One `Agreement` a draft, along `generated`, which the target wrote under this very `sampling`. `rules` are
-    lossy ones to judge by as well, by name. `ahead` is how many tokens of a proposal to score where they agree less the
-    further ahead they are. `readers` read the ranks of each draft's children, unless they are None.
+    """One `Agreement` for each draft, along `generated`.
 
-    Raises FloatingPointError where a distribution is not finite."""
+    Args:
+        target: the target.
+        drafts: the drafts.
+        prompt: the prompt.
+        generated: tokens that the target wrote under this `sampling`.
+        sampling: of p and q.
+        rules: lossy rules to evaluate as well, by name.
+        ahead: how many tokens of a proposal to score, for drafts whose agreement falls with the position.
+        readers: read the ranks of each draft's children; None for none.
+
+    Raises:
+        FloatingPointError: a distribution is not finite.
+    """
     rules = rules or {}
     tokens = [*prompt.prefix, *generated]
     first = len(prompt.prefix)
@@ -147,8 +158,10 @@ def agreements(
 
 
 def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterator[tuple[int, Tensor]]:
-    """The place of a token and the logits [L, V] of it and those after it, `CHUNK` at a time from `first` on. `session`
-    has read nothing past `first`."""
+    """The index of a token and the logits [L, V] of it and the tokens after it, `CHUNK` at a time from `first` on.
+
+    `session` has read nothing past `first`.
+    """
     for start in range(first, len(tokens), CHUNK):
         stop = min(start + CHUNK, len(tokens))
         yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
@@ -175,8 +188,7 @@ def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) ->
 
 
 def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:
-    """q / p of the tokens written. p is 0 only where rounding tells two ways of computing it apart; the token was
-    written all the same."""
+    """q / p of the emitted tokens; where p is 0, two ways of computing it differ by rounding."""
     ratio_L1 = torch.where(p_L1 > 0, q_L1 / p_L1, (q_L1 > 0).to(q_L1.dtype))
     values: list[float] = ratio_L1.squeeze(-1).tolist()
     return values

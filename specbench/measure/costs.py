@@ -27,8 +27,11 @@ Times = NDArray[np.float64]  # [N, 3]: drafting, checking, accepting; [N, 1]: st
 
 @dataclass(frozen=True)
 class Cost:
-    """In target steps: drafting one token (c), checking gamma + 1 positions (v), and accepting (overhead), in passes
-    that draft all gamma tokens and do not begin a text. `first` is what one that begins it costs, in all."""
+    """Costs in target steps of passes that draft all gamma tokens and do not begin a completion.
+
+    Drafting one token (c), verifying gamma + 1 positions (v), and accepting (overhead). `first` is the whole cost of a
+    pass that begins a completion.
+    """
 
     c: float
     verify_cost: float
@@ -51,8 +54,10 @@ class Prices:
     alike: bool = False  # in a batch a row's pass costs what the others' cost, however much it drafts itself
 
     def of_passes(self, key: Key) -> NDArray[np.float64]:
-        """[2, gamma + 1]: of passes that draft 0 ... gamma tokens, those that begin a text and others. Between the
-        gammas that were timed costs are lines."""
+        """[2, gamma + 1]: costs of passes that draft 0 ... gamma tokens; first those that begin a completion.
+
+        Between the gammas that were timed, costs are interpolated linearly.
+        """
         name, gamma = key
         if self.alike:
             return np.full((2, gamma + 1), self.costs[key].of_pass(gamma))
@@ -115,8 +120,10 @@ class Costs:
         return Prices(costs, first_step, idle, short)
 
     def stops(self, name: str) -> float | None:
-        """The chance, at each token drafted from a rejected one on, that the draft ended its proposal there. None if no
-        proposal was ever shorter than asked for."""
+        """The probability, at each token drafted from a rejected token on, that the draft ended its proposal there.
+
+        None if no proposal was ever shorter than asked for.
+        """
         timed = [seen for one in self.rounds for key, many in one.passes.items() if key[0] == name for seen in many]
         if not any(0 < seen.drafted < seen.asked for seen in timed):
             return None

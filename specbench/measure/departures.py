@@ -24,8 +24,13 @@ MOST_KEPT = 64  # rows of logits held at a time
 
 @dataclass(frozen=True)
 class Departure:
-    """A token that is not the target's best. `position`: in the generated tokens; `margin`: by how many logits the best
-    token is ahead of it; `noise`: how far that row's logits move with the way of computing it, or are said to."""
+    """A token that is not the target's best.
+
+    Attributes:
+        position: its index in the generated tokens.
+        margin: by how many logits the best token is above it.
+        noise: by how much the logits of that row vary with the way of computing it, measured or as given.
+    """
 
     position: int
     token: int

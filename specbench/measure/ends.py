@@ -15,8 +15,10 @@ Floats = NDArray[np.float64]
 
 
 def expected_by_position(chances: Floats) -> Floats:
-    """Expected tokens of a pass that no end cuts, 1 + a_1 + a_1 a_2 + ..., for the chances [..., G] that a token is
-    accepted where all before it were. Eq. 1 where all are alpha."""
+    """Expected tokens of a pass that no end cuts, 1 + a_1 + a_1 a_2 + ...
+
+    `a_i` [..., G] is the probability that a token is accepted if all before it were. Equation 1 if all are alpha.
+    """
     expected: Floats = 1 + np.cumprod(chances, axis=-1).sum(-1)
     return expected
 

@@ -65,10 +65,18 @@ def evidence(
     sampling: Sampling,
     drafting: Sampling | None = None,
 ) -> Evidence:
-    """The sums along `written`, which follows `prompt` and was sampled (T > 0) by speculative decoding with `draft`,
-    whose tokens were drawn with the sampling `drafting` (None: the target's).
+    """The sums of the proof along `written`.
 
-    Raises FloatingPointError where a distribution is not finite.
+    Args:
+        target: the target.
+        draft: the draft that was used.
+        prompt: the prompt.
+        written: the completion, sampled (T > 0) by speculative decoding.
+        sampling: of the target.
+        drafting: the sampling of the draft's tokens; None: the target's.
+
+    Raises:
+        FloatingPointError: a distribution is not finite.
     """
     tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
     session = target.start(prompt)

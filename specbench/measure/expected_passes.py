@@ -35,17 +35,21 @@ def passes(
     whole: bool = False,
     ahead: Sequence[Sequence[float | None]] | None = None,
 ) -> NDArray[np.float64]:
-    """Expected passes [2, gamma + 1] over this text that draft 0, 1, ... gamma tokens: the first pass of the text, and
-    all others. `whole`: the drafted block is judged as one (block verification).
+    """Expected passes [2, gamma + 1] over this text that draft 0, 1, ... gamma tokens: its first pass, and all others.
 
-    A text shorter than `most` (the limit on new tokens) ended by itself, and its last token can be drafted and kept;
-    None is no limit. Near the limit a pass drafts no more than there is room for, and one that begins where the draft
-    is `silent` drafts nothing. The text does not show what was drafted after a rejection: `stops` is the chance, at
-    each token from the rejected one on, that the draft ends its proposal there, as a model does when it draws the end
-    of the text. None: this draft never ends a proposal early, not at the end of the text either.
-
-    `ahead`: the ratios of the second, third, ... token of a proposal at the token that it would be, where they differ
-    from those of the first, which are `ratio`; None where such a proposal is not so long.
+    Args:
+        ratio: q / p of each token.
+        gamma: tokens a pass.
+        most: the limit on new tokens; None: no limit. A shorter text ended by itself, so that its last token can be
+            drafted
+            and accepted. Near the limit a pass drafts no more tokens than there is room for.
+        silent: positions at which the draft proposes nothing.
+        stops: the text does not show the tokens drafted after a rejection; this is the probability, at each token from
+            the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of the
+            text. None: this draft never ends a proposal early, not at the end of the text either.
+        whole: a drafted block is tested as a whole (block verification).
+        ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
+            first, which are `ratio`; None where a proposal is shorter.
     """
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)

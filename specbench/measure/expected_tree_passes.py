@@ -24,10 +24,12 @@ from specbench.trees import ROOT, Shape
 
 
 def tree_passes(given: Sequence[Sequence[float]], shape: Shape, most: int | None = None) -> NDArray[np.float64]:
-    """Expected passes [2, depth + 1] over this text that grow 0, 1, ... levels: the first pass of the text, and all
-    others. `given[i][k]` is the probability that the child of rank k is the accepted one where the text has token i; an
-    unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A text shorter than `most` (the limit on new
-    tokens) ended by itself; near the limit a tree has fewer levels."""
+    """Expected passes [2, depth + 1] over this text that grow 0, 1, ... levels: its first pass, and all others.
+
+    `given[i][k]` is the probability that the child of rank k is accepted, given that the text has token i; an unbiased
+    estimate of it, which may lie outside 0 ... 1, serves as well. A text shorter than `most` (the limit on new tokens)
+    ended by itself; near the limit a tree has fewer levels.
+    """
     length, depth = len(given), shape.depth
     most = length + depth + 1 if most is None else max(most, length)
     found = np.zeros((2, depth + 1))
@@ -65,8 +67,7 @@ def _children(shape: Shape) -> dict[int, list[int]]:
 def replayed_passes(
     target: Model, draft: TreeDraft, prompt: Prompt, text: Sequence[int], sampling: Sampling, most: int
 ) -> NDArray[np.float64]:
-    """The passes [2, depth + 1] over this text of a draft whose trees have children that are not drawn: counted by
-    growing each tree."""
+    """The passes [2, depth + 1] over this text of a draft whose children are not drawn, by growing each tree."""
     session = target.start(prompt)
     drafting = draft.start_on(session, prompt, sampling)
     depth, follows = draft.plan.depth, isinstance(draft.draft, ReadsTarget)

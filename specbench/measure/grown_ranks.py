@@ -1,5 +1,6 @@
-"""Acceptance by rank of drafts whose children do not all come from the row of q that they are scored with: copies of
-several places, several drafts in one tree. `measure.ranks` has the others, by formulas.
+"""Acceptance by rank of drafts whose children do not all come from the row of q that they are scored with.
+
+These are copies of several places, and several drafts in one tree. `measure.ranks` has the others, by formulas.
 
 Shapes: V tokens of the vocabulary.
 """
@@ -24,9 +25,11 @@ def acceptance_when_grown(
     most: int,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which child k of up to `most` is the accepted one: the expected acceptance of the
-    children that `draft`, whose plan is one level of `most` nodes, grows at each position. `texts` were written by the
-    target under this `sampling`. Zeros where there is no text."""
+    """P[k], the share of positions at which child k of up to `most` is accepted; zeros where there is no text.
+
+    It is the expected acceptance of the children that `draft`, whose plan is one level of `most` nodes, grows at each
+    position. The target wrote `texts` under this `sampling`.
+    """
     sums, places = [0.0] * most, 0
     for prompt, text in zip(prompts, texts, strict=True):
         tokens = [*prompt.prefix, *text]

@@ -20,8 +20,13 @@ NOISE_FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where two texts part: `position` in the generated tokens, the target's top-2 `margin` in
-    logits there, and the `noise`, how far that row's logits move with the way of computing it."""
+    """The first place where two completions differ.
+
+    Attributes:
+        position: its index in the generated tokens.
+        margin: the target's top-2 margin there, in logits.
+        noise: by how much the logits of that row vary with the way of computing it.
+    """
 
     position: int
     margin: float

@@ -14,12 +14,16 @@ from specbench.sampling import Sampling, standardise
 def mismatch(
     session: DraftSession, logits_LV: Tensor, p_LV: Tensor, q_LV: Tensor, sampling: Sampling
 ) -> tuple[list[float], list[float]] | None:
-    """At each position that `session` has just scored as `q_LV`: the target's probability of the tokens that both
-    vocabularies share; and the probability of acceptance as it would be without the mismatch. None of a draft of the
-    target's own vocabulary.
+    """The cost of differing vocabularies at each position that `session` has just scored as `q_LV`.
 
-    Without the mismatch, by token: where the target wrote shared tokens alone (its logits of the others masked). By
-    text: where a token that the drafted text begins with is accepted, however the target's tokenizer cuts that text.
+    None for a draft of the target's own vocabulary.
+
+    Returns:
+        The target's probability of the shared tokens, and the acceptance probability without the mismatch. By token
+            (tli):
+        if the target wrote shared tokens alone (its other logits masked). By text (slem): if every token that the
+            drafted
+        text begins with is accepted, however the target's tokenizer splits that text.
     """
     model = getattr(session, "model", None)
     if not isinstance(model, TranslatedModel):

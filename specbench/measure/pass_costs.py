@@ -13,8 +13,10 @@ from specbench.records.schema import WAYS, PassRecord, PromptRecord
 
 @dataclass(frozen=True)
 class PassCosts:
-    """What a pass takes in the mean, in mean target steps. Tokens per pass over the sum of the three is the measured
-    speedup."""
+    """Mean times of a pass, in mean target steps.
+
+    Tokens per pass over the sum of the three is the measured speedup.
+    """
 
     drafting: float
     checking: float
@@ -26,8 +28,7 @@ class PassCosts:
 
 
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
-    """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share of
-    each."""
+    """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share."""
     alone, ours = ([prompt[way] for prompt in prompts] for way in WAYS)
     steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
     passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
@@ -39,7 +40,9 @@ def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
 
 
 def operations(passes: Sequence[PassRecord], c_hat: float) -> tuple[float, int]:
-    """Arithmetic operations of these passes in target steps, and the tokens that they emitted: a pass runs M_p on its
-    drafted tokens and one more, and M_q on each drafted token (Definition 3.10)."""
+    """Arithmetic operations of these passes in target steps, and the tokens that they emitted (Definition 3.10).
+
+    A pass runs M_p on its drafted tokens and one more, and M_q on each drafted token.
+    """
     spent = sum(a_pass["drafted"] * (1 + c_hat) + 1 for a_pass in passes)
     return spent, sum(a_pass["emitted"] for a_pass in passes)

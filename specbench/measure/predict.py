@@ -47,8 +47,11 @@ class Grown:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One (draft, gamma) with all that its speedup is made from. Where several rules check one draft, `draft` is the
-    candidate's name: the draft with its rule. Of a tree gamma is the number of its levels, and `tree` its name."""
+    """One (draft, gamma) with everything that its speedup is made from.
+
+    Where several rules accept one draft's tokens, `draft` is the candidate's name: the draft with its rule. For a tree
+    gamma is the number of its levels, and `tree` its name.
+    """
 
     draft: str
     gamma: int
@@ -71,8 +74,10 @@ class Prediction:
 
 
 class Predictions:
-    """All (draft, gamma) of a probe over the same texts, best first. Those in `whole` judge a drafted block as one;
-    those in `trees` draft trees."""
+    """All (draft, gamma) of a probe over the same texts, best first.
+
+    Candidates in `whole` test a drafted block as a whole; candidates in `trees` draft trees.
+    """
 
     def __init__(
         self,
@@ -137,8 +142,7 @@ class Predictions:
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
-        """Eq. 1; where the draft agrees less the further ahead it drafts, with the acceptance rate of each position; of
-        a tree with the acceptance by rank."""
+        """Equation 1, or its form by position where agreement falls with the position, or by rank for a tree."""
         if draft in self.trees:
             return self.trees[draft].tokens
         texts = self.found[draft]
@@ -154,8 +158,10 @@ class Predictions:
         return percentiles(self._speedup(one) / self._speedup(other), resampled_S)
 
     def error(self, key: Key, times_P4: ArrayLike) -> Interval:
-        """The estimated speedup over the measured, less 1, on the same drawn prompts. `times_P4` holds of each
-        text the seconds and tokens of the baseline, then of speculative decoding."""
+        """The estimated speedup over the measured, less 1, on the same resampled prompts.
+
+        `times_P4` holds for each prompt the seconds and tokens of the baseline, then those of speculative decoding.
+        """
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
         return percentiles(self._speedup(key) / float(ratio_of_ratios(times_P4.sum(0))) - 1, off_S)
@@ -185,8 +191,10 @@ class Predictions:
 
 
 def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
-    """The chance at each token after a rejection that the proposal ends there (`expected_passes.passes`). Where a draft
-    is scored further ahead, that is known."""
+    """The probability at each token after a rejection that the proposal ends there (`expected_passes.passes`).
+
+    For a draft that is scored further ahead this is known.
+    """
     if not text.ahead:
         return timed.stops(draft)
     return 0.0 if text.stops_at_end else None

@@ -48,8 +48,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Timed:
-    """A pass as it was timed, in seconds. `asked` is what it was to draft, `first` whether it began a text. Of a tree
-    both count levels, and one that was grown has all that were asked for: some of its nodes may have ended."""
+    """A timed pass, in seconds.
+
+    `asked` is the number of tokens it was asked to draft, `first` whether it began a text. For a tree both count
+    levels, and a tree has all levels that were asked for, though some of its nodes may have ended.
+    """
 
     asked: int
     drafted: int
@@ -79,8 +82,10 @@ def probe(
     seed: int = 0,
     first: int = 0,
 ) -> list[Round]:
-    """`rounds` rounds over `texts`, numbered from `first`. Where that is 0, an untimed round goes before them: what is
-    made at a first call is not the cost."""
+    """Time `rounds` rounds over `texts`, numbered from `first`.
+
+    If `first` is 0, an untimed round goes before them: work of a first call is not a cost.
+    """
     timed = []
     if first == 0:
         _round(target, candidates, gammas, texts, -1, seed)
@@ -162,8 +167,11 @@ def start_of(length: int, tokens: int, number: int) -> int:
 def _visit_lengths(
     target: Model, gammas: Sequence[int], texts: Sequence[WrittenText], rounds: int, max_new_tokens: int
 ) -> None:
-    """Check gamma + 1 positions once at every length that the rounds will pass. Engines keep what depends on lengths
-    alone; a run has soon been everywhere, and a few probes would pay for it at every step."""
+    """Verify gamma + 1 positions once at every length that the rounds will pass.
+
+    Engines cache tensors that depend on lengths alone. A run has soon visited all lengths; a few probes would pay for
+    them at every step.
+    """
     prompt, written = max(texts, key=lambda text: len(text[1]))
     tokens = [*prompt.prefix, *written]
     session = target.start(prompt)

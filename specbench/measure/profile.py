@@ -68,8 +68,11 @@ def _profile(names: Row, simulated: bool, tasks: list[TaskProfile]) -> Profile:
 
 
 def _task(records: Sequence[RunRecord]) -> TaskProfile:
-    """What runs on one task say. alpha does not depend on gamma: that of the run over the most prompts is taken, of
-    several the one that drafted furthest, for it has the most positions."""
+    """The part of a profile for one task.
+
+    alpha does not depend on gamma, so that of the run over the most prompts is taken, and of equal runs that of the
+    furthest proposals, which has the most positions.
+    """
     best = max(records, key=lambda one: (len(one["prompts"]), one["summary"]["drafted_per_pass"]))
     prompts, summary = best["prompts"], best["summary"]
     speeds, missing = gamma_by_context(records)

@@ -109,8 +109,10 @@ class Proof:
 
 
 def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
-    """The proof from the `proof` sums of raw prompts; None where a prompt has none (T = 0, a lossy rule, simulated
-    acceptance, an older record)."""
+    """The proof from the `proof` sums of raw prompts.
+
+    None where a prompt has none: T = 0, a lossy rule, simulated acceptance, or an older record.
+    """
     found = [prompt.get("proof") for prompt in prompts]
     read = [one for one in found if one is not None]
     if len(read) < len(found) or not read:

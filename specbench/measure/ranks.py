@@ -1,6 +1,8 @@
-"""Acceptance by rank: how often a draft's first, second, ... child is the accepted one, by teacher forcing along the
-target's own text, in the same reading as alpha (`measure.agreement`). What a tree's expected tokens are made from
-(`trees.expected_tokens`, `measure.expected_tree_passes`), and how far it is from the best that any rule could do.
+"""Acceptance by rank: how often a draft's first, second, ... child is accepted, by teacher forcing.
+
+It is read along the target's own completion together with alpha (`measure.agreement`). Expected tokens of trees are
+made from it (`trees.expected_tokens`, `measure.expected_tree_passes`), and compared with the best that any rule could
+do.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """
@@ -23,14 +25,17 @@ OPTIMUM = {"replaced": "optimum, replaced", "distinct": "optimum, distinct"}  # 
 
 @dataclass
 class Ranks:
-    """One draft along one text of the target. At T = 0 children are the likeliest tokens of q, however they are asked
-    for, and `fixed` is the only way to choose them.
+    """One draft along one completion of the target.
 
-    accepted: by the way that children are chosen, the probability that the child of each rank is the accepted one,
-        summed over the tokens of the text.
-    given: the same at each token, given that token: with the same chances for neighbours, as `Agreement.ratio`.
-    of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
-        summed over the `places` at which the bound was computed.
+    At T = 0 children are the likeliest tokens of q in each way of choosing them, so `fixed` is the only way given.
+
+    Attributes:
+        accepted: by the way of choosing children, the probability that the child of each rank is accepted, summed over
+            the tokens of the text.
+        given: the same at each token, given that token: with the same random numbers for neighbours, as
+            `Agreement.ratio`.
+        of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
+            summed over the `places` at which the bound was computed.
     """
 
     accepted: dict[str, list[float]] = field(default_factory=dict)
@@ -49,8 +54,10 @@ class Ranks:
 
 @dataclass
 class RankReader:
-    """Reads the ranks of one draft along one text, `most` children at each token: `generator` draws them. At every
-    `bound_every`-th token rules are held to the bound; 0: nowhere."""
+    """Reads the ranks of one draft along one text, `most` children at each token, drawn by `generator`.
+
+    At every `bound_every`-th token the rules are compared with the bound; 0: nowhere.
+    """
 
     sampling: Sampling
     generator: torch.Generator
@@ -94,8 +101,10 @@ def _add(sums: dict[str, list[float]], name: str, more_LK: Tensor) -> None:
 
 
 def acceptance_vector(texts: Sequence[Ranks], children: Children) -> list[float]:
-    """P[k]: the share of the tokens of all texts at which the child of each rank is the accepted one; what Sequoia's
-    dynamic programme is given. Zeros where there is no text."""
+    """P[k]: the share of the tokens of all texts at which the child of each rank is accepted; zeros without a text.
+
+    Sequoia's dynamic programme takes it.
+    """
     tokens = sum(len(text.given_for(children)) for text in texts if text.given)
     sums = [text.accepted_for(children) for text in texts if text.accepted]
     if not tokens:

@@ -20,9 +20,15 @@ KEPT = ("alpha", "alpha_low", "alpha_high", "speedup_measured", "hardware")
 
 @dataclass(frozen=True)
 class Comparison:
-    """`moved` has a line for each number that moved, `disturbed` one for each speedup that was measured while something
-    else had the machine, and so cannot be judged. `elsewhere` measurements are of a kind of device that none of the
-    records is of, and of the `compared` ones `untimed` were timed on other hardware, so that alpha alone was compared.
+    """The result of comparing records with a baseline.
+
+    Attributes:
+        moved: a line for each number that moved.
+        disturbed: a line for each speedup that was measured while another process used the machine, and so is
+            unreliable.
+        elsewhere: measurements of a kind of device that no record has.
+        compared: measurements that were compared.
+        untimed: those of the compared that were timed on other hardware, so that alpha alone was compared.
     """
 
     moved: list[str]
@@ -33,8 +39,10 @@ class Comparison:
 
 
 def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
-    """The rows to write down: names and numbers of each measurement, the newest where there are several, and those of
-    the baseline `before` that are of another kind of device."""
+    """The rows of a new baseline: names and numbers of each measurement, the newest where there are several.
+
+    Measurements of the baseline `before` that are of another kind of device are taken over.
+    """
     newest = {
         _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _unjudged(row)
         for row in rows
@@ -45,8 +53,10 @@ def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
 
 
 def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comparison:
-    """What moved. A measurement of the baseline that is missing has moved too. `margin` is the share of a speedup that
-    may be lost."""
+    """Compare records with a baseline; a measurement of the baseline that is missing has moved too.
+
+    `margin` is the share of a speedup that may be lost.
+    """
     now = {_name(row): row for row in rows}
     kinds = {_kind(row) for row in now.values()}
     lines, disturbed, compared, elsewhere, untimed = [], [], 0, 0, 0

@@ -66,8 +66,10 @@ def speedup_spread(prompts: Sequence[PromptRecord], parts: Sequence[Part]) -> Sp
 
 
 def detectable(difference: Interval) -> float | None:
-    """The smallest difference that these prompts would have shown nine times in ten, from the interval of the one that
-    they gave; None without an interval."""
+    """The smallest difference that these prompts would have shown nine times in ten; None without an interval.
+
+    It follows from the interval of the difference that they gave.
+    """
     if difference.low is None or difference.high is None:
         return None
     error = (difference.high - difference.low) / (2 * REACH)

@@ -140,8 +140,10 @@ def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
 
 
 def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
-    """The probability that a run's rule accepts a drafted token, with its interval, where it has an alpha of its own;
-    and of a lossy rule the mean total variation between the token that comes out and the target's own."""
+    """The acceptance probability of a rule with an alpha of its own, and its interval.
+
+    For a lossy rule also the mean total variation between the emitted token and the target's own.
+    """
     if not all("rule" in prompt for prompt in prompts):
         return {}
     sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
@@ -158,8 +160,7 @@ def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> Un
 
 
 def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> list[LenienceRow]:
-    """alpha(l) with its interval for each lenience of the prompts, 1 first; and the mean total variation between the
-    token that comes out and the target's own."""
+    """alpha(l) with its interval for each lenience of the prompts, 1 first, and the mean total variation of each."""
     tokens = sum(len(prompt["beta"]) for prompt in prompts)
     rows: list[LenienceRow] = []
     for key in ("1", *prompts[0]["lenient"]):
@@ -175,12 +176,11 @@ def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -
 
 
 def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> Speedups:
-    """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts. At
-    T = 0, where the texts are the same, that is the ratio of the times; at T > 0, where they have other lengths, it is
-    still fair.
+    """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts.
 
-    The intervals draw prompts again, and within each prompt its steps and its passes. A machine that was slower for
-    minutes is in them only as far as it was slower on some prompts and not on others.
+    At T = 0, where completions are equal, that is the ratio of the times; at T > 0, where lengths differ, it is still
+    fair. The intervals resample prompts, and within each prompt its steps and its passes. They cover a machine that was
+    slower for minutes only as far as it was slower on some prompts and not on others.
     """
     variances = [variances_of(prompt) for prompt in prompts]
     decode, whole = (

@@ -19,8 +19,10 @@ EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position
 
 
 def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> list[float]:
-    """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it. A token that
-    was not proposed counts as rejected."""
+    """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it.
+
+    A token that was not proposed counts as rejected.
+    """
     counts = np.zeros((gamma, 2), np.int64)
     for prompt in prompts:
         done = 0
@@ -47,9 +49,11 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
 
 
 def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
-    """The same for a batch, whose rows have an alpha and an end each. c and v are of passes and steps of all rows: c(B)
-    and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where fewer rows are left in a pass than in a step of the target
-    alone, as where the last prompts end, a pass emits that much less."""
+    """The same for a batch, whose rows have an alpha and an end each.
+
+    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
+    fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
+    """
     c, verify_cost = summary["c"] or 0.0, summary["verify_cost"]
     tokens = expected.tokens * rates["occupancy"] / rates["occupancy_baseline"]
     drafting = expected.drafted * c
@@ -65,8 +69,10 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 
 
 def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for passes that draft what they drafted in the mean. Calibrated
-    with what these passes cost, for most of them may draft less than gamma."""
+    """The same from the acceptance at each position, for passes of the mean number of drafted tokens.
+
+    Calibrated with the measured cost of these passes, since most of them may draft less than gamma.
+    """
     tokens, drafted = theory.expected_tokens_by_position(accepted), summary["drafted_per_pass"]
     return {
         "prediction": BY_POSITION,
@@ -78,8 +84,10 @@ def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -
 
 
 def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> Predicted:
-    """The same for passes over trees of `depth` levels in the mean: `tokens` are expected along the target's own text
-    from the acceptance by rank."""
+    """The same for passes over trees of `depth` levels in the mean.
+
+    `tokens` are expected along the target's own completions from the acceptance by rank.
+    """
     drafted, c = summary["drafted_per_pass"], summary["c"]
     return {
         "prediction": BY_RANK,

@@ -1,8 +1,7 @@
-"""What verifying n tokens in one pass costs, v(n), and what a level of a tree costs the draft: in target steps, timed
-at one place of a text, one after the other in turn. What the size of a tree is chosen from.
+"""The cost v(n) of verifying n tokens in one pass, and that of drafting a level of a tree, in target steps.
 
-Alone and again and again at one place a step is a little faster than in the loop that decodes; so are all of these
-alike, and it is their ratios that count.
+The size of a tree is chosen from them. They are timed at one place of a text, in turn. Steps repeated at one place are
+a little faster than in the decoding loop, but all of these equally, and only their ratios count.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +21,12 @@ REPEATS, WARMUP = 12, 2
 
 @dataclass(frozen=True)
 class TreeCosts:
-    """In target steps: `verify[n]`, of n tokens of a tree, the text's last one included; `level`, of drafting one level
-    of the trees of the draft that was timed."""
+    """Costs in target steps.
+
+    Attributes:
+        verify: of verifying n tokens of a tree, the text's last token included.
+        level: of drafting one level of the trees of the draft that was timed.
+    """
 
     verify: dict[int, float]
     level: float

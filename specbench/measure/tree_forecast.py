@@ -1,5 +1,7 @@
-"""What a run's trees are expected to give, from the target's own text alone: by teacher forcing along it, before a tree
-is verified. Beside what passes gave it tests the estimate."""
+"""Expected passes of a run's trees by teacher forcing along the target's completions, before a tree is verified.
+
+Compared with the measured passes it tests the estimate.
+"""
 
 from collections.abc import Sequence
 
@@ -24,9 +26,11 @@ def forecast_passes(
     ranks: Ranks | None,
     found: bool = False,
 ) -> NDArray[np.float64] | None:
-    """The passes [2, depth + 1] that this text needs with the trees of `draft` (`measure.expected_tree_passes`): from
-    the `ranks` of its children along the text, or by growing each tree where the children are not drawn: at T = 0, by
-    the draft's confidence, or where they are `found` in a text. None where neither is possible."""
+    """The passes [2, depth + 1] that this text needs with the trees of `draft` (`measure.expected_tree_passes`).
+
+    They follow from the `ranks` of its children along the text; or, where children are not drawn (T = 0, trees by the
+    draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
+    """
     if isinstance(draft.plan, FixedShape) and ranks is not None:
         return tree_passes(ranks.given_for(draft.children), draft.plan.shape, most)
     if isinstance(draft.plan, FixedShape) and not found and sampling.temperature > 0:

@@ -18,8 +18,10 @@ def levels(a_pass: PassRecord) -> int:
 
 
 def offered(a_pass: PassRecord) -> int:
-    """At how many positions the accepted path was offered a token: one more than it has, where its last node has
-    children. Of a chain, all that were drafted."""
+    """The number of positions at which the accepted path was offered a token.
+
+    One more than the path has, where its last node has children. For a chain, all drafted tokens.
+    """
     parents, path = parents_of(a_pass), a_pass.get("path")
     if parents is None or path is None:
         return a_pass["drafted"]
@@ -27,8 +29,11 @@ def offered(a_pass: PassRecord) -> int:
 
 
 def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
-    """Of all visits to a node with children, the share in which the child of each rank was the accepted one. A node is
-    visited where it is the root or was accepted; the node that ends the text, after which nothing counts, is not."""
+    """The share of visits to a node with children in which the child of each rank was accepted.
+
+    A node is visited if it is the root or was accepted; the node that ends the text, after which nothing counts, is
+    not.
+    """
     return [hit / seen for hit, seen in zip(*rank_counts(passes), strict=True)]
 
 

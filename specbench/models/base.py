@@ -54,8 +54,10 @@ class Session(Protocol):
         ...
 
     def select(self, path: Sequence[int]) -> None:
-        """Append the nodes of `path` to the sequence, and forget the rest of the tree. `path` leads from a child of the
-        sequence's last token from parent to child; it may be empty."""
+        """Append the nodes of `path` to the sequence, and drop the rest of the tree.
+
+        `path` leads from a child of the sequence's last token from parent to child; it may be empty.
+        """
         ...
 
     def rollback(self, length: int) -> None:
@@ -102,8 +104,7 @@ class RollsOut(Protocol):
     device: torch.device
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """Capture, at the next `get_ready`, rollouts of up to so many steps by `choice`, in the place of those that
-        were expected before."""
+        """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
         ...
 
 
@@ -114,9 +115,15 @@ class RolloutSession(Protocol):
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
-        """Read `tokens`, then each chosen token but the last. Returns the G chosen tokens [G] and the rows [G, V] that
-        they were drawn from, as `Choice.on_device` gives them; None, with nothing read, where no such rollout has been
-        captured. `uniform_G` is from `choice.uniforms`."""
+        """Read `tokens`, then each chosen token but the last.
+
+        `uniform_G` is from `choice.uniforms`.
+
+        Returns:
+            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
+            None, with
+            nothing read, where no such rollout is captured.
+        """
         ...
 
 
@@ -125,7 +132,9 @@ class StatefulSession(Session, Protocol):
 
     def states(self, start: int, stop: int) -> Tensor | None:
         """States [stop - start, D] at tokens `start` to `stop` - 1; None if they were not all read in the last run.
-        Rolling back removes none of them."""
+
+        Rolling back removes none of them.
+        """
         ...
 
     def tapped(self, start: int, stop: int) -> Tensor | None:
@@ -133,8 +142,10 @@ class StatefulSession(Session, Protocol):
         ...
 
     def source_states(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and values [1, heads, S, channels] that the last layer's cross-attention made of the source; None of a
-        decoder-only model. Only after a token has been read."""
+        """Keys and values [1, heads, S, channels] that the last layer's cross-attention made of the source.
+
+        None for a decoder-only model. Available only after a token has been read.
+        """
         ...
 
 
@@ -142,9 +153,11 @@ class LayeredSession(Session, Protocol):
     """A session whose first layers can read on alone."""
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
-        """A session of the first `layers` layers, without the sublayers `skipped` (`models.part`), over this
-        session's cache, which continues where this session is. What it reads is forgotten as soon as this session reads
-        on. One at a time."""
+        """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
+
+        It continues where this session is (`models.part` names sublayers). Its tokens are dropped as soon as this
+        session reads further. One at a time.
+        """
         ...
 
 

@@ -29,8 +29,10 @@ LOGITS = 16  # rows of logits that a row of a batch may hold at a time
 
 
 class Batch:
-    """A model with room for `rows` sequences at a time. It is a `Model`: `start` takes a row, which is free again when
-    its session is gone."""
+    """A model with room for `rows` sequences at a time.
+
+    It is a `Model`: `start` takes a row, which is free again when its session is gone.
+    """
 
     def __init__(self, model: BatchableModel, rows: int) -> None:
         self.model, self.rows = model, rows
@@ -44,8 +46,11 @@ class Batch:
 
     @staticmethod
     def of(model: Model, rows: int) -> "Batch":
-        """`model` with room for `rows` sequences. Raises UserError if its network cannot read rows of several
-        lengths."""
+        """`model` with room for `rows` sequences.
+
+        Raises:
+            UserError: its network cannot read rows of several lengths.
+        """
         return Batch(cast(BatchableModel, model), rows)
 
     @torch.inference_mode()
@@ -176,8 +181,10 @@ class Batch:
 
 
 def bytes_of_row(model: Model, tokens: int, source: int) -> float:
-    """The most bytes that a row of a batch takes that reads so many tokens and a source of this length: keys and
-    values, the smaller buffers that they move from when these grow, and the logits of a run in fp32."""
+    """The most bytes that a row takes with so many tokens and a source of this length.
+
+    Keys and values, the smaller buffers that they move from when these grow, and the logits of a run in fp32.
+    """
     steps = cast(BatchableModel, model).steps_of_rows(1)
     slots = {"self": _power_of_two(tokens), "cross": -(-source // SOURCE_STEP) * SOURCE_STEP}
     cached = sum(
@@ -241,8 +248,7 @@ class RowSession:
 
 
 def read_together(reads: Sequence[Read]) -> list[Tensor]:
-    """What `Session.extend` returns for each of `reads`, which are of different sessions: those of one batch from one
-    run."""
+    """The results of `Session.extend` for each of `reads`, which are of different sessions: one run for each batch."""
     answers: list[Tensor | None] = [None] * len(reads)
     batches: dict[Batch, list[int]] = {}
     due, finish = list(reads), dict[int, Callable[[Tensor], Tensor]]()

@@ -37,8 +37,11 @@ class StepsOfRows(Protocol):
         of_source: Sequence[Tensor],
         last_row: bool,
     ) -> Tensor:
-        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token. `own` and `of_source` are the buffers of
-        self- and cross-attention; the new tokens' keys and values are written to the first."""
+        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token.
+
+        `own` and `of_source` are the buffers of self- and cross-attention; the new keys and values are written to the
+        first.
+        """
         ...
 
 

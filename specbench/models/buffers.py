@@ -17,8 +17,10 @@ CACHED_OF_TREES = 16 * 2**20
 
 @dataclass(frozen=True)
 class Buffers:
-    """Keys and values of each layer in turn, [B, K, C, D] each. Those of one shape are views of one stack, so that all
-    layers are moved at once."""
+    """Keys and values of each layer in turn, [B, K, C, D] each.
+
+    Buffers of one shape are views of one stack, so that all layers are moved at once.
+    """
 
     layers: list[Tensor]
     stacks: list[Tensor]  # [N, B, K, C, D]
@@ -88,8 +90,10 @@ class BufferPool:
 
 
 class TensorCache:
-    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and are changed by nobody;
-    of more than `most` bytes the oldest are dropped."""
+    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and that nothing changes.
+
+    Beyond `most` bytes the oldest are dropped.
+    """
 
     def __init__(self, most: int = CACHED_BYTES) -> None:
         self.most = most

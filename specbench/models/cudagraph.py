@@ -80,8 +80,10 @@ class CudaGraphModel(StaticModel):
         return _grown(FIRST_SOURCE, needed)
 
     def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> StepGraph | None:
-        """The graph of `step` over `count` tokens with these very buffers. None where it has not been captured: it will
-        be at the next `get_ready`, and not while a clock may be running."""
+        """The graph of `step` over `count` tokens with these buffers.
+
+        None where it has not been captured: the next `get_ready` captures it, since a clock may be running now.
+        """
         found = self._found(self._key(id(step), count, buffers))
         if found is None:
             self._largest = max(self._largest, count)
@@ -105,8 +107,7 @@ class CudaGraphModel(StaticModel):
         return found
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
-        """See `RollsOut`. Of many numbers of steps few are captured, the most among them: fewer steps are the first of
-        more."""
+        """See `RollsOut`. Of many numbers of steps few are captured: fewer steps are the beginning of more."""
         wanted = [] if self.rollout_fell_back else sorted({count for count in steps if count > 0}, reverse=True)
         apart = -(-len(wanted) // MOST_ROLLOUTS) or 1
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::apart]))
@@ -118,8 +119,10 @@ class CudaGraphModel(StaticModel):
         return next((count for count in self._rollouts if count >= steps), None)
 
     def filled(self, rows: int) -> int:
-        """Rows of the graph that reads `rows` rows. A network that counts its positions itself would count rows that
-        are filled in, too: it has a graph for each number."""
+        """The rows of the graph that reads `rows` rows.
+
+        A network that counts its positions itself would count padding rows, too: it has a graph for each number.
+        """
         return rows if self.placement.counts_itself else next((count for count in COUNTS if count >= rows), rows)
 
     def ask(self, step: Step, count: int, buffers: Sequence[Tensor]) -> None:
@@ -145,8 +148,10 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture, before the clock starts, what a text of up to `tokens` tokens after `prompt` will replay, and what
-        ran uncaptured since the last time."""
+        """Capture, before the clock starts, all graphs that a text of up to `tokens` tokens after `prompt` will replay.
+
+        Steps that ran uncaptured since the last call are captured as well.
+        """
         began = time.perf_counter()
         end = len(prompt.prefix) + tokens + max(self._rollouts, default=0)
         needed = min(end, self.longest or end)
@@ -217,8 +222,10 @@ class CudaGraphSession(StaticSession):
         return rolled
 
     def ask_for(self, needed: int, counts: Sequence[int], choice: Choice | None, rollouts: Sequence[int]) -> None:
-        """Ask for the graphs of steps over so many tokens, and of rollouts by `choice` of so many steps, in all the
-        buffers that a text of `needed` tokens uses."""
+        """Request the graphs of steps over so many tokens, and of rollouts by `choice` of so many steps.
+
+        They are for all buffers that a text of `needed` tokens uses.
+        """
         while True:
             for count in counts:
                 if count >= self.model.rows:

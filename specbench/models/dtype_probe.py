@@ -31,8 +31,12 @@ SMALL_TABLE = 16
 
 
 def linear_maps(model: ModelConfig, key: str) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear maps of all decoder layers of `model`, by its config alone. Raises what
-    `load_model` raises of a config, and whatever `transformers` does where it cannot make such a network."""
+    """(inputs, outputs) of the linear maps of all decoder layers of `model`, from its config alone.
+
+    Raises:
+        UserError, MachineError: as `load_model` on a config.
+        Exception: whatever `transformers` raises if it cannot make such a network.
+    """
     one = copy.deepcopy(shape_of(model, key))
     for name in LAYERS:
         if hasattr(one, name):
@@ -53,8 +57,10 @@ def linear_maps(model: ModelConfig, key: str) -> list[tuple[int, int]]:
 
 
 def probe(maps: Sequence[tuple[int, int]], engine: str, threads: int) -> tuple[float, float]:
-    """Seconds that `maps` take in bfloat16 and in float32 by `engine` (native | static | eager): the fastest run over
-    one token plus the fastest over eight, the dtypes in turn."""
+    """Seconds that `maps` take in bfloat16 and in float32 by `engine` (native | static | eager), timed in turn.
+
+    Each is the fastest run over one token plus the fastest over eight.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

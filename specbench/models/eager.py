@@ -54,8 +54,10 @@ class EagerModel:
         self.now: Callable[[], float] = waiting.get(self.device.type, time.perf_counter)
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "EagerModel":
-        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head: the same
-        weights, made once."""
+        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head.
+
+        They share the weights and are made once.
+        """
         part = Part(layers, skipped)
         if part not in self._shallow:
             self._shallow[part] = self._alike(reduced(self.network, part))
@@ -105,8 +107,11 @@ def _now_on_mps() -> float:
 
 
 def _weights_per_step(network: Any) -> int:
-    """Weights that one decoding step multiplies with. Left out are the encoder's, those that are only looked up
-    (embeddings of tokens and of positions), and the keys and values of cross-attention, computed once a source."""
+    """The number of weights that one decoding step multiplies with.
+
+    Without the encoder's, embeddings that are only looked up, and the keys and values of cross-attention, which are
+    computed once for a source.
+    """
     left_out = [module for module in network.modules() if isinstance(module, nn.Embedding)]
     if network.config.is_encoder_decoder:
         left_out.append(network.get_encoder())

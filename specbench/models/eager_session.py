@@ -44,8 +44,10 @@ class SessionModel(Protocol):
 
 
 class EagerSession:
-    """What both families share: a self-attention cache that is as long as the tokens read, and the nodes of a tree.
-    Its first layers may be ahead for a while, see `ShallowSession`."""
+    """What both families share: a self-attention cache as long as the tokens read, and the nodes of a tree.
+
+    Its first layers may be ahead for a while, see `ShallowSession`.
+    """
 
     def __init__(self, model: SessionModel, cache: Any) -> None:
         self.model = model
@@ -77,8 +79,7 @@ class EagerSession:
             self._last.select([], self.length)
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
-        """A session of the first `layers` layers, without the sublayers `skipped`, that continues where this session
-        is; one part at a time."""
+        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
@@ -144,8 +145,7 @@ class EagerSession:
         tree: OpenTree,
         **options: Any,
     ) -> Tensor:
-        """Logits [L, V] of `model`, this session's own or its first layers, reading on where `length` tokens and `tree`
-        are cached."""
+        """Logits [L, V] of `model`, this session's own or its first layers, after `length` tokens and `tree`."""
         if parents is not None:
             model.require_trees()
         tree.grow(tokens, parents)

@@ -1,5 +1,4 @@
-"""A network that does less than all of it: its first layers, without some of their sublayers, then its own final norm
-and head, on the same weights.
+"""A network reduced to its first layers, or without some sublayers, with its own final norm, head and weights.
 
 Depends on how `transformers` names a decoder, and not on caches or sessions.
 """
@@ -43,9 +42,11 @@ def first_layers(network: Any, layers: int) -> Any:
 
 
 def reduced(network: Any, part: Part) -> Any:
-    """`network` with `part` of its decoder; a sublayer that is skipped adds nothing to the residual stream. Only the
-    modules on the way to that are copied, without their weights; a later change of `network` (its device, its dtype)
-    need not show here."""
+    """`network` with `part` of its decoder; a skipped sublayer adds nothing to the residual stream.
+
+    Only the modules on the way to the part are copied, without their weights; a later change of `network` (its device,
+    its dtype) need not show here.
+    """
     decoder = network.get_decoder()
     name, blocks = _stack(network)
     path = next(path for path, module in network.named_modules() if module is decoder)

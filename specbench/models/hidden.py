@@ -1,8 +1,7 @@
-"""The states that a network's head reads, returned with its logits, and where they are asked for states after some of
-its layers: for drafts that predict from the target's states.
+"""The states that a network's head reads, returned with its logits, and on request states after some of its layers.
 
-They are appended to the logits as further columns, so that every engine returns them unchanged, and a model that is not
-asked for them does no extra work.
+For drafts that predict from the target's states. They are appended to the logits as further columns, so that every
+engine returns them unchanged, and a model without them does no extra work.
 
 Shapes: L tokens, V logits, D the network's width.
 """
@@ -21,8 +20,10 @@ AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 class HeadAndInput(nn.Module):
-    """An output projection [D] -> [V] that returns [V + D]: its logits, then what it read. With taps the states after
-    these layers follow, D for each."""
+    """An output projection [D] -> [V] that returns [V + D]: its logits, then its input.
+
+    With taps the states after these layers follow, D for each.
+    """
 
     def __init__(self, head: Any, taps: Taps | None = None) -> None:
         super().__init__()
@@ -40,10 +41,13 @@ class HeadAndInput(nn.Module):
 
 
 def hand_over(network: Any, key: str, depths: Sequence[int] = ()) -> int:
-    """Make `network` return what its head reads after its logits, and after that its states after so many decoder
-    layers; returns D.
+    """Make `network` return, after its logits, the input of its head and its states after so many decoder layers.
 
-    Raises UserError if the network changes its logits after the head, or has fewer layers.
+    Returns:
+        D.
+
+    Raises:
+        UserError: the network changes its logits after the head, or has fewer layers.
     """
     for name in AFTER_THE_HEAD:
         if getattr(network.config, name, None) not in (None, 1.0):
@@ -86,8 +90,10 @@ class LastRead:
         self._nodes_ND = None
 
     def states(self, start: int, stop: int, tap_width: int = 0) -> Tensor | None:
-        """[stop - start, D] of tokens `start` to `stop` - 1, or None where they were not all read last. The last
-        `tap_width` columns that were put are left out."""
+        """[stop - start, D] of tokens `start` to `stop` - 1, or None if they were not all in the last read.
+
+        The last `tap_width` columns are left out.
+        """
         rows = self._rows(start, stop)
         return rows if rows is None or not tap_width else rows[:, :-tap_width]
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 @contextmanager
 def in_fp32(network: nn.Module) -> Iterator[None]:
-    """Within, every block of `network` (each entry of a list of layers, and each module outside of these) has its
-    weights in fp32 while it runs, and so hands on fp32 states."""
+    """A context in which every block of `network` has its weights in fp32 while it runs, and so returns fp32 states.
+
+    A block is an entry of a list of layers, or a module outside of these.
+    """
     short: dict[nn.Module, dict[nn.Parameter, Tensor]] = {}
 
     def widen(block: nn.Module, args: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

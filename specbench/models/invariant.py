@@ -31,7 +31,8 @@ WATCHED = 13  # rows of the step whose operations are looked at: no other size o
 def make_invariant(model: StaticModel) -> str | None:
     """Find the fewest rows with which all that is tried here is equal to the bit, and let `model` read so many.
 
-    Returns None, or what differs on this machine, whatever the rows."""
+    Returns None, or what differs on this machine, whatever the rows.
+    """
     reason = None
     for rows in FEWEST_ROWS:
         if rows >= model.rows:
@@ -43,8 +44,10 @@ def make_invariant(model: StaticModel) -> str | None:
 
 
 def objection(model: StaticModel) -> str | None:
-    """Which rows of `model` depend on how many are read at once, with the operation that is to blame where one is
-    found; None if all are equal to the bit."""
+    """Which rows of `model` depend on how many are read at once; None if all are equal to the bit.
+
+    With the operation to blame, where it is found.
+    """
     read = STEPS + len(PARENTS)
     # The first buffers end within the blocks, and so does what one sum of attention takes in.
     ends = (model.capacity(1), SLOTS)

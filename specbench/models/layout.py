@@ -54,22 +54,28 @@ class Layout:
 
 
 def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
-    """`count` tokens one after another, following the `length` tokens that are cached: slot, position and number in the
-    sequence are the same. `numbers_1C` is 0 ... C - 1."""
+    """The layout of `count` tokens in a row after the `length` cached tokens: slot, position and number are equal.
+
+    `numbers_1C` is 0 ... C - 1.
+    """
     slots_1L = numbers_1C[:, length : length + count]
     return Layout(slots_1L, numbers_1C, numbers_1C <= slots_1L.unsqueeze(-1))
 
 
 def ragged(begins_B: Tensor, count: int, numbers_1C: Tensor, positions_1C: Tensor) -> Layout:
-    """Chains of `count` tokens, each following the `begins_B` tokens of its own row. `positions_1C` are the positions
-    of the slots `numbers_1C`: the same numbers, as far as the network knows them."""
+    """Chains of `count` tokens, each after the `begins_B` tokens of its own row.
+
+    `positions_1C` are the positions of the slots `numbers_1C`: the same numbers, as far as the network knows them.
+    """
     slots_BL = begins_B.unsqueeze(-1) + numbers_1C[:, :count]
     return Layout(slots_BL, positions_1C.expand(len(begins_B), -1), numbers_1C <= slots_BL.unsqueeze(-1))
 
 
 def padded(layout: Layout, end: int, count: int) -> Layout:
-    """`layout`, of one row that `end` slots count of, for `count` new tokens: those that it lacks are written to the
-    slots from `end` on, where they do not count."""
+    """`layout`, of one row with `end` slots, padded to `count` new tokens.
+
+    Padding tokens are written to the slots from `end` on, where they do not count.
+    """
     missing = count - layout.slots_BL.shape[1]
     if not missing:
         return layout
@@ -105,8 +111,7 @@ def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int =
 
 @lru_cache(maxsize=256)
 def _lineage(parents: tuple[int, ...]) -> tuple[Any, Any]:
-    """Depths [N] of the nodes of a tree, 0 for children of ROOT, and bool [N, N]: which nodes are on each one's path,
-    itself included."""
+    """Depths [N] of a tree's nodes, 0 for children of ROOT, and bool [N, N]: the nodes on each path, itself too."""
     depths: list[int] = []
     paths: list[int] = []  # each as the bits of a number, which is many times faster than a row of an array
     for node, parent in enumerate(parents):

@@ -47,8 +47,10 @@ def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | N
 def _from_pretrained(
     auto: Any, model: ModelConfig, key: str, device: torch.device | None = None, **keywords: Any
 ) -> Any:
-    """`auto.from_pretrained`, with its many errors as one line that names the key. `device`: where weights go, if it is
-    one device; without it, `keywords` say."""
+    """`auto.from_pretrained`, with its many errors as one line that names the key.
+
+    `device`: where weights go, if it is one device; without it, `keywords` say.
+    """
     source, pinned = _source(model, key)
     from_hub = model.path is None and model.hub is not None
     if from_hub:
@@ -145,11 +147,26 @@ def load_model(
     taps: tuple[int, ...] = (),
     states_of_prompt: bool = False,
 ) -> EagerModel:
-    """The weights of `model` on `device`, run by `engine`. `key` is 'target' or 'draft'. `with_states`: its sessions
-    hand over what its head reads, and the states after so many decoder layers (`taps`); `states_of_prompt`: those of a
-    decoder-only model's prompt, too. `numerics`: invariant | fast | auto, see `engines.with_engine`.
+    """The weights of `model` on `device`, run by `engine`.
 
-    A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one.
+    A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one
+    device.
+
+    Args:
+        model: the checkpoint.
+        key: 'target' or 'draft', for messages.
+        vocabulary: its tokenizer.
+        dtype: of its weights.
+        device: where it runs.
+        engine: see `engines.with_engine`.
+        with_states: its sessions return the input of its head.
+        numerics: invariant | fast | auto, see `engines.with_engine`.
+        taps: its sessions also return the states after so many decoder layers.
+        states_of_prompt: also those of a decoder-only model's prompt.
+
+    Raises:
+        UserError: the checkpoint or engine cannot be used.
+        MachineError: memory or the hub does not suffice.
     """
     auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
     spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
@@ -173,8 +190,7 @@ def load_model(
 
 
 def _require_placed(network: Any, key: str, device: torch.device) -> None:
-    """Raise MachineError where a loader with too little room put layers on the CPU or the disk: their steps would be
-    timed without a word."""
+    """Raise MachineError where a loader put layers on the CPU or the disk, which would slow all steps."""
     places = [str(place) for place in (getattr(network, "hf_device_map", None) or {}).values()]
     elsewhere = [place for place in places if place in ("cpu", "disk")]
     if elsewhere and device.type != "cpu":

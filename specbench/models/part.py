@@ -10,8 +10,10 @@ NONE: frozenset[str] = frozenset()
 
 
 class Part(NamedTuple):
-    """The first `layers` decoder layers, without the sublayers `skipped`: 'attn2' is the self-attention of layer 2,
-    counted from 0."""
+    """The first `layers` decoder layers, without the sublayers `skipped`.
+
+    'attn2' is the self-attention of layer 2, counted from 0.
+    """
 
     layers: int
     skipped: frozenset[str] = NONE
@@ -23,10 +25,12 @@ class Part(NamedTuple):
 
 
 def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
-    """A decoder of `layers` layers, each with sublayers of these `kinds`, without those that `names` names; 'layer2'
-    names all of layer 2. Where the last layers are skipped whole the part ends before them: it is an early exit.
+    """A decoder of `layers` layers, each with sublayers of these `kinds`, without those that `names` names.
 
-    Raises ValueError, with the reason, where a name is of nothing, or nothing that counts the tokens is left.
+    'layer2' names all of layer 2. If the last layers are skipped whole, the part ends before them: it is an early exit.
+
+    Raises:
+        ValueError: a name is of no sublayer, or no layer that counts the tokens is left.
     """
     kinds, skipped = tuple(kinds), set[str]()
     for name in names:

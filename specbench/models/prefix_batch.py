@@ -65,8 +65,10 @@ class PrefixBatch:
             self._cache = EncoderDecoderCache(self._cache, DynamicCache())
 
     def _crop_to_common(self, tokens_NT: Tensor, most: int) -> int:
-        """Crop and reorder the cache to what each hypothesis has in common with some row: the same number of tokens for
-        all, at most `most`. Returns that number."""
+        """Crop and reorder the cache to the prefix that each hypothesis has in common with some row.
+
+        The same number of tokens for all, at most `most`. Returns that number.
+        """
         compared = min(tokens_NT.shape[1], self._read_RT.shape[1])
         if not compared:
             return 0
@@ -84,8 +86,10 @@ class PrefixBatch:
         return cached
 
     def _run(self, tokens_NT: Tensor, cached: int, **options: Any) -> Tensor:
-        """Logits [N, L, V] after the `cached` tokens of each hypothesis. Attention is causal, so the padding after a
-        shorter hypothesis changes nothing before it."""
+        """Logits [N, L, V] after the `cached` tokens of each hypothesis.
+
+        Attention is causal, so the padding after a shorter hypothesis changes nothing before it.
+        """
         ids_NL = tokens_NT[:, cached:].clamp(min=0).to(self._model.device)
         if self._encoded is None:
             inputs: dict[str, Any] = {"input_ids": ids_NL}

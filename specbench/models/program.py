@@ -55,9 +55,11 @@ def _without_collecting() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step in four parts, each taking (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B,
-    *buffers) and what the parts before it returned. The first three depend on nothing but sizes and weights, the
-    source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
+    """One decoding step in four parts.
+
+    Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
+    before it. The first three depend only on sizes and weights, the source's length, and the layout, so that their
+    results can be cached; `run` returns logits [B, L, V].
     """
 
     of_sizes: Callable[..., tuple[Tensor, ...]]
@@ -76,9 +78,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A captured model. `one` steps over one token, `several` over any number from 2; `last` gives the last token's
-    logits only; `tree`, of an invariant program, steps over two nodes of a tree or more. `encode` maps source ids
-    [1, S] to cross-attention keys and values, layer by layer."""
+    """A captured model.
+
+    Attributes:
+        one: steps over one token.
+        several: steps over any number from 2.
+        last: returns the last token's logits only.
+        tree: of an invariant program, steps over two nodes of a tree or more.
+        encode: maps source ids [1, S] to cross-attention keys and values, layer by layer.
+    """
 
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
     cache_dtype: torch.dtype
@@ -150,8 +158,10 @@ class Program:
 
 
 def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Tensor], list[Tensor]]:
-    """Keys and values of one token for self-attention and of `source` [1, S] (unset: of one token) for cross-attention,
-    from a look at the model at work."""
+    """Keys and values of one token for self-attention and of `source` [1, S] (unset: one token) for cross-attention.
+
+    They are recorded in a run of the model.
+    """
     one = torch.zeros(1, 1, dtype=torch.long, device=network.device)
     cache = markers.recording()
     if not network.config.is_encoder_decoder:
@@ -164,8 +174,10 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 
 
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
-    """The step, and in the same run of the decoder what its cross-attention caches of a source, as a function of
-    tensors alone: (logits, keys and values layer by layer)."""
+    """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
+
+    It returns (logits, keys and values layer by layer).
+    """
 
     def decoder_only(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor

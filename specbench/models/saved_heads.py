@@ -20,8 +20,10 @@ NEAR = 0.01  # two roundings of one weight are nearer than this, two trainings a
 
 
 class SavedHeads(nn.Module):
-    """Heads that are saved with the name and the fingerprint of their target. Arguments of the constructor are whole
-    numbers, and attributes of the same names."""
+    """Heads that are saved with the name and the fingerprint of their target.
+
+    Arguments of the constructor are whole numbers, and attributes of the same names.
+    """
 
     KIND: ClassVar[str]  # as `draft=` has it
     RECIPE: ClassVar[str]  # makes such heads
@@ -43,7 +45,8 @@ class SavedHeads(nn.Module):
     @classmethod
     def facts(cls, folder: Path, key: str) -> dict[str, Any]:
         """What `folder` says of its heads: their shape, `target` and `fingerprint`. Raises UserError where it has none
-        of this kind."""
+        of this kind.
+        """
         try:
             facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             has_all = facts.keys() >= {"kind", *cls.SHAPE, "target", "fingerprint"}

@@ -1,7 +1,6 @@
-"""The first layers of a session's network, or some of their sublayers, reading on alone over that session's own cache
-and encoded source.
+"""The first layers of a session's network, or a part of its sublayers, reading ahead over that session's own cache.
 
-It depends on no cache: the whole session implements reading ahead and forgetting.
+It depends on no cache: the whole session implements reading ahead and dropping it.
 """
 
 from collections.abc import Sequence
@@ -14,8 +13,11 @@ from specbench.models.part import Part
 
 
 class Whole(Protocol):
-    """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree; the next
-    reading of all layers takes that back. Below 0 they read again what all have read, as teacher forcing does."""
+    """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree.
+
+    The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
+    forcing.
+    """
 
     length: int
     ahead: int
@@ -39,8 +41,7 @@ class Whole(Protocol):
 
 
 class ShallowSession:
-    """Has read what the whole session has read, and then what it reads itself, which the whole session forgets and
-    reads again in all layers. One part at a time."""
+    """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
 
     def __init__(self, whole: Whole, part: Part) -> None:
         self.whole = whole

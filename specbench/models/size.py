@@ -14,8 +14,10 @@ SCALE = {"M": 10**6, "B": 10**9}
 
 
 def parameters(model: ModelConfig) -> int | None:
-    """The weights of `model`: counted in the headers of its safetensors, taken from the size of an old `.bin`, or as
-    stated by the note of its choice; None where nothing is known."""
+    """The number of weights of `model`; None where nothing is known.
+
+    Counted in the headers of its safetensors, taken from the size of an old `.bin`, or from the note of its choice.
+    """
     folder = Path(model.path) if model.path is not None else None
     if folder is None and model.hub is None and model.shipped is not None:
         folder = shipped("models", model.shipped)

@@ -18,8 +18,10 @@ PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *
 
 
 def _alphabet() -> dict[int, str]:
-    """The character that stands for each byte in byte-level BPE: printable Latin-1 for itself, the other bytes in order
-    from U+0100 on (Radford et al. 2019)."""
+    """The character that stands for each byte in byte-level BPE (Radford et al. 2019).
+
+    Printable Latin-1 for itself, the other bytes in order from U+0100 on.
+    """
     others = [byte for byte in range(256) if byte not in PRINTABLE]
     return {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + place) for place, byte in enumerate(others)}
 
@@ -37,8 +39,11 @@ class Spelling:
     """
 
     def __init__(self, vocabulary: Vocabulary, key: str) -> None:
-        """Raises UserError where it is not known how the tokenizer writes its tokens down; `key` is what the config
-        calls the model."""
+        """Read how `tokenizer` spells its tokens; `key` is the config's name of the model.
+
+        Raises:
+            UserError: its format is not known.
+        """
         self.vocabulary = vocabulary
         backend = getattr(vocabulary.tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -91,9 +96,11 @@ class Spelling:
         return found
 
     def continuation(self, spelled: bytes) -> list[int]:
-        """The tokens of bytes that stand inside a text: no start token, no space before a word that has none, and no
-        space lost. Characters are normalised as the tokenizer normalises them. Bytes that are no UTF-8 are spelled by
-        byte tokens; without such, by the unknown token, or not at all."""
+        """The tokens of bytes that stand inside a text: no start token, no space added, no space lost.
+
+        Characters are normalised as the tokenizer normalises them. Bytes that are no UTF-8 are spelled by byte tokens;
+        without such, by the unknown token, or left out.
+        """
         return [token for part in _parts(spelled) for token in self._of_part(part)]
 
     def _of_part(self, part: str | bytes) -> Iterator[int]:

@@ -92,8 +92,7 @@ class StaticSession:
             self._last.select([], self.length)
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
-        """A session of the first `layers` layers, without the sublayers `skipped`, that continues where this session
-        is; one part at a time."""
+        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
@@ -226,8 +225,10 @@ class StaticSession:
     def _looked_up(
         self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
-        """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only. `what`
-        tells such tensors apart."""
+        """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only.
+
+        `what` tells such tensors apart.
+        """
         nodes = self._tree.parents
         shape = () if self._tree.is_chain else nodes
         cached = self.model.tree_positions if shape else self.model.positions

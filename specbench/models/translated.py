@@ -72,8 +72,10 @@ class TranslatedModel:
 
 
 class TranslatedSession(ReadsThrough):
-    """The model's own session, which reads the translation of the text. Of each token it knows where its translation
-    ends, so that rolling back is a cut there."""
+    """The model's own session, which reads the translation of the text.
+
+    It knows where the translation of each token ends, so that rolling back is a cut there.
+    """
 
     def __init__(self, model: TranslatedModel, session: Session, prompt: Prompt, own: Prompt) -> None:
         self.model, self.session = model, session
@@ -119,8 +121,10 @@ class TranslatedSession(ReadsThrough):
         return self._ids[start:], None, [end - 1 - start for end in ends]
 
     def _tree(self, tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """A node that is not shared is read as a chain of nodes; and one that is nothing to the draft as the unknown
-        token, or the start token, since there must be something to read."""
+        """The nodes that the draft reads: a node that is not shared is a chain of nodes.
+
+        A node without a translation is the unknown token, or the start token, since there must be a token to read.
+        """
         assert self._ends, "the prefix is read before a tree"
         translation, first = self.model.translation, len(self._nodes)
         filler = translation.draft.start if translation.to.unknown is None else translation.to.unknown

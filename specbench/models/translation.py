@@ -54,11 +54,10 @@ class Translation:
         self._longest = max(map(len, self._tokens), default=0)
 
     def step(self, token: int, pending: bytes = b"") -> tuple[list[int], bytes]:
-        """What the draft reads where the target's text goes on with `token`, and the bytes of a character that is not
-        complete yet; `pending` are those from before.
+        """The tokens that the draft reads for `token`, and the bytes of an incomplete character.
 
-        A shared token is read as it is. Any other is spelled: what it spells is tokenised by itself, so that nothing
-        that was read before changes. A draft without byte tokens waits until a character is complete.
+        `pending` are earlier bytes. A shared token is read as it is. Any other token is tokenised by itself, so that no
+        earlier token changes. A draft without byte tokens waits until a character is complete.
         """
         if token in self.shared:
             return [*self.to.continuation(pending), self.shared[token]], b""
@@ -83,8 +82,10 @@ class Translation:
         return [*found, *self.to.continuation(pending)]
 
     def read(self, tokens: Sequence[int]) -> tuple[list[int], bytes]:
-        """The text of `tokens` as the draft's own tokenizer continues one, whatever boundaries that moves, with the
-        special tokens that both know between; and the bytes at its end of a character that is not complete yet."""
+        """The text of `tokens` as the draft's own tokenizer continues a text, and bytes of an incomplete character.
+
+        Boundaries may move. Special tokens that both know are read between.
+        """
         found, spelled = list[int](), b""
         for token in tokens:
             if token in self.from_.bytes_of:
@@ -122,8 +123,10 @@ class Translation:
         return [self._tokens[spelled[:end]] for end in ends if spelled[:end] in self._tokens]
 
     def prompt(self, prompt: Prompt) -> Prompt:
-        """`prompt` in the draft's tokens, as its own tokenizer has them: with its own start and end, each once, and the
-        special tokens that both know between. Others are left out, and never read as text."""
+        """`prompt` in the draft's tokens: its own start and end, each once, and the special tokens that both know.
+
+        Other special tokens are left out, and never read as text.
+        """
         if self.target.is_encoder_decoder:
             source = [*self._begins, *self._text(prompt.source), *self._ends]
             return Prompt(tuple(source), (self.draft.start, *self.continued(prompt.prefix[1:])), prompt.cut)
@@ -133,8 +136,7 @@ class Translation:
         return Prompt((), (*self._begins, *text) or (self.draft.start,), prompt.cut)
 
     def _text(self, tokens: Sequence[int]) -> list[int]:
-        """`tokens` without what the target's tokenizer puts around every text, tokenised anew between special
-        tokens."""
+        """`tokens` tokenised again between special tokens, without those around every text."""
         begin, end = len(self._begins_target), len(self._ends_target)
         inside = list(tokens)
         if begin and inside[:begin] == self._begins_target:

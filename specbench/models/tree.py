@@ -37,8 +37,7 @@ class OpenTree:
         self.parents += tuple(parents)
 
     def layout(self, length: int, count: int, numbers_1C: Tensor) -> Layout:
-        """Of the newest `count` nodes, following `length` tokens; of `count` tokens of the sequence where there are no
-        nodes."""
+        """The layout of the newest `count` nodes (without nodes: tokens of the sequence) after `length` tokens."""
         first = max(0, len(self) - count)
         if self.is_chain:
             return chain(length + first, count, numbers_1C)

@@ -72,8 +72,11 @@ def weight_files(source: str, pinned: Mapping[str, Any]) -> list[Path]:
 
 
 def mapped_weights(files: Sequence[Path], device: torch.device) -> dict[str, MappedTensor]:
-    """The state dict in `files`, each tensor for `device`. Raises SafetensorError, UnpicklingError or ValueError where
-    a file is damaged or holds more than weights."""
+    """The state dict in `files`, each tensor for `device`.
+
+    Raises:
+        SafetensorError, UnpicklingError, ValueError: a file is damaged or holds more than weights.
+    """
     found: dict[str, Any] = {}
     for file in files:
         if file.suffix == ".safetensors":

@@ -13,8 +13,7 @@ RESAMPLES = 1000
 
 
 def quality(metric: str | None, predictions: Sequence[str], references: Sequence[str]) -> float | None:
-    """The score of `predictions` from 0 to 100: of METRICS in `quality.metrics`. None without a
-    metric."""
+    """The score of `predictions` from 0 to 100 by one of METRICS (`quality.metrics`); None without a metric."""
     if metric is None or not predictions:
         return None
     from specbench.quality.metrics import METRICS  # `evaluate` takes seconds to import

@@ -45,8 +45,11 @@ class Printed:
 
 @dataclass(frozen=True)
 class Reading:
-    """One file. `requests` holds a tally for each request where the file tells them apart, else one for all of them
-    together; it is empty where there are no counts to estimate anything from, and `notes` say why."""
+    """One file.
+
+    `requests` holds a tally for each request if the file tells them apart, otherwise one for all of them; it is empty
+    where there are no counts to estimate anything from, and `notes` say why.
+    """
 
     printed: Sequence[Printed]
     requests: Sequence[Tally] = ()
@@ -57,8 +60,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file. `fits` is quick and raises nothing; `read` raises UserError for a file that is cut off, damaged,
-    or without speculative decoding. `page` is where the engine describes it, `version` what it was checked against."""
+    """A kind of file.
+
+    Attributes:
+        fits: whether a document is of this kind; quick, raises nothing.
+        read: the reading; raises UserError for a file that is cut off, damaged, or without speculative decoding.
+        page: where the engine describes it.
+        version: the version that it was checked against.
+    """
 
     name: str
     engine: str

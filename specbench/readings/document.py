@@ -61,8 +61,11 @@ class Document:
 
     @cached_property
     def values(self) -> list[Value]:
-        """Its JSON objects: one for the whole file, those of its list, or one a line. Raises UserError where the text
-        ends in the middle of one."""
+        """Its JSON objects: one for the whole file, those of its list, or one a line.
+
+        Raises:
+            UserError: the text ends in the middle of an object.
+        """
         try:
             whole = json.loads(self.text)
         except json.JSONDecodeError as error:

@@ -112,8 +112,11 @@ def estimate(reading: Reading, known: Known) -> Estimate | None:
 
 
 def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0) -> Best:
-    """The gamma from 1 to 64 with the highest speedup by Theorem 3.8. `verify_cost`, the time of a pass over `at` + 1
-    tokens over that of a step, is taken to grow in proportion to the tokens that are drafted."""
+    """The gamma from 1 to 64 with the highest speedup by Theorem 3.8.
+
+    `verify_cost`, the time of a pass over `at` + 1 tokens over that of a step, is assumed to grow in proportion to the
+    drafted tokens.
+    """
 
     def speedup(gamma: int) -> float:
         return walltime_improvement(alpha, gamma, c, 1 + (verify_cost - 1) * gamma / at)

@@ -1,7 +1,7 @@
-"""Responses that count the accepted tokens of their own request: vLLM's `metrics.speculative_decoding`, and AIPerf's
-`spec_decode_acceptance`, which has the same fields.
+"""Responses that count the accepted tokens of their own request: vLLM's, and AIPerf's, which has the same fields.
 
-Both count tokens after the end of a text as vLLM's counters do, as if the text went on.
+They are `metrics.speculative_decoding` and `spec_decode_acceptance`. Both count tokens after the end of a text as
+vLLM's counters do, as if the text continued.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -60,10 +60,13 @@ class Tally:
     def of_sums(
         cls, accepted: int, drafted: int | None, passes: int | None, where: str, at_position: Sequence[int] = ()
     ) -> "Tally":
-        """From sums over passes. `at_position`: how many passes accepted the first, second, ... token. Where every pass
-        drafted as many tokens as there are positions, these say how many accepted all of them.
+        """A tally from sums over passes.
 
-        Raises UserError where the sums contradict each other.
+        `at_position`: how many passes accepted the first, second, ... token. If every pass drafted as many tokens as
+        there are positions, its last entry is the number of passes that accepted all of them.
+
+        Raises:
+            UserError: the sums contradict each other.
         """
         if drafted is not None and accepted > drafted:
             raise contradiction(where, accepted, drafted)

@@ -1,8 +1,8 @@
-"""`transformers`' assisted generation. It prints nothing itself: docs/acceptance.md has the lines that write what its
-candidate generator is told after each pass, {"request": 0, "drafted": 5, "accepted": 3}.
+"""`transformers`' assisted generation: a line for each pass, {"request": 0, "drafted": 5, "accepted": 3}.
 
-The end of a text cuts the tokens accepted after it, and takes the place of the bonus token: a last pass that accepted
-the end of a text counts one accepted token fewer (`generation/utils.py`, 5.23).
+It prints nothing itself: docs/acceptance.md has the lines that write it from its candidate generator. The end of a text
+cuts the tokens accepted after it, and replaces the bonus token: a last pass that accepted the end of a text counts one
+accepted token fewer (`generation/utils.py`, 5.23).
 """
 
 from collections import defaultdict

@@ -65,8 +65,10 @@ def read(document: Document, known: Known) -> Reading:
 
 
 def _tally(accepted: int, drafted: int, values: dict[str, str], where: str) -> Tally:
-    """Of one line. Passes are accepted tokens over the sum of the rates by position, or drafted tokens over positions
-    where that agrees."""
+    """The tally of one line.
+
+    Passes are accepted tokens over the sum of the rates by position, or drafted tokens over positions if that agrees.
+    """
     rates = [float(rate) for rate in values["Per-position acceptance rate"].strip(", ").split(", ")]
     gamma, total = len(rates), sum(rates)
     passes = drafted / gamma

@@ -85,8 +85,11 @@ class Catalog:
             return False
 
     def find(self, name: str) -> str:
-        """The id of the finished run that `name` means: an id, a unique beginning or other part of one, the path of a
-        record, or 'last'. Raises UserError where there is none, or several."""
+        """The id of the finished run that `name` means: an id, a unique part of it, the path of a record, or 'last'.
+
+        Raises:
+            UserError: there is none, or several.
+        """
         if name in self._heads:
             return name
         if name in self._failed:

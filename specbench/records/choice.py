@@ -15,11 +15,10 @@ SIZE_THEN_SPEED = ("prompts", "speedup_measured", "created")  # where the cell l
 
 
 def choose(frame: pd.DataFrame, cell: Sequence[str], by: Sequence[str] = SIZE_THEN_DATE) -> pd.DataFrame:
-    """One record for each combination of the columns `cell`, in the order of `frame`: the first by the columns `by`, of
-    each the highest.
+    """One record for each combination of the columns `cell`, in the order of `frame`: the highest by the columns `by`.
 
-    Adds `fitting`, how many records fit the cell, and `chosen_for`, what decided between them: empty for a single one.
-    Where `frame` was chosen from more, the records that were left then are counted too.
+    Adds `fitting`, how many records fit the cell, and `chosen_for`, the column that decided; empty for a single record.
+    If `frame` was chosen from more, the records that were dropped then are counted too.
     """
     chosen = frame.iloc[:0].assign(fitting=pd.Series(dtype=int), chosen_for=pd.Series(dtype=str))
     for _, group in frame.groupby(list(cell), dropna=False, sort=False):

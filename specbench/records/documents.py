@@ -119,8 +119,10 @@ class RankedRow(CandidateRow):
 
 
 class Verified(CandidateNames):
-    """A real run of one candidate and gamma, beside what was estimated; of another engine the texts that it wrote, of
-    which c, v and the like are not known."""
+    """A real run of one candidate and gamma, beside the estimate.
+
+    Of another engine its completions, for which c and v are not known.
+    """
 
     gamma: Annotated[int, "of a tree: its levels"]
     batch: NotRequired[int]

@@ -27,15 +27,15 @@ EXPECTED = [
 
 
 class Records:
-    """`frame` has one row a record (its summary), without those that a newer one of the same config on the same machine
-    replaces, without those of fewer than `fewest_prompts` prompts (`left_out`), and without those that were disturbed
-    while they were timed (`disturbed`).
+    """All usable records as tables, a row each.
 
-    It is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper; `beyond`
-    has the others: those whose gamma changes from pass to pass, those of another acceptance rule, those of other
-    drafts. Those of token trees are in `trees` alone, and those of several prompts at once in `batches`, so that no
-    table mixes their numbers with those of chains, one prompt at a time. All are empty where there is no record.
-    The column `config` is a digest of every key of the run, `setting` of all but gamma.
+    `frame` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper;
+    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are in `trees` alone, several
+    prompts at once in `batches`, so that no table mixes them with chains, one prompt at a time. All are empty without
+    records. The column `config` is a digest of every key of the run, `setting` of all but gamma.
+
+    Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
+    `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
     """
 
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
@@ -86,8 +86,10 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_sample(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of each pair and machine the records of one setting, which differ in gamma alone: that with the most gammas, of
-    several the one with the most prompts, then the newest."""
+    """The records of one setting for each pair and machine, which differ in gamma alone.
+
+    The setting with the most gammas; of equals the most prompts, then the newest.
+    """
     taken = [frame.iloc[:0]]
     for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False):
         settings = group.groupby("setting").agg({"gamma": "nunique", "prompts": "max", "created": "max"})
@@ -123,8 +125,11 @@ def _row(head: Head) -> Row:
 
 
 def _where(frame: pd.DataFrame) -> list[str]:
-    """What tells the records' machines apart in a label; nothing where all are from one. An engine is named only where
-    one config ran on several: drafts without weights need none, so engines differ from pair to pair."""
+    """The words that tell the records' machines apart in a label; empty if all are from one machine.
+
+    An engine is named only if one config ran on several: drafts without weights need none, so engines differ from pair
+    to pair.
+    """
     names: dict[str, Callable[[Any], str]] = {"hardware": short, "dtype": str, "engine": str}
     telling = [column for column in ("hardware", "dtype") if frame[column].dropna().nunique() > 1]
     if (frame.groupby([*PAIR, "gamma", "hardware", "dtype"], dropna=False)["engine"].nunique() > 1).any():

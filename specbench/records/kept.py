@@ -23,8 +23,10 @@ LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of 
 
 
 def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
-    """Copy every record of `records`, and remove the copies that a newer record of the same config on the same machine
-    replaces; all other copies stay. Returns the copies."""
+    """Copy every record of `records`; returns the copies.
+
+    Copies are removed if a newer record of the same config on the same machine replaces them.
+    """
     folder = kept_folder(records.results)
     files = []
     for run_id in records.disturbed:

@@ -12,8 +12,11 @@ KEY = "alpha_id"  # what tells such a document from others
 
 
 def find_scored(results: str | Path, name: str) -> Row | None:
-    """The document of `specbench alpha` that `name` means: its path, its id, or a unique part of it. None where it
-    means none. Raises UserError where it means several, or the file is damaged."""
+    """The document of `specbench alpha` that `name` means: its path, its id, or a unique part of it; None if none.
+
+    Raises:
+        UserError: several match, or the file is damaged.
+    """
     if Path(name).is_file():
         return _read(Path(name)) if Path(name).suffix == ".json" else None
     found = [file for file in alpha_files(Path(results)) if name in file.stem]
@@ -24,8 +27,11 @@ def find_scored(results: str | Path, name: str) -> Row | None:
 
 
 def betas(document: Row) -> Iterator[tuple[Row, list[Row]]]:
-    """Each row of a document under Algorithm 1 with what its draft scored, text by text. Raises UserError where a kept
-    copy holds the table alone."""
+    """Each row of a document under Algorithm 1 with the scores of its draft, text by text.
+
+    Raises:
+        UserError: a kept copy, which holds the table alone.
+    """
     settings = {setting["temperature"]: setting for setting in document.get("settings", ())}
     for row in document["rows"]:
         if row["lossy"] or row["accept"] != "exact":

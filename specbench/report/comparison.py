@@ -17,8 +17,10 @@ PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 
 
 def comparable(records: Records) -> pd.DataFrame:
-    """Return all measured records of chains, one prompt at a time, without top-k and top-p. `policy` is the gamma
-    policy; empty for a number."""
+    """All measured records of chains, one prompt at a time, without top-k and top-p.
+
+    `policy` is the gamma policy; empty for a number.
+    """
     frame = measured(records.every)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))

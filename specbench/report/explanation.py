@@ -31,8 +31,10 @@ def name(step: StepName, found: Waterfall) -> str:
 
 
 def sentences(found: Waterfall) -> list[str]:
-    """A sentence for each step that costs speed, the biggest lever first; then encoder and prefill, then what the
-    record does not hold."""
+    """A sentence for each step that costs speed, the biggest lever first.
+
+    Then encoder and prefill, then what the record does not hold.
+    """
     before = _before(found)
     said = [_said(step, before[step.name], found) for step in found.levers if step.factor.value < 1 - TINY]
     start = found.steps[-1]

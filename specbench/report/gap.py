@@ -89,8 +89,10 @@ def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
 
 
 def length_of_ends(gap: Gap) -> float | None:
-    """How long texts would have to be for their ends alone to bring the tokens of a pass down to what EMP takes; None
-    where EMP takes no fewer tokens than Eq. 1 gives."""
+    """The length of texts whose ends alone would bring the tokens of a pass down to those that EMP implies.
+
+    None where EMP implies no fewer tokens than Equation 1.
+    """
     if gap.verdict != "below":
         return None
     chances = np.full(gap.row["gamma"], gap.row["alpha"])

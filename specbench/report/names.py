@@ -9,8 +9,13 @@ T = TypeVar("T")
 
 
 def selected(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]:
-    """Return the values of `among` that `names` lists, or all of them for an empty list. `what` is the word for a value
-    in errors. Raises UserError for a name that does not exist."""
+    """The values of `among` that `names` lists, or all of them for an empty list.
+
+    `what` is the word for a value in errors.
+
+    Raises:
+        UserError: a name does not exist.
+    """
     for name in names:
         if name not in among:
             raise UserError(f"{name}: no such {what}; choose from {', '.join(among)}")

@@ -31,8 +31,10 @@ def label(name: str) -> str:
 
 
 def checkpoint(name: str, own: bool = False) -> str:
-    """Our model `name` with its size, where it stands in for one of the paper's: 't5-xxl (T5 1.0 11B)'. `own`: the run
-    read its weights from a folder of the user's."""
+    """Our model `name` with its size, where it stands for one of the paper's: 't5-xxl (T5 1.0 11B)'.
+
+    `own`: the run read its weights from a folder of the user's.
+    """
     checkpoints: dict[str, str] = paper()["checkpoints"]
     if name not in checkpoints:
         return name

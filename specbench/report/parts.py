@@ -15,8 +15,10 @@ COLUMNS = (
 
 
 def chosen_runs(records: Records) -> pd.DataFrame:
-    """Of each pair, task and temperature the record with the most prompts, the newest of equals; of these a few: those
-    whose prompts have categories first, then those that fall into the most parts, then those of the best drafts."""
+    """A few records to show: of each pair, task and temperature the record with the most prompts, the newest of equals.
+
+    First those whose prompts have categories, then those that fall into the most parts, then those of the best drafts.
+    """
     newest = records.frame.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(PAIR)
     counts = [_counts(records, run_id) for run_id in newest["run_id"]]
     ranked = newest.assign(

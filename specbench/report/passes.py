@@ -1,5 +1,4 @@
-"""A decoded prompt pass by pass, as in Figure 1: drafted tokens that were accepted, the rejected token, and the token
-that came from the target.
+"""A decoded prompt pass by pass, as in Figure 1: accepted tokens, the rejected token, and the target's token.
 
 The terminal and the picture show the same lines, which this file makes from a record.
 """
@@ -35,8 +34,11 @@ class Line:
 
 
 def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> list[Line]:
-    """Return the passes of one prompt of a record. Tokens drafted after a rejection are left out: they were never
-    compared."""
+    """The passes of one prompt of a record; tokens drafted after a rejection were never compared and are left out.
+
+    Raises:
+        UserError: an older record without the drafted tokens.
+    """
     texts = record.get("pieces")
     ours = prompt["speculative"]
     if texts is None or any("tokens" not in a_pass for a_pass in ours["passes"]):
@@ -72,8 +74,11 @@ def along_path(a_pass: PassRecord) -> list[int]:
 
 
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
-    """Return the index of a typical prompt: of the longest tenth of those that fit and have a rejection, the prompt
-    whose tokens per pass are nearest to the run's."""
+    """The index of a typical prompt.
+
+    Of the longest tenth of the prompts that fit and have a rejection, the prompt whose tokens per pass are nearest to
+    the run's.
+    """
     ways = [prompt["speculative"] for prompt in record["prompts"]]
     refused = [any(p["accepted"] < p["drafted"] for p in way["passes"]) for way in ways]
     fitting = [i for i, way in enumerate(ways) if refused[i] and len(way["tokens"]) <= longest] or list(

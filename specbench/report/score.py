@@ -35,8 +35,10 @@ Ours = dict[tuple[Any, ...], Row]
 
 
 class Cell(TypedDict):
-    """One printed number. `low` and `high` are our 95% interval, or what a formula gives for the numbers that round to
-    the printed."""
+    """One printed number.
+
+    `low` and `high` are our 95% interval, or the range of a formula over numbers that round to the printed inputs.
+    """
 
     table: str
     row: str

@@ -65,8 +65,10 @@ def panels(
     rows: int = 1,
     heights: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its axes, row by row, all as high or as `heights` go. Made without pyplot, so nothing is kept
-    open."""
+    """An empty figure and its axes, row by row, of equal height or of `heights`.
+
+    Made without pyplot, so nothing is kept open.
+    """
     figure = Figure(figsize=(width, height))
     return figure, list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flat)
 

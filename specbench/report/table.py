@@ -14,8 +14,10 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Table:
-    """`shown` is what a person reads, in strings; `values` is one row a row with plain numbers and run ids. `more`
-    goes into its JSON beside them."""
+    """A table: `shown` holds strings for a reader, `values` plain numbers and run ids, a row each.
+
+    `more` goes into its JSON beside them.
+    """
 
     name: str
     title: str

@@ -1,5 +1,4 @@
-"""The tree of one pass as lines of text: what was drafted under what, which path was accepted, and the token that the
-target put after it."""
+"""The tree of one pass as lines of text: nodes under their parents, the accepted path, and the target's token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,8 +62,10 @@ def _kind(child: int, siblings: list[int], taken: list[int], on_path: bool) -> K
 
 
 def telling_pass(prompt: PromptRecord) -> int | None:
-    """The pass (from 0) whose tree shows the most: the longest accepted path that left a first child, of equals the
-    earliest; None where no pass has a tree."""
+    """The pass (from 0) whose tree shows the most; None where no pass has a tree.
+
+    It has the longest accepted path that left a first child; of equals the earliest.
+    """
     passes = prompt["speculative"]["passes"]
     grown = [number for number, one in enumerate(passes) if one.get("parents") is not None]
     return max(grown, key=lambda number: _told(passes[number]), default=None)

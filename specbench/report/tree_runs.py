@@ -19,8 +19,10 @@ KEPT = [
 
 
 def tree_runs(records: Records) -> pd.DataFrame:
-    """One row a run, with `shape`, `size` (the text's last token included) and the interval of its tokens a pass
-    (`tokens_low`, `tokens_high`); pairs without a tree are left out. Empty where there is none."""
+    """One row a run, with `shape`, `size` (the text's last token included) and the interval of its tokens a pass.
+
+    The interval is `tokens_low`, `tokens_high`. Pairs without a tree are left out.
+    """
     trees = measured(records.trees)
     trees = trees[trees["top_k"].isna() & trees["top_p"].isna()]
     if trees.empty:

@@ -1,5 +1,4 @@
-"""What `accept=` of a config comes to: a rule, how p is standardised for it, and its label; and with `sampling` and the
-limits the whole `DecodingSpec`."""
+"""From `accept=` of a config to a rule, its p, its label, and the whole `DecodingSpec`."""
 
 from dataclasses import asdict
 

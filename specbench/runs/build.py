@@ -65,8 +65,10 @@ class Parts:
 
 
 def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
-    """The config with every 'auto' and every dependent default replaced by what it comes to on this machine, and every
-    model of the hub at a commit; `note` is given the words that pin it."""
+    """The config with every 'auto' and dependent default resolved for this machine, and every hub model at a commit.
+
+    `note` receives the words that pin each model.
+    """
     config = pinned(config, note)
     device = _device(config.device)
     task = config.task
@@ -107,9 +109,19 @@ def build(
     loader: ModelLoader | None = None,
     later_turns: bool = False,
 ) -> Parts:
-    """The parts of a resolved config. `say` is told of each long step, and `note` (unset: `say`) the task and what must
-    be known of its prompts; `heading` begins the first of these lines. `loader` loads the models. `later_turns` of
-    conversations are prompts, too, to be completed by the answers before them."""
+    """The parts of a resolved config.
+
+    Args:
+        config: the resolved config.
+        say: receives each long step.
+        note: receives the task and facts about its prompts; None: `say`.
+        heading: begins the first of these lines.
+        loader: loads the models.
+        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
+
+    Raises:
+        UserError, MachineError: as `models.load` and `tasks`.
+    """
     return build_each([config], say, note, heading, loader, later_turns)[0]
 
 
@@ -121,9 +133,11 @@ def build_each(
     loader: ModelLoader | None = None,
     later_turns: bool = False,
 ) -> list[Parts]:
-    """The parts of each of several resolved configs that differ in draft, rule, task and sampling alone. The target and
-    every draft are loaded once and stay in memory together; every pair is checked before any weight is loaded. From
-    here on torch has the first one's threads."""
+    """The parts of each of several resolved configs that differ only in draft, rule, task and sampling.
+
+    The target and every draft are loaded once and remain in memory together; every pair is checked before any weight is
+    loaded. Sets torch's threads to those of the first config.
+    """
     first, loader = configs[0], loader or ModelLoader()
     if first.threads is not None:
         torch.set_num_threads(first.threads)

@@ -63,8 +63,12 @@ class _Judge:
 
 
 def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
-    """Judge the rows of a file. Raises UserError where they do not fit the target, MachineError where memory does not
-    suffice or its logits are not finite."""
+    """Judge the rows of a file.
+
+    Raises:
+        UserError: they do not fit the target.
+        MachineError: memory does not suffice, or the target's logits are not finite.
+    """
     run = resolve(certify_run(config))
     with translated_errors(run):
         judge = _load(config, run, say)
@@ -112,8 +116,10 @@ def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str,
 
 
 def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
-    """The departures of a row and how many of its tokens were judged. A text whose own tokens depart is compared as
-    text: the target may have written it in other tokens."""
+    """The departures of a row and how many of its tokens were judged.
+
+    A row whose own tokens depart is compared as text: the target may have written it in other tokens.
+    """
     target, noise = judge.target, judge.config.noise
     round_trips = row.text is None or judge.vocabulary.text(row.tokens) == row.text
     differing = departures(target, row.prompt, row.tokens, noise) if round_trips else []
@@ -136,8 +142,11 @@ def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
 
 
 def _own_text(judge: _Judge, row: Output) -> tuple[list[int], str, bool]:
-    """What the target writes for a row's prompt, as tokens and text, until it ends, is longer than the row's text, or
-    is another; and False where its positions end before that."""
+    """The target's completion of a row's prompt as tokens and text.
+
+    It stops when it ends, exceeds the row's text, or differs from it. The third value is False if the target's
+    positions end before that.
+    """
     assert row.text is not None
     most = None if judge.target.longest is None else judge.target.longest - len(row.prompt.prefix)
     room = len(row.tokens) + BEYOND

@@ -43,8 +43,10 @@ _probed: dict[str, DtypeProbe | None] = {}  # of this process
 
 
 def faster_dtype(config: RunConfig) -> DtypeProbe | None:
-    """The faster dtype for the target of `config` on this CPU; None where its shape cannot be read, which loading it
-    will explain."""
+    """The faster dtype for the target of `config` on this CPU; None where its shape cannot be read.
+
+    Loading will explain the reason.
+    """
     target, engine, threads = config.target, _engine(config), config.threads or torch.get_num_threads()
     source = [target.path, target.hub, target.revision, target.shipped, dict(target.architecture or {})]
     surroundings = environment()

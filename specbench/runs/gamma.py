@@ -1,9 +1,9 @@
-"""What `gamma=` of a config comes to: a number, or one found by a short probe (`auto`), or a policy that follows each
-text, from the probe (`adaptive`) or without one (`heuristic`). Where the draft stops by its own confidence a number is
-the most that a pass drafts.
+"""From `gamma=` of a config to a number or a policy.
 
-The probe decodes a few prompts that are not measured with the target alone, scores the draft on these texts, and times
-passes of every candidate.
+A number, the best number by a short probe (`auto`), or a policy that follows each text, from the probe (`adaptive`) or
+without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a pass. The probe
+decodes a few prompts that are not measured with the target alone, scores the draft on these texts, and times passes of
+every candidate.
 """
 
 from dataclasses import replace
@@ -28,8 +28,10 @@ RESAMPLES = 200
 
 
 def with_gamma(config: RunConfig, parts: Parts, before: GammaChoice | None) -> tuple[Parts, GammaChoice]:
-    """`parts` with the policy that the config comes to, and the choice: `before`, or made now. Ranks time their own
-    passes but take the first rank's choice."""
+    """`parts` with the policy of the config, and the choice: `before`, or made now.
+
+    Ranks time their own passes but take the first rank's choice.
+    """
     before = agree(before)
     choose = choose_gamma if config.tree.shape == "none" else choose_tree
     choice = agree(choose(config, parts)) if before is None else before

@@ -23,8 +23,10 @@ def locked_device(
     say: Callable[[str], None],
     count: Callable[[], int] = torch.cuda.device_count,
 ) -> Iterator[torch.device]:
-    """The device called `name` ('cuda' is any free GPU), held until the end of the block, and torch's present one:
-    streams and captures that name no device are on that."""
+    """The device called `name` ('cuda' is any free GPU), locked until the end of the block.
+
+    It is torch's current device: streams and captures that name no device use it.
+    """
     device = torch.device(name)
     if device.type != "cuda":
         yield device

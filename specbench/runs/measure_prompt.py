@@ -54,8 +54,11 @@ def is_proved_greedily(config: RunConfig, parts: Parts) -> bool:
 
 
 def prove_greedily(config: RunConfig, parts: Parts) -> None:
-    """Decode two prompts at T = 0, where texts can be compared token by token: a cache that is off by one shows in few
-    tokens, where the proof of a sampled text (`measure.proof`) needs hundreds."""
+    """Decode two prompts at T = 0, where completions can be compared token by token.
+
+    A cache that is off by one shows in few tokens, where the proof of a sampled completion (`measure.proof`) needs
+    hundreds.
+    """
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         require_same(parts, index, *decode_both(config, parts, greedy(config, parts), index))
 
@@ -86,11 +89,11 @@ def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
 def prompt_record(
     config: RunConfig, parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None
 ) -> PromptRecord:
-    """The raw record of one prompt: both traces, beta at each token the target wrote, whether the texts agree (T = 0),
-    and what the sampled text says of its distribution (T > 0, `proof`).
+    """The raw record of one prompt.
 
-    Under a lossy rule neither has to hold. How often a rule with an alpha of its own accepts its tokens is recorded too
-    (`rule`)."""
+    Both traces, beta at each token of the target, whether the completions agree (T = 0), and the sums of the proof (T >
+    0). A lossy rule has neither. The acceptance under a rule with an alpha of its own is recorded too (`rule`).
+    """
     prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
     raw: PromptRecord = {
         "index": example.index,
@@ -155,8 +158,10 @@ def _forecast(
 
 
 def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
-    """The baseline and the speculative decoding of one prompt. Which goes first alternates, so that a machine that
-    slows down or speeds up favours neither."""
+    """The baseline and the speculative decoding of one prompt.
+
+    Which goes first alternates, so that a machine that slows down or speeds up favours neither.
+    """
     prompt = parts.prompts[index]
 
     def baseline() -> Trace:

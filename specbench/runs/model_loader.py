@@ -26,8 +26,13 @@ LABELS = ("name", "note")  # of a model's config; they say nothing of its weight
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model to be loaded for a run. `key` is what the config calls it, for messages; `with_states`: its sessions hand
-    over what its head reads, with its states after so many layers (`taps`), and with `of_prompt` the prompt's, too."""
+    """A model to be loaded for a run.
+
+    Attributes:
+        key: the config's name of it, for messages.
+        with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
+        of_prompt: also those of the prompt.
+    """
 
     model: ModelConfig
     key: str

@@ -11,10 +11,11 @@ M = TypeVar("M", bound=ModelConfig)
 
 
 def pinned(config: RunConfig, note: Say | None = None) -> RunConfig:
-    """The config with a commit in the place of each missing revision, branch or tag. `note` is given, for each, the
-    words that pin it.
+    """The config with a commit for each missing revision, branch or tag; `note` receives the words that pin it.
 
-    Raises UserError where the hub has no such repository or revision, MachineError where it cannot be asked.
+    Raises:
+        UserError: the hub has no such repository or revision.
+        MachineError: it cannot be asked.
     """
     note = note or (lambda _: None)
     return replace(

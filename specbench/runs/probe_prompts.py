@@ -1,8 +1,7 @@
-"""Which prompts `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows of the same task that are not
-measured. A gamma that was picked on the prompts that it is measured on would be too good by chance.
+"""The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.
 
-They are the rows after `limit`. Where the task has too few of those, its last rows are probed on and left out of the
-measurement.
+A gamma chosen on the prompts that it is measured on would be too good by chance. They are the rows after `limit`. If
+the task has too few of them, its last rows are used and left out of the measurement.
 """
 
 from collections.abc import Sequence

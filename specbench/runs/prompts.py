@@ -25,11 +25,14 @@ class EncodedTask(NamedTuple):
 def encode_tasks(
     configs: Sequence[RunConfig], vocabulary: Vocabulary, note: Say, heading: str = "", later_turns: bool = False
 ) -> list[EncodedTask]:
-    """The examples of each resolved config's task, and each of them in the target's tokens. `later_turns` of a
-    conversation are included if asked for; until what they follow is answered (`run.turns`) they hold questions alone.
+    """The examples of each resolved config's task, and each of them in the target's tokens.
 
-    `note` is told the task and its number of prompts, after `heading`, and then what a reader must know of them. Raises
-    UserError where a row cannot be a prompt.
+    `later_turns` of a conversation are included if asked for; until the turns before them are answered (`runs.turns`)
+    they hold questions alone. `note` receives the task and its number of prompts, after `heading`, and then facts about
+    them.
+
+    Raises:
+        UserError: a row cannot be a prompt.
     """
     encoded = []
     for config in configs:
@@ -87,8 +90,11 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
 
 
 def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers: Sequence[str] = ()) -> Prompt:
-    """`example` in the target's tokens; `answers` are to its turns but the last. Raises UserError where it cannot be a
-    prompt."""
+    """`example` in the target's tokens; `answers` are to its turns but the last.
+
+    Raises:
+        UserError: it cannot be a prompt.
+    """
     task = config.task
     where = f"task={task.name}, row {example.index + 1}"
     if task.source_field is not None and not example.prompt.removeprefix(task.prefix).strip():

@@ -38,8 +38,11 @@ def make_record(
     processes: list[Process],
     probed: DtypeProbe | None = None,
 ) -> RunRecord:
-    """The record of a finished run. `processes` are those that worked on it: more than one after an interruption, and
-    then the times are from all of them. `probed` is how dtype=auto came to its dtype."""
+    """The record of a finished run.
+
+    `processes` are those that worked on it: more than one after an interruption, and then the times are from all of
+    them. `probed` is the probe by which dtype=auto chose its dtype.
+    """
     settled = processes[-1]["gamma"]
     measured = summarise(
         prompts,
@@ -119,8 +122,10 @@ def resummarised(record: RunRecord) -> RunRecord:
 
 
 def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:
-    """Arithmetic operations of the draft a token (Def 3.10): as the recorded passes counted them, so that a resumed run
-    comes to the same; where they did not, the draft's own figure."""
+    """Arithmetic operations of the draft a token (Definition 3.10).
+
+    As the recorded passes counted them, so that a resumed run has the same number; otherwise the draft's own figure.
+    """
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
     counted = [
         (operations, one["drafted"])
@@ -167,8 +172,7 @@ UNSCORED: Quality = {
 
 
 def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
-    """Scores of the texts, and that of speculative decoding less the target's own, row against row. Texts of a
-    simulated run mean nothing."""
+    """Scores of both sets of completions, and their difference, row against row; none for a simulated run."""
     metric = config.task.metric
     if metric is None or config.simulate.alpha is not None:
         return UNSCORED

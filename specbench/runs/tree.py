@@ -1,5 +1,7 @@
-"""What `tree=` of a config comes to: a plan by which the draft grows trees, from the acceptance by rank that a probe
-measures where the shape needs it."""
+"""From `tree=` of a config to the plan by which the draft grows trees.
+
+Where the shape needs it, a probe measures the acceptance by rank.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,7 @@ from specbench.models import Prompt
 
 @dataclass(frozen=True)
 class Generated:
-    """A text that an engine wrote: how many tokens, in how many seconds from the call to its end, and the text itself
-    in any form in which two can be compared."""
+    """A completion by an engine: its tokens, its seconds from call to end, and its text in any comparable form."""
 
     tokens: int
     seconds: float

@@ -48,10 +48,14 @@ class OpenAIServer:
         return [first] + ([rest / more] * more if more else [])
 
     def time_verifications(self, begun: Prompt, gamma: int, tokens: int) -> list[Timed]:
-        """As the protocol says, but all of a pass is in `verify_s`: it holds drafting and the rest too. The first has
-        drafted nothing; all others have the same time, and their drafted and accepted tokens add up to the counts.
+        """As the protocol says, except that all of a pass is in `verify_s`: it includes drafting and the rest.
 
-        Raises UserError where the server counts no passes, and MachineError where it counted those of others.
+        The first pass has drafted nothing; all others have the same time, and their drafted and accepted tokens add up
+        to the counts.
+
+        Raises:
+            UserError: the server counts no passes.
+            MachineError: it counted those of other requests.
         """
         server = self._server(gamma)
         if (before := server.counts()) is None:
@@ -88,8 +92,11 @@ class OpenAIServer:
         return found
 
     def seconds_per_token(self, begun: Prompt, gamma: int | None, tokens: int) -> float:
-        """Of the tokens after the first, with the server's draft or without one (None). Raises UserError where the text
-        ends with its first token."""
+        """Seconds of a token after the first, with the server's draft or without (None).
+
+        Raises:
+            UserError: the completion ends with its first token.
+        """
         server = self._server(gamma)
         _, rest, more = self._beyond_first(server, begun, tokens)
         if not more:
@@ -122,8 +129,10 @@ class OpenAIServer:
         tokens: int,
         each: Callable[[Completion], None] = lambda one: None,
     ) -> tuple[float, float, int]:
-        """Seconds of the first token, seconds of those after it, and how many these are. `each` sees the completions of
-        one token, and then the longer."""
+        """Seconds of the first token, seconds of the tokens after it, and how many these are.
+
+        `each` receives the completions of one token, and then the longer.
+        """
 
         def middle(most: int) -> Completion:
             found = list[Completion]()

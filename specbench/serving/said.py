@@ -1,5 +1,4 @@
-"""A recommendation document said to another engine: the best of its rows that the engine can express, and why not a
-better one."""
+"""A recommendation document in another engine's terms: the best row it can express, and why not a better."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,11 @@ class FileContent(TypedDict):
 
 
 class EngineSettings(TypedDict):
-    """`refused` holds a line for each better candidate that the engine cannot express; where it can express none,
-    `command` is empty and `gamma` None."""
+    """The settings of an engine.
+
+    `refused` holds a line for each better candidate that the engine cannot express; if it can express none, `command`
+    is empty and `gamma` None.
+    """
 
     engine: str
     checked: str

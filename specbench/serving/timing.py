@@ -1,8 +1,8 @@
-"""Rounds of timed steps and passes of another engine, from which `measure.costs` makes its c, v and overhead; and its
-whole texts, decoded in turn, to which a prediction is held.
+"""Rounds of timed steps and passes of another engine, and its whole completions, decoded in turn.
 
-As in `measure.probe`, places are spread over the texts, each round has an order of its own, and what begins a text is
-timed from the text's beginning.
+`measure.costs` makes c, v and overhead from the rounds; a prediction is compared with the completions. As in
+`measure.probe`, places are spread over the texts, each round has an order of its own, and first steps are timed at the
+beginning of texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,8 +79,7 @@ def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Pr
 
 @dataclass(frozen=True)
 class Proof:
-    """A candidate's whole texts against those without a draft: how many times faster per token, and the share of texts
-    that are alike."""
+    """A candidate's completions against those without a draft: the speedup per token, and the share that are equal."""
 
     speedup: Interval
     alike: float

@@ -1,5 +1,6 @@
-"""The forms in which people keep prompts: `{"prompt"}`, `{"turns"}`, `{"instruction", "input"}`, or fields of their own
-that a template puts together. Conversations (`{"messages"}`) are in `conversation`.
+"""The forms of prompts in files: `prompt`, `turns`, `instruction` with `input`, or fields that a template joins.
+
+Conversations (`messages`) are in `conversation`.
 """
 
 import re
@@ -13,10 +14,12 @@ WAY_OUT = "name the field with task.source_field=NAME, or put several together w
 
 
 def turns_of(row: Row, name: str, is_line_a_prompt: bool, way_out: str) -> list[str]:
-    """The user's turns in a row, one of them in most files: the field `name`, or another of FIELDS where a task names
-    one of these. `is_line_a_prompt`: a line of plain text is a prompt.
+    """The user's turns in a row: the field `name`, or another of FIELDS if it is one of these.
 
-    Raises UserError, with the row's fields, where none fits.
+    Most files have a single turn. `is_line_a_prompt`: a line of plain text is a prompt.
+
+    Raises:
+        UserError: no field fits; the message names the row's fields.
     """
     if name not in row.fields and name in FIELDS:
         name = next((field for field in FIELDS if field in row.fields), name)
@@ -31,8 +34,11 @@ def turns_of(row: Row, name: str, is_line_a_prompt: bool, way_out: str) -> list[
 
 
 def filled(template: str, row: Row) -> str:
-    """`template` with the row's text in the place of each `{field}`; other braces stay. Raises UserError for a field
-    that the row does not have."""
+    """`template` with the row's text for each `{field}`; other braces are unchanged.
+
+    Raises:
+        UserError: the row lacks a field.
+    """
 
     def text(found: re.Match[str]) -> str:
         value = row.fields.get(found[1])

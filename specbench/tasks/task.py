@@ -40,8 +40,11 @@ class Task:
         self.config = config
 
     def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
-        """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone. Raises
-        UserError where there is no row or a field is missing."""
+        """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone.
+
+        Raises:
+            UserError: there is no row, or a field is missing.
+        """
         found = (example for example in self._examples() if later_turns or len(example.turns) < 2)
         examples = list(itertools.islice(found, limit))
         if not examples:

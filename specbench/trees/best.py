@@ -1,7 +1,7 @@
-"""The best tree for an acceptance by rank: Sequoia's dynamic programme (Chen et al. 2024, "Sequoia", section 3.1), with
-a bound on the depth; and the greedy order that EAGLE-2 keeps nodes in (Li et al. 2024, "EAGLE-2").
+"""The best tree for an acceptance by rank: Sequoia's dynamic programme with a bound on the depth; EAGLE-2's order.
 
-With an acceptance that falls with the rank both give the same expected tokens; a measured one need not fall.
+Chen et al. 2024, "Sequoia", section 3.1; Li et al. 2024, "EAGLE-2". If acceptance falls with the rank, both give the
+same expected tokens; a measured acceptance need not fall.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,11 @@ Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 def best_size(
     acceptance: Sequence[float], verify: Mapping[int, float], level: float, depth: int
 ) -> tuple[int, int, float]:
-    """The size of `verify` and the depth from 1 to `depth` whose best tree is the fastest, and its speedup G(n, d) /
-    (t(n) + d c): `verify[n]` is t(n), what verifying n tokens costs in target steps, and `level` c (Chen et al. 2024,
-    "Sequoia", section 4). Of equals the smallest."""
+    """The size and depth with the fastest best tree, and its speedup G(n, d) / (t(n) + d c); of equals the smallest.
+
+    `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are those of `verify`,
+    depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
+    """
     found = (2, 1, 0.0)
     for levels, (value, _) in enumerate(_by_depth(acceptance, max(verify), depth), 1):
         for size, cost in sorted(verify.items()):
@@ -31,8 +33,10 @@ def best_size(
 
 
 def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None) -> Shape:
-    """The tree of `size` nodes with its root and at most `depth` levels below it that has the most expected tokens; a
-    smaller one where no tree of that depth has as many. Children are at most `len(acceptance)`."""
+    """The tree of `size` nodes, its root included, and at most `depth` levels below it with the most expected tokens.
+
+    A smaller tree if no tree of that depth has as many nodes. A node has at most `len(acceptance)` children.
+    """
     levels = size - 1 if depth is None else min(depth, size - 1)
     found = list(_by_depth(acceptance, size, levels))
     if not found:
@@ -85,7 +89,9 @@ def _in_levels(tables: Sequence[Table], size: int) -> Shape:
 
 
 def best_first(values: Sequence[float], depths: Sequence[int], most: int) -> list[int]:
-    """The `most` nodes of the highest value, of equals the shallower, in their own order. Where no node has a higher
-    value than its parent, as with products of confidences, the parent of each is among them."""
+    """The `most` nodes of the highest value, of equals the shallower, in their own order.
+
+    If no node has a higher value than its parent, as with products of confidences, the parent of each is among them.
+    """
     order = sorted(range(len(values)), key=lambda node: (-values[node], depths[node], node))
     return sorted(order[:most])

@@ -26,9 +26,12 @@ class FixedShape:
 
 @dataclass(frozen=True)
 class ByConfidence:
-    """EAGLE-2 (Li et al. 2024): the `top` most valuable nodes of each level have their `top` likeliest tokens as
-    children, down to `depth`; then the `size` - 1 most valuable of all nodes remain. A node's value is the product of
-    the draft's probabilities on the path to it."""
+    """EAGLE-2's trees (Li et al. 2024), which follow the draft's confidence.
+
+    The `top` most valuable nodes of each level have their `top` likeliest tokens as children, down to `depth`; then the
+    `size` - 1 most valuable of all nodes remain. A node's value is the product of the draft's probabilities on its
+    path.
+    """
 
     size: int
     depth: int

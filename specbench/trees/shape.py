@@ -72,8 +72,7 @@ class Shape:
         return max(self.children)
 
     def cut(self, size: int) -> "Shape":
-        """The `size` nodes (with the root) of the least depth plus ranks on the path from the root; of
-        equals the shallower."""
+        """The `size` nodes, root included, with the least depth plus ranks on their path; of equals the shallower."""
         sums: list[int] = []
         for node, parent in enumerate(self.parents):
             sums.append(self.ranks[node] + (0 if parent == ROOT else sums[parent]))
@@ -89,8 +88,11 @@ class Shape:
 
 
 def expected_tokens(shape: Shape, acceptance: Sequence[float]) -> float:
-    """Tokens of a pass, the bonus token included: the sum over all nodes of the product of the acceptance of the ranks
-    on the path to it (Chen et al. 2024, "Sequoia", Proposition 3.4). Ranks past the end of `acceptance` count as 0."""
+    """Expected tokens of a pass, the bonus token included (Chen et al. 2024, "Sequoia", Proposition 3.4).
+
+    The sum over all nodes of the product of the acceptance of the ranks on the path to it. Ranks past the end of
+    `acceptance` count as 0.
+    """
     products: list[float] = []
     for parent, rank in zip(shape.parents, shape.ranks, strict=True):
         above = 1.0 if parent == ROOT else products[parent]

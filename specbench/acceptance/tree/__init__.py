@@ -1,6 +1,7 @@
 """Acceptance rules for trees of drafted tokens, as functions on tables.
 
-Each is lossless for children drawn in the way that it names, except `accept_plausible`, which is lossy."""
+Each is lossless for children drawn in the way that it names, except `accept_plausible`, which is lossy.
+"""
 
 from specbench.acceptance.tree.base import Chance, Rows, Tree, TreeRule, Uniforms
 from specbench.acceptance.tree.expected import Ranked, distinct, fixed, of_k_sequential, replaced

@@ -4,7 +4,8 @@ It is the probability that the first, second, ... child of a node is the accepte
 of the children: exact where the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few
 draws of the children where it does (`distinct`).
 
-Shapes: L positions, K children, V tokens of the vocabulary."""
+Shapes: L positions, K children, V tokens of the vocabulary.
+"""
 
 from typing import NamedTuple
 
@@ -53,7 +54,8 @@ def distinct(
 
     The mean over `times` draws of the children; the last child tested at each rank is integrated out. An unbiased
     estimate, which given the token may exceed 1. Ranks beyond the tokens that q has count as never accepted. Chen et
-    al. 2024, "Sequoia", Algorithm 2."""
+    al. 2024, "Sequoia", Algorithm 2.
+    """
     drawn = [_distinct_once(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
     return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*drawn, strict=True)))
 
@@ -80,7 +82,8 @@ def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, ge
 def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
     """[L, K]: the probability that K-SEQ accepts one of 1, 2, ... `most` independent draws from q.
 
-    1 - (1 - beta)^k with the rho of `rounds.scale` (Sun et al. 2023, "SpecTr", Algorithm 3)."""
+    1 - (1 - beta)^k with the rho of `rounds.scale` (Sun et al. 2023, "SpecTr", Algorithm 3).
+    """
     found = [p_LV.minimum(q_LV).sum(-1, keepdim=True)]
     for children in range(2, most + 1):
         low_L1 = torch.ones_like(found[0])
@@ -98,7 +101,8 @@ def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
 def _ranked(accepted: list[Tensor], written: list[Tensor], p_L1: Tensor, most: int) -> Ranked:
     """`Ranked` from the probability that a child is accepted and is the text's token.
 
-    p of that token is 0 only where two ways of computing it differ by rounding."""
+    p of that token is 0 only where two ways of computing it differ by rounding.
+    """
     given_LK = torch.where(p_L1 > 0, torch.cat(written, -1) / p_L1, 0.0)
     return _padded(torch.cat(accepted, -1), given_LK, most)
 

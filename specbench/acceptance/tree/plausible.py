@@ -11,7 +11,8 @@ from specbench.trees import ROOT
 def accept_plausible(rule: TokenRule, p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
     """The longest path on which `rule` accepts each token; of equal paths the likeliest under p, then the first.
 
-    The next token is drawn from the distribution that the rule emits after the path."""
+    The next token is drawn from the distribution that the rule emits after the path.
+    """
     products: dict[int, float] = {ROOT: 1.0}
     depths, best = {ROOT: 0}, (0, 1.0, ROOT)
     for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):

@@ -110,7 +110,8 @@ class KSequential(Node):
 def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
     """The distribution of the next draw without replacement of `tried`.
 
-    It is the rest of q, or uniform over the other tokens where that has no mass."""
+    It is the rest of q, or uniform over the other tokens where that has no mass.
+    """
     if not tried:
         return q_V
     index = torch.tensor(tried, device=q_V.device)
@@ -125,7 +126,8 @@ def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
 def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
     """rho of K-SEQ: the smallest from 1 to k with 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho).
 
-    A larger rho is exact too, and accepts less."""
+    A larger rho is exact too, and accepts less.
+    """
     low, high = 1.0, float(children)
     if children == 1:
         return low
@@ -189,7 +191,8 @@ def acceptance_by_rank(p_V: Tensor, q_KV: Iterable[Tensor], tokens: Sequence[int
     """The probability, for each of the children `tokens` of one node, that it is the accepted child.
 
     Its mean over drawn children is the acceptance vector of Sequoia (Proposition 3.4); the mean of its sum is the
-    acceptance probability of the rule."""
+    acceptance probability of the rule.
+    """
     tests, reached, found = start(p_V, len(tokens)), 1.0, []
     for token, q_V in zip(tokens, q_KV, strict=True):
         over, under = tests.test(token, q_V)

@@ -4,7 +4,8 @@ A path that the tests of a walk from the root would have left early is accepted 
 p than under q (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"). On a chain this is block
 verification (`acceptance.block`), with the same uniform numbers.
 
-Shapes: N nodes, V tokens of the vocabulary."""
+Shapes: N nodes, V tokens of the vocabulary.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ def accept_traversal(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, replace
     of that moment.
 
     Siblings are distinct draws, each from its own row of q without the tokens of the siblings before it; with
-    `replaced` they are independent draws."""
+    `replaced` they are independent draws.
+    """
     path = [_visit(ROOT, p_NV[0].new_ones(()), p_NV, tree)]
     while True:
         here = path[-1]

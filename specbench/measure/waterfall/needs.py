@@ -15,8 +15,14 @@ Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
 
 @dataclass(frozen=True)
 class Need:
-    """`needed` in the place of `now` would give the speedup; None where no value would, and `most` is what the best
-    value, `limit`, would give. `why`: why nothing is said of it, where nothing is."""
+    """The value of one quantity that would give a speedup.
+
+    Attributes:
+        now: the value measured.
+        needed: the value that would give the speedup; None where no value would.
+        most: the speedup at the best value, `limit`.
+        why: why neither is known, if so.
+    """
 
     quantity: Quantity
     now: float

@@ -18,15 +18,16 @@ PARTS = ("steps_s", "drafting_s", "verifying_s", "accepting_s")  # sums of times
 
 @dataclass(frozen=True)
 class Sample:
-    """
+    """The sums of a record, prompt by prompt, that its waterfall is made from.
+
     Attributes:
         columns: names to values [N], a value a prompt.
         variances: names to the variances [N] of a value if the steps and passes of its prompt were drawn again.
-        gamma: drafted tokens of a full pass; of a tree its levels; None where it changed from pass to pass.
+        gamma: drafted tokens of a full pass; for a tree its levels; None where it changed from pass to pass.
         depth: positions of the longest proposal.
         lengths: the lengths of text that occur; column `texts of L` counts them.
-        falls: the draft agrees less the further ahead it drafts.
-        ruled: the rule has an alpha of its own (`PromptRecord.rule`).
+        falls: whether agreement falls with the position.
+        ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
     """
 
@@ -127,8 +128,11 @@ def _variances(prompt: PromptRecord) -> Mapping[str, float]:
 
 
 def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
-    """How many passes there were, how deep they drafted, and how many reached each position and accepted there. What
-    was not proposed counts as rejected; what comes after the end of the text, or has no room, as not reached."""
+    """The number of passes, how deep they drafted, and how many reached each position and accepted there.
+
+    A token that was not proposed counts as rejected; a position after the end of the text, or without room, as not
+    reached.
+    """
     counts, sizes, done = np.zeros((depth, 2)), np.zeros(depth + 1), 0
     for one in prompt["speculative"]["passes"]:
         ended = one["emitted"] <= one["accepted"]
@@ -144,8 +148,10 @@ def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
 
 
 def _agreement(prompt: PromptRecord, gamma: int | None, most: int) -> dict[str, float]:
-    """The sums behind alpha; and with `gamma` the passes that a walk along the text with its beta needs. At T = 0 that
-    is the count of decoding; at T > 0 beta stands in for q / p of the token, which a record does not hold."""
+    """The sums of alpha; and with `gamma` the passes that a walk along the text with its beta needs.
+
+    At T = 0 that is the count of decoding; at T > 0 beta replaces q / p of the token, which a record does not hold.
+    """
     row = {"beta": float(sum(prompt["beta"])), "judged": float(len(prompt["beta"]))}
     if "rule" in prompt:
         row["rule"] = prompt["rule"]["accept_probability"]

@@ -35,8 +35,14 @@ class Levels:
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `factor` times the speedup so far gives `speedup`; `ms` is the time a token that it adds (less than 0
-    where it gains); `alone` the speedup if this alone were taken away, None for a step that costs nothing."""
+    """One step of the waterfall.
+
+    Attributes:
+        factor: `speedup` over the speedup before this step.
+        speedup: the speedup after this step.
+        ms: the time a token that it adds, negative where it gains.
+        alone: the speedup if this step alone were taken away; None for a step that costs nothing.
+    """
 
     name: StepName
     factor: Interval
@@ -80,8 +86,10 @@ class Waterfall:
 
 
 def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> Waterfall:
-    """The waterfall of a record, with 95% intervals that resample prompts, and the steps and passes within them; no
-    interval without `resamples`."""
+    """The waterfall of a record, with 95% intervals; without `resamples` no intervals.
+
+    Intervals resample prompts, and the steps and passes within them.
+    """
     made = sample(record)
     names = list(made.columns)
     rows = np.stack([made.columns[name] for name in names], axis=-1)
@@ -150,8 +158,11 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
 
 
 def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
-    """The speedup if the step `name` alone were taken away; None where it costs nothing. Of rejections and costs all
-    else is as measured; of the other steps it is without their factor, which depends on the steps before."""
+    """The speedup if the step `name` alone were taken away; None where it costs nothing.
+
+    For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,
+    which depends on the steps before.
+    """
     if factor >= 1 - ROUNDING:
         return None
     measured, spent = float(levels.measured), float(sum(levels.costs.values()))
@@ -195,8 +206,10 @@ def _by_position(made: Sample, totals: dict[str, Floats]) -> Floats:
 
 
 def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chances: Floats) -> Floats:
-    """Passes that all texts need, with these chances at each position; `counts` says how many `texts of` a length there
-    are."""
+    """Passes that all texts need with these probabilities at each position.
+
+    `counts` gives the number of `texts of` each length.
+    """
     table = passes_to_come(chances, max(lengths))
     number = np.stack([counts[f"texts of {length}"] for length in lengths], axis=-1)
     needed: Floats = (number * table[..., list(lengths)]).sum(-1)

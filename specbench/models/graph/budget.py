@@ -29,14 +29,18 @@ class Budget:
     weight_bytes: int
 
     def seconds(self, bytes_per_second: float, launch_s: float, more_bytes: float = 0.0) -> float:
-        """The least time of a step on a device that reads so much a second and starts a kernel in `launch_s`; it reads
-        `more_bytes` of caches."""
+        """The least time of a step in seconds, from a device's bandwidth and the time to start a kernel.
+
+        The step reads `more_bytes` of caches.
+        """
         return (self.weight_bytes + more_bytes) / bytes_per_second + self.kernels * launch_s
 
 
 def budget(parts: Sequence[Callable[..., Any]]) -> Budget | None:
-    """The budget of `parts`, which run one after another, such as those of a `program.Step`. None where one is no graph
-    any more, as after torch.compile."""
+    """The budget of `parts`, which run one after another, such as those of a `program.Step`.
+
+    None where a part is no longer a graph, as after torch.compile.
+    """
     modules = [getattr(part, "__self__", None) for part in parts]
     graphs = [module for module in modules if isinstance(module, GraphModule)]
     if len(graphs) < len(modules):

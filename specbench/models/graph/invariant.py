@@ -61,8 +61,10 @@ def _(positions: Tensor, visible: Tensor) -> Tensor:
 
 
 def with_path_order(module: GraphModule, positions: int, visible: int, buffers: range) -> GraphModule:
-    """A copy of `module` for nodes of trees: attention over the `buffers` goes along each node's path. The numbers are
-    those of inputs."""
+    """A copy of `module` for nodes of trees: attention over the `buffers` goes along each node's path.
+
+    `buffers` and the others are numbers of inputs.
+    """
     module = GraphModule(module, copy.deepcopy(module.graph))
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     with module.graph.inserting_after(inputs[-1]):
@@ -170,8 +172,10 @@ def attend_one_by_one(
     scale: float,
     order_BLC: Tensor | None = None,
 ) -> Tensor:
-    """`attend` with each query a batch row of its own, which the fused kernels of a GPU read as they read a single one;
-    a step there has a fixed number of rows, too."""
+    """`attend` with each query a batch row of its own, which a GPU's fused kernels read like a single query.
+
+    A step there has a fixed number of rows, too.
+    """
     rows, heads, length, channels = query_BHLD.shape
     slots = key_BKCD.shape[2]
     if order_BLC is None:

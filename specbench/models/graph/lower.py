@@ -16,8 +16,11 @@ from specbench.models.graph.torch_private import computes_bf16, lay_out, packed_
 
 @dataclass(frozen=True)
 class Kernels:
-    """What stands for attention and for linear maps. `large_fp32` is how many weights an fp32 map must have for
-    oneDNN's own layout: in a step over one token, and over several."""
+    """The kernels for attention and for linear maps.
+
+    `large_fp32` is how many weights an fp32 map must have for oneDNN's own layout: in a step over one token, and over
+    several.
+    """
 
     attend: Callable[..., Tensor] = kernels.attend
     attend_alone: Callable[..., Tensor] = kernels.attend_alone

@@ -133,9 +133,11 @@ class ReplacingLayer(RecordingLayer):
 
 
 class BufferLayer(_Layer):
-    """Writes new states into given buffers [B, K, C, D], in the slots `at` [B * L], row by row. `length`, the first new
-    token's position, is for models that count cached tokens themselves. Both are tensors, so that a graph captured once
-    holds for all."""
+    """Writes new states into given buffers [B, K, C, D], in the slots `at` [B * L], row by row.
+
+    `length`, the first new token's position, is for models that count cached tokens themselves. Both are tensors, so
+    that a graph captured once serves all lengths.
+    """
 
     def __init__(self, keys: Tensor, values: Tensor, at: Tensor, length: Tensor) -> None:
         super().__init__()
@@ -159,8 +161,11 @@ def recording() -> Cache:
 
 
 def recorded(cache: Any) -> list[Tensor]:
-    """Keys and values of each layer in turn. A layer that cached none, because its attention is skipped, is given those
-    of another: its buffers keep their place among those of all layers."""
+    """Keys and values of each layer in turn.
+
+    A layer that cached none, because its attention is skipped, gets those of another: its buffers keep their place
+    among all layers.
+    """
     cached = [layer for layer in cache.layers if layer.keys is not None]
     layers = [layer if layer.keys is not None else cached[0] for layer in cache.layers if cached]
     return [states for layer in layers for states in (layer.keys, layer.values)]

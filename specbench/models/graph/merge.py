@@ -12,8 +12,10 @@ from specbench.models.graph.nodes import add_constant, aten, calls, constant, va
 
 
 def merge_linears(module: GraphModule) -> None:
-    """Linear maps of one and the same input, as queries, keys and values are, become one. The model's weights become
-    views of the merged tensor, so that they are in memory once."""
+    """Merge linear maps of the same input, such as queries, keys and values, into one.
+
+    The model's weights become views of the merged tensor, so that they are in memory once.
+    """
     groups: dict[Any, list[Node]] = defaultdict(list)
     for node in calls(module, aten.linear.default):
         weight = constant(module, node.args[1])

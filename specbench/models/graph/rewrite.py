@@ -34,8 +34,10 @@ def simplify(module: GraphModule) -> GraphModule:
 
 
 def _out_of_place(module: GraphModule) -> None:
-    """Operations that change a tensor in place become operations that return a new tensor, so that equal nodes can be
-    shared. Writes into a cache are intended and remain."""
+    """Replace operations that change a tensor in place by operations that return a new tensor.
+
+    Equal nodes can then be shared. Writes into a cache are intended and remain.
+    """
     place = {node: index for index, node in enumerate(module.graph.nodes)}
     for node in list(place):
         schema = getattr(node.target, "_schema", None)

@@ -12,8 +12,10 @@ from specbench.models.graph.rewrite import VIEWS
 
 
 def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]) -> GraphModule:
-    """A copy that gives one output, or some, and takes the inputs numbered `inputs`. What writes into an input that it
-    does not take is left out."""
+    """A copy that returns some of the outputs, and has the inputs numbered `inputs`.
+
+    Writes into an input that it does not have are left out.
+    """
     module = GraphModule(module, copy.deepcopy(module.graph))
     output = next(node for node in module.graph.nodes if node.op == "output")
     output.args = (output.args[0][which],)

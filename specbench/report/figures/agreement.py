@@ -19,8 +19,10 @@ MOST_PAIRS = 6
 
 
 def position(records: Records) -> Drawn:
-    """Draw the share of passes whose first i drafted tokens are accepted, beside alpha^i: a panel for each draft and a
-    line for each temperature."""
+    """Draw the share of passes whose first i drafted tokens are accepted, beside alpha^i.
+
+    A panel for each draft and a line for each temperature.
+    """
     chosen = _longest_drafts(records.frame)
     if chosen.empty:
         return nothing_yet("position", POSITION)

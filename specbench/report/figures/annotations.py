@@ -21,8 +21,10 @@ Columns = tuple[str, str, str]
 
 
 def placed(measured: pd.DataFrame) -> pd.DataFrame:
-    """Add `place`, where a point stands on the axis of alpha: all points of a pair at one place, and the places far
-    enough apart that no point hides another."""
+    """Add `place`, where a point stands on the axis of alpha.
+
+    All points of a pair are at one place, and places are far enough apart that no point hides another.
+    """
     if measured.empty:
         return measured.assign(place=[])
     firsts = _first_of_each_pair(measured)
@@ -34,8 +36,10 @@ def placed(measured: pd.DataFrame) -> pd.DataFrame:
 def error_bars(
     axes: Axes, point: "pd.Series[object]", columns: Columns, colour: str, among: pd.DataFrame, hollow: bool = False
 ) -> None:
-    """Draw one point of `among` at (`place`, value) with its 95% interval; `columns` names value, low and high. A point
-    without a value is left out."""
+    """Draw one point of `among` at (`place`, value) with its 95% interval.
+
+    `columns` names value, low and high. A point without a value is left out.
+    """
     value, low, high = (point[column] for column in columns)
     if pd.isna(value):
         return
@@ -51,8 +55,7 @@ def error_bars(
 
 
 def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
-    """Draw a faint vertical line through the points of each pair, with its name along it, and a band as wide as the
-    interval of its alpha, which all its points share."""
+    """Draw a faint vertical line through the points of each pair, its name, and a band as wide as alpha's interval."""
     top = axes.get_ylim()[1]
     for _, first in _first_of_each_pair(measured).iterrows():
         if pd.notna(first["alpha_low"]):

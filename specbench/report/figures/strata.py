@@ -13,8 +13,10 @@ NAME, TITLE = "strata", "α by kind of prompt, length of context and position in
 
 
 def figure(records: Records) -> Drawn:
-    """Draw a panel for each way to part the prompts, and a point with its 95% interval for each part of each run; runs
-    whose prompts have categories come first."""
+    """Draw a panel for each way to divide the prompts, and a point with its 95% interval for each part of each run.
+
+    Runs whose prompts have categories come first.
+    """
     chosen = chosen_runs(records)
     if chosen.empty:
         return nothing_yet(NAME, TITLE)

@@ -1,5 +1,7 @@
-"""Tokens a pass and speedup over the tokens that a pass verifies: chains and trees, a column a temperature; and beside
-them what others published."""
+"""Tokens a pass and speedup over the tokens that a pass verifies: chains, trees, and published figures.
+
+A column for each temperature.
+"""
 
 import pandas as pd
 from matplotlib.axes import Axes

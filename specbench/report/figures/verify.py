@@ -1,5 +1,7 @@
-"""v(n): what verifying n tokens in one pass of the target costs, in its steps: as runs had it, and as `tree.size=auto`
-measured it up to 128 tokens."""
+"""v(n), the cost of verifying n tokens in one pass, in target steps.
+
+From runs, and from `tree.size=auto`, which measures it up to 128 tokens.
+"""
 
 import pandas as pd
 

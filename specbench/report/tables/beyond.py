@@ -121,8 +121,7 @@ def _lossless(row: Row) -> str:
 
 
 def _quality(row: Row) -> str:
-    """'BLEU 28.5 (-1.5 [-3.0, +0.1])'; of two samples of one distribution, which differ without any loss, no
-    difference."""
+    """'BLEU 28.5 (-1.5 [-3.0, +0.1])'; without a difference for two samples of one distribution."""
     metric, ours = row["quality_metric"], row["quality_speculative"]
     if metric is None or pd.isna(metric):
         return NONE

@@ -1,8 +1,6 @@
-"""A builder for each kind of draft. Its constructor refuses what does not fit; `fit` reads text; `load` loads weights,
-once the target is loaded.
+"""A builder for each kind of draft: the constructor checks, `fit` reads text, `load` loads weights after the target.
 
-A new kind is a class in `config/draft_kinds`, a `DraftBuilder` and its entry in BUILDERS; CONTRIBUTING.md has the
-whole of it.
+A new kind is a class in `config/draft_kinds`, a `DraftBuilder` and its entry in BUILDERS; see CONTRIBUTING.md.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
-"""A recommendation in the words of another engine: its flags or its JSON, with the version that the names were checked
-against and a link to its page.
+"""A recommendation in another engine's flags or JSON, with the version that the names were checked against, and a link.
 
 To add an engine: a file with a `ServingEngine`, and its line in `ENGINES`.
 """

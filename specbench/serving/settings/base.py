@@ -67,8 +67,13 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Settings:
-    """command: what to run, a shell command or Python. values: the same names as data, JSON throughout. file: a file
-    that the command reads, by its name, if there is one."""
+    """The settings of an engine.
+
+    Attributes:
+        command: the command to run, for a shell or in Python.
+        values: the same names as JSON data.
+        file: a file that the command reads, by its name, if there is one.
+    """
 
     command: str
     values: Mapping[str, Any]

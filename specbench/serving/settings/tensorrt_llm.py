@@ -55,8 +55,7 @@ def settings(wanted: Recommended) -> Settings:
 
 
 def _schedule(wanted: Recommended) -> dict[int, int]:
-    """The last batch size of each span, with its gamma; past the last nothing is drafted, so its own end may not be
-    open."""
+    """The last batch size of each span, with its gamma; past the last span nothing is drafted, so it needs an end."""
     if wanted.schedule[0].gamma != wanted.longest:
         raise NotExpressible("TensorRT-LLM drafts the most tokens at the smallest batches; this schedule does not")
     open_ended = wanted.schedule[-1].last is None and wanted.schedule[-1].gamma > 0

@@ -31,8 +31,10 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """How rows [1, L, W] are shaped: as they are, without the first axis (`flat`), or as heads, [1, L, H, D] or with
-    `heads_first` [1, H, L, D]."""
+    """How rows [1, L, W] are shaped: as they are, without the first axis (`flat`), or as heads.
+
+    Heads are [1, L, H, D], or with `heads_first` [1, H, L, D].
+    """
 
     width: int
     flat: bool = False

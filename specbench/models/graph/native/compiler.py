@@ -98,8 +98,10 @@ def _digest(command: list[str]) -> str:
 
 
 def _share_openmp() -> None:
-    """Make the symbols of the OpenMP library that torch has loaded visible: two of them would have two teams of
-    threads, which wait for each other's cores."""
+    """Make the symbols of the OpenMP library that torch has loaded visible.
+
+    Two libraries would have two teams of threads, which wait for each other's cores.
+    """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     for file in sorted(set(re.findall(r"(/\S*lib(?:gomp|iomp5|omp)[^/\s]*\.so[^/\s]*)", maps))):
         ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)

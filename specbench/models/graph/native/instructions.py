@@ -63,8 +63,7 @@ class Instruction:
 
 
 def fused(program: list[Instruction]) -> list[Instruction]:
-    """`program` with norms inside the linear maps that read them, and activations and sums inside those that precede
-    them."""
+    """`program` with norms fused into the linear maps that read them, activations and sums into those before."""
     readers: dict[int, list[Instruction]] = defaultdict(list)
     for one in program:
         for slot in one.read:
@@ -107,8 +106,10 @@ def fused(program: list[Instruction]) -> list[Instruction]:
 
 
 def placed(program: list[Instruction]) -> tuple[dict[int, int], dict[int, int], int]:
-    """Where each slot begins in the arena, its width, and the arena's floats, each for one new token. A slot whose last
-    reader has run is used again."""
+    """The offset of each slot in the arena, its width, and the arena's floats, each for one new token.
+
+    A slot whose last reader has run is used again.
+    """
     last = {slot: place for place, one in enumerate(program) for slot in one.read}
     at: dict[int, int] = {}
     widths: dict[int, int] = {}
