@@ -14,11 +14,11 @@ from specbench.acceptance.lenient import NearBest
 
 @dataclass(frozen=True)
 class TopBeta(TokenRule):
-    """Accept a drafted x that is among the target's `beta` likeliest tokens and whose log-probability is at most `tau`
-    nats below the best; after a rejection, and after the last drafted token, comes the argmax.
+    """Accept a drafted x among the target's `beta` likeliest tokens, at most `tau` nats below the best.
 
-    The gap alone is `NearBest` with l = exp(-tau). p must be that of T = 1, as there. Tokens of equal probability share
-    a rank. With beta = 1 only the argmax passes.
+    After a rejection, and after the last drafted token, follows the argmax. The gap alone is `NearBest` with l =
+    exp(-tau). p must be that of T = 1, as there. Tokens of equal probability share a rank. With beta = 1 only the
+    argmax passes.
     """
 
     beta: int
