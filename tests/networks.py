@@ -17,6 +17,8 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -114,8 +116,9 @@ def network(kind: str, seed: int, layers: int = 2, width: int = 32) -> Any:
             )
         )  # fmt: skip
     else:
-        made = LlamaForCausalLM(
-            LlamaConfig(
+        config_of, network_of = (Qwen2Config, Qwen2ForCausalLM) if kind == "qwen2" else (LlamaConfig, LlamaForCausalLM)
+        made = network_of(
+            config_of(
                 vocab_size=PADDED, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
                 num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.4,
                 bos_token_id=1, **ends,

@@ -35,7 +35,7 @@ class EagleDraft:
         """`taps`: after how many layers the states are that the target hands over."""
         self.target, self.eagle = target, eagle
         self.operations = eagle.operations
-        width = eagle.shape.layer.width
+        width = eagle.shape.tapped_width
         places = [taps.index(depth) for depth in eagle.shape.taps]
         self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
 

@@ -32,13 +32,20 @@ from specbench.models.eagle_layer import Attend, DraftLayer, LayerShape, Norm, S
 from specbench.models.saved_heads import fingerprint, same_weights
 
 WEIGHTS, FACTS = "eagle.safetensors", "config.json"
+OURS = "eagle"  # the field of FACTS by which folders of our recipes are known
 
 
 @dataclass(frozen=True)
 class EagleShape:
     """`taps`: after how many of the target's decoder layers each fused state is taken; none is EAGLE, whose feature is
     what the head reads. `feature_scale` brings that to the size at which the layer works. `vocabulary`: tokens of the
-    draft vocabulary, None for all. `own_head`: it has a head of its own; otherwise it reads the target's rows."""
+    draft vocabulary, None for all. `own_head`: it has a head of its own; otherwise it reads the target's rows.
+
+    The rest is of published checkpoints. `own_embeddings`: their rows, 0 where it reads the target's. `state_width`:
+    the width of a tapped state, where it is not the layer's.
+    EAGLE-3 alone: `fuse_norm` is of the states before they are fused, all as one vector ("joint") or one by one
+    ("each"); `norm_before_residual`: the residual stream begins with the normalised state; `norm_output`: what is fed
+    back is the normalised prediction."""
 
     layer: LayerShape
     taps: tuple[int, ...] = ()
@@ -46,10 +53,20 @@ class EagleShape:
     vocabulary: int | None = None
     own_head: bool = False
     fc_bias: bool = True
+    own_embeddings: int = 0
+    state_width: int | None = None
+    fuse_norm: str = "none"  # none | joint | each
+    norm_before_residual: bool = False
+    norm_output: bool = False
 
     @property
     def kind(self) -> str:
         return "eagle3" if self.taps else "eagle"
+
+    @property
+    def tapped_width(self) -> int:
+        """Numbers of one tapped state."""
+        return self.state_width or self.layer.width
 
 
 class Eagle(nn.Module):
@@ -60,7 +77,12 @@ class Eagle(nn.Module):
         self.shape = shape
         width = shape.layer.width
         if shape.taps:
-            self.fc = nn.Linear(len(shape.taps) * width, width, bias=False)
+            fused = len(shape.taps) * shape.tapped_width
+            self.fc = nn.Linear(fused, width, bias=False)
+            if shape.fuse_norm == "joint":
+                self.input_norm = Norm(shape.layer, fused)
+            if shape.fuse_norm == "each":
+                self.fc_norm = nn.ModuleList(Norm(shape.layer, shape.tapped_width) for _ in shape.taps)
             self.input_layernorm, self.hidden_norm, self.norm = (Norm(shape.layer) for _ in range(3))
             if shape.own_head:
                 self.lm_head = nn.Linear(width, shape.vocabulary or 0, bias=False)
@@ -70,6 +92,7 @@ class Eagle(nn.Module):
         else:
             self.fc = nn.Linear(2 * width, width, bias=shape.fc_bias)
         self.layer = DraftLayer(shape.layer, 2 * width if shape.taps else width)
+        self.embed_tokens = nn.Embedding(shape.own_embeddings, width) if shape.own_embeddings else None
 
     def bind(self, network: Any) -> "Eagle":
         """Draft for `network`, on its head, its embeddings and its device. The network is no part of this module."""
@@ -83,7 +106,7 @@ class Eagle(nn.Module):
             project = self.lm_head if own else head
         self._project = (project,)  # in tuples: the network's modules are none of this one
         self.vocabulary_size: int = head.weight.shape[0]
-        tokens, positions = network.get_input_embeddings(), None
+        tokens, positions = self.embed_tokens or network.get_input_embeddings(), None
         if self.shape.layer.positions == "learned":
             positions = network.get_decoder().wpe
         self._embeddings = (tokens, positions)
@@ -103,6 +126,11 @@ class Eagle(nn.Module):
     def fuse(self, features_BLF: Tensor) -> Tensor:
         """The target's own features as the layer's input [B, L, D]."""
         if self.shape.taps:
+            if self.shape.fuse_norm == "joint":
+                features_BLF = self.input_norm(features_BLF)
+            if self.shape.fuse_norm == "each":
+                each = features_BLF.split(self.shape.tapped_width, -1)
+                features_BLF = torch.cat([norm(one) for norm, one in zip(self.fc_norm, each, strict=True)], -1)
             fused: Tensor = self.fc(features_BLF)
             return fused
         return features_BLF * self.shape.feature_scale
@@ -115,12 +143,18 @@ class Eagle(nn.Module):
         if not self.shape.taps:
             states_BLD = self.fc(torch.cat([embedded_BLD, states_BLD], -1))
             return self.layer(states_BLD, states_BLD, positions_BL, attend, source)  # type: ignore[no-any-return]
-        read = torch.cat([self.input_layernorm(embedded_BLD), self.hidden_norm(states_BLD)], -1)
-        return self.layer(states_BLD, read, positions_BL, attend, source)  # type: ignore[no-any-return]
+        normal_BLD = self.hidden_norm(states_BLD)
+        read = torch.cat([self.input_layernorm(embedded_BLD), normal_BLD], -1)
+        stream_BLD = normal_BLD if self.shape.norm_before_residual else states_BLD
+        predicted: Tensor = self.layer(stream_BLD, read, positions_BL, attend, source)
+        return self.norm(predicted) if self.shape.norm_output else predicted
 
     def draft_logits(self, states: Tensor) -> Tensor:
         """Logits over the draft vocabulary, of predicted features."""
-        states = self.norm(states) if self.shape.taps else states / self.shape.feature_scale
+        if not self.shape.taps:
+            states = states / self.shape.feature_scale
+        elif not self.shape.norm_output:
+            states = self.norm(states)
         return self._project[0](states)
 
     def logits(self, states_LD: Tensor) -> Tensor:
@@ -133,13 +167,10 @@ class Eagle(nn.Module):
         return whole
 
     @property
-    def feature_width(self) -> int:
-        return max(1, len(self.shape.taps)) * self.shape.layer.width
-
-    @property
     def operations(self) -> float:
         """Arithmetic operations of a step, its head's included."""
-        own = sum(weight.numel() for name, weight in self.named_parameters() if "lm_head" not in name)
+        looked_up = ("lm_head", "embed_tokens")
+        own = sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith(looked_up))
         return 2.0 * (own + (self.shape.vocabulary or self.vocabulary_size) * self.shape.layer.width)
 
     def save(self, folder: Path, target: str, prints: list[float]) -> None:
@@ -147,7 +178,7 @@ class Eagle(nn.Module):
         state = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
         save_file(state, folder / WEIGHTS)
         (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
-        facts = {"eagle": asdict(self.shape), "target": target, "fingerprint": prints}
+        facts = {OURS: asdict(self.shape), "target": target, "fingerprint": prints}
         (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -165,7 +196,7 @@ def read_eagle(folder: Path, key: str) -> EagleFacts:
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         if (folder / WEIGHTS).is_file():
-            told = facts["eagle"]
+            told = facts[OURS]
             told["layer"], told["taps"] = LayerShape(**told["layer"]), tuple(told["taps"])
             return EagleFacts(EagleShape(**told), facts["target"], facts["fingerprint"])
     except (OSError, ValueError, TypeError, KeyError):

@@ -41,8 +41,12 @@ class LayerShape:
     scale: float
     crosses: bool  # has cross-attention
     theta: float = 10000.0  # rotary: the base of its angles
+    angles: tuple[
+        float, ...
+    ] = ()  # rotary: by how much a position turns each pair of channels, where theta does not say
     buckets: int = 32  # relative: distances that are told apart
     farthest: int = 128  # relative: from here on all are alike
+    head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class Attention(nn.Module):
             self.k_proj = nn.Linear(reads, outer, bias=shape.bias)
             self.v_proj = nn.Linear(reads, outer, bias=shape.bias)
         self.o_proj = nn.Linear(inner, shape.width, bias=shape.bias and shape.norm == "layer")
+        if shape.head_norms:
+            self.q_norm, self.k_norm = (Norm(shape, shape.head_width) for _ in range(2))
 
 
 class FeedForward(nn.Module):
@@ -85,13 +91,13 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """RMSNorm, or LayerNorm."""
+    """RMSNorm, or LayerNorm, of `width` numbers (unset: the layer's)."""
 
-    def __init__(self, shape: LayerShape) -> None:
+    def __init__(self, shape: LayerShape, width: int | None = None) -> None:
         super().__init__()
-        self.kind, self.eps = shape.norm, shape.eps
-        self.weight = nn.Parameter(torch.ones(shape.width))
-        self.bias = nn.Parameter(torch.zeros(shape.width)) if shape.norm == "layer" else None
+        self.kind, self.eps, width = shape.norm, shape.eps, width or shape.width
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if shape.norm == "layer" else None
 
     def forward(self, states: Tensor) -> Tensor:
         if self.kind == "rms":
@@ -120,6 +126,8 @@ class DraftLayer(nn.Module):
         """States after the layer. Self-attention reads `read`; the residual stream is `states_BLD`."""
         attention = self.self_attn
         query, key, value = (self._heads(part(read)) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
+        if self.shape.head_norms:
+            query, key = attention.q_norm(query), attention.k_norm(key)
         if self.shape.positions == "rotary":
             query, key = self._turned(query, positions_BL), self._turned(key, positions_BL)
         states_BLD = states_BLD + attention.o_proj(_joined(attend(query, key, value)))
@@ -151,12 +159,20 @@ class DraftLayer(nn.Module):
     def _turned(self, heads_BHLE: Tensor, positions_BL: Tensor) -> Tensor:
         """Rotary positions, by halves as Llama pairs its channels."""
         half = self.shape.head_width // 2
-        steps = torch.arange(half, device=heads_BHLE.device, dtype=torch.float32) / half
-        angles = positions_BL[:, None, :, None].float() * self.shape.theta**-steps
+        angles = positions_BL[:, None, :, None].float() * self._angles(heads_BHLE.device)
         cosine, sine = angles.cos(), angles.sin()
         first, second = heads_BHLE.float().split(half, -1)
         turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
         return turned.to(heads_BHLE.dtype)
+
+    def _angles(self, device: torch.device) -> Tensor:
+        """[E / 2]: by how much one position turns each pair of channels."""
+        if self.shape.angles:
+            return torch.tensor(self.shape.angles, device=device)
+        half = self.shape.head_width // 2
+        exponents = torch.arange(half, device=device, dtype=torch.float32) / half
+        angles: Tensor = self.shape.theta**-exponents
+        return angles
 
 
 def _joined(heads_BHLE: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from specbench.hub import hub_failure
+
 LENGTH = 8  # bytes in front of each storage's data: how many numbers it has
 
 
@@ -53,20 +55,25 @@ class MappedTensor:
         return moved.view(tensor.dtype).view(tensor.shape)
 
 
-def find_file(source: str, name: str, pinned: Mapping[str, Any]) -> Path | None:
-    """A file of a folder or a repository, fetched if it has to be; None where it is not there."""
+def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None = None) -> Path | None:
+    """A file of a folder or a repository, fetched if it has to be; None where it is not there. With `key`, what the
+    config calls the source, a failure of the hub is raised, as UserError or MachineError."""
     try:
         return Path(str(cached_file(source, name, **pinned)))
-    except OSError:
+    except OSError as error:
+        known = None if key is None else hub_failure(error, key, source, pinned.get("revision"))
+        if known is not None:
+            raise known from error
         return None
 
 
-def weight_files(source: str, pinned: Mapping[str, Any]) -> list[Path]:
-    """Files with the weights of a folder or a repository, safetensors if there are any; empty where there is none."""
+def weight_files(source: str, pinned: Mapping[str, Any], key: str | None = None) -> list[Path]:
+    """Files with the weights of a folder or a repository, safetensors if there are any; empty where there is none.
+    `key`: see `find_file`."""
     for whole, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
-        if (file := find_file(source, whole, pinned)) is not None:
+        if (file := find_file(source, whole, pinned, key)) is not None:
             return [file]
-        if (file := find_file(source, index, pinned)) is not None:
+        if (file := find_file(source, index, pinned, key)) is not None:
             return [Path(shard) for shard in get_checkpoint_shard_files(source, str(file), **pinned)[0]]
     return []
 

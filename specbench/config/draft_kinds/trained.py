@@ -20,7 +20,7 @@ class TrainedConfig(DraftConfig, ModelConfig):
 
     def label(self) -> str:
         own = None if self.name == self.kind else self.name
-        if self.path is not None:
+        if self.path is not None or self.hub is not None:
             return f"{self.kind}-{name_of(replace(self, name=own))}"
         return own or self.kind
 
@@ -31,7 +31,7 @@ class TrainedConfig(DraftConfig, ModelConfig):
         )
 
     def check(self, key: str) -> None:
-        if self.path is None and self.shipped is None:
+        if self.path is None and self.hub is None and self.shipped is None:
             raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
         check_model(key, self)
 

@@ -6,8 +6,10 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from specbench.config import DraftConfig, RunConfig
+from specbench.config import DraftConfig, ModelConfig, RunConfig
+from specbench.config.paths import shipped
 from specbench.drafts import Draft
+from specbench.hub import hub_is_reachable
 from specbench.models import Prompt, Vocabulary
 from specbench.models.eager import EagerModel
 from specbench.runs.compatibility import require_room
@@ -59,6 +61,15 @@ class DraftBuilder(Generic[Kind]):
         """Raise UserError where a text of these prompts is longer than one of the draft's models has positions for."""
         for model in self.models:
             require_room(self.request.run, model.longest, prompts)
+
+
+def source_of(model: ModelConfig) -> tuple[str, dict[str, Any]]:
+    """The folder or the repository of weights that were trained for a target, and the keywords that fix the latter."""
+    if model.path is not None:
+        return model.path, {}
+    if model.hub is not None:
+        return model.hub, {"revision": model.revision, **({} if hub_is_reachable() else {"local_files_only": True})}
+    return str(shipped("models", model.shipped or "")), {}
 
 
 def needed_states(builders: Iterable[DraftBuilder[Any]]) -> tuple[bool, tuple[int, ...], bool]:

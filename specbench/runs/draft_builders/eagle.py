@@ -4,34 +4,51 @@ from pathlib import Path
 
 from specbench.config.draft_kinds import EagleConfig
 from specbench.config.model import name_of
-from specbench.config.paths import shipped
 from specbench.drafts import Draft, EagleDraft
 from specbench.errors import UserError
 from specbench.models.eager import EagerModel
-from specbench.models.eagle import load_eagle, read_eagle
-from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.models.eagle import OURS, load_eagle, read_eagle
+from specbench.models.load import layers_of, shape_of
+from specbench.models.published_eagle import published_eagle
+from specbench.models.published_eagle_weights import load_published_eagle
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, source_of
 from specbench.runs.model_loader import Say
 
 
 class EagleBuilder(DraftBuilder[EagleConfig]):
-    """Without a folder the weights are those that ship for the target."""
+    """Weights of our own recipes, from a folder or those that ship, or a published checkpoint from a folder or the
+    hub."""
 
     needs_states = needs_prompt_states = True
 
     def __init__(self, request: DraftRequest[EagleConfig]) -> None:
         super().__init__(request)
         draft, key, target = self.draft, request.key, request.run.target
-        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        if draft.path is None and not self.folder.is_dir():
+        self.source, pinned = source_of(draft)
+        if draft.path is None and draft.hub is None and not Path(self.source).is_dir():
             raise UserError(
                 f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
-                f"specbench train recipe={draft.kind} distill.target=TARGET, and give {key}.path=FOLDER"
+                f"specbench train recipe={draft.kind} distill.target=TARGET, and give {key}.path=FOLDER, or "
+                f"{key}.hub=OWNER/NAME of a published checkpoint"
             )
-        facts = read_eagle(self.folder, key)
-        if facts.shape.kind != draft.kind:
-            raise UserError(f"{key}.path={self.folder}: these weights are of draft={facts.shape.kind}; use that draft")
-        self.taps = facts.shape.taps
+        self.published = published_eagle(self.source, pinned, key, OURS)
+        if self.published is None and draft.hub is not None and draft.path is None:
+            raise UserError(f"{key}.hub={draft.hub}: its config.json is none of an EAGLE checkpoint")
+        if self.published is not None:
+            kind = self.published.kind
+        else:
+            facts = read_eagle(Path(self.source), key)
+            kind, self.taps = facts.shape.kind, facts.shape.taps
+        if kind != draft.kind:
+            where = f"{key}.path" if draft.path or draft.hub is None else f"{key}.hub"
+            raise UserError(f"{where}={self.source}: these weights are of draft={kind}; use that draft")
+        if self.published is not None:
+            self.published.require_fits(shape_of(target, "target"))
+            self.taps = self.published.taps(layers_of(target, "target"))
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        eagle = load_eagle(self.folder, target.network, self.request.key)
+        if self.published is not None:
+            eagle = load_published_eagle(self.published, target.network, self.taps)
+        else:
+            eagle = load_eagle(Path(self.source), target.network, self.request.key)
         return EagleDraft(target, eagle, target.tap_depths)

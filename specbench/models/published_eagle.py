@@ -1,0 +1,166 @@
+"""EAGLE's and EAGLE-3's checkpoints in the layouts that others publish: what their `config.json` says.
+
+- EAGLE's own (github.com/SafeAILab/EAGLE): the config of one Llama layer. EAGLE-3 adds `draft_vocab_size`.
+- speculators' (github.com/vllm-project/speculators): `speculators_model_type`, and the layer under
+  `transformer_layer_config`.
+
+docs/checkpoints.md has all fields. `published_eagle_weights` reads the tensors.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from transformers import AutoConfig, LlamaConfig, PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from specbench.errors import UserError, first_line
+from specbench.models.eagle_layer import LayerShape
+from specbench.models.weight_files import find_file
+
+CONFIG = "config.json"
+SPECULATORS = "speculators_model_type"
+KINDS = ("eagle", "eagle3")
+LAYERS = ("llama", "qwen3")  # whose decoder layers speculators' EAGLE-3 is made of
+ROTATIONS = ("default", "linear", "llama3")
+FEWEST_LAYERS = 7  # of a target whose second, middle and third last layers differ
+
+
+@dataclass(frozen=True)
+class PublishedEagle:
+    """The config of a checkpoint. `source`: a folder or a repository, which `pinned` keywords fix; `key`: what the run
+    calls the draft, for messages."""
+
+    source: str
+    pinned: Mapping[str, Any]
+    key: str
+    config: Mapping[str, Any]
+    layer: PretrainedConfig  # of its decoder layer
+
+    @property
+    def is_speculators(self) -> bool:
+        return SPECULATORS in self.config
+
+    @property
+    def kind(self) -> str:
+        """eagle, or eagle3."""
+        if self.is_speculators:
+            return str(self.config[SPECULATORS])
+        names = " ".join(self.config.get("architectures") or [])
+        return "eagle3" if "draft_vocab_size" in self.config or "eagle3" in names.lower() else "eagle"
+
+    @property
+    def made_for(self) -> str:
+        """The target that the config names, or a word for it."""
+        verifier = (self.config.get("speculators_config") or {}).get("verifier") or {}
+        return str(verifier.get("name_or_path") or "another target")
+
+    @property
+    def state_width(self) -> int:
+        """The width of the target that it was made for."""
+        return int(self.config.get("target_hidden_size") or self.layer.hidden_size)
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """After how many of the target's `layers` the states are that it reads; none of EAGLE.
+
+        EAGLE's code and vLLM take the states that the layers numbered 2, L // 2 and L - 3, from 0, read, and
+        speculators' ids number them so. Ids within `eagle_config` name the layer that wrote the state (SGLang adds 1).
+        """
+        if self.kind == "eagle":
+            return ()
+        name = "eagle_aux_hidden_state_layer_ids"
+        ids, outputs = self.config.get(name), (self.config.get("eagle_config") or {}).get(name)
+        if ids or outputs:
+            taps = tuple(ids or [int(one) + 1 for one in outputs or []])
+        elif layers < FEWEST_LAYERS:
+            self.refuse(name, None, f"without it the target must have {FEWEST_LAYERS} layers, and it has {layers}")
+        else:
+            taps = (2, layers // 2, layers - 3)
+        if not 0 <= min(taps) <= max(taps) <= layers:
+            self.refuse(name, ids or outputs, f"made for {self.made_for}; this target has {layers} layers")
+        return taps
+
+    def require_fits(self, target: Any) -> None:
+        """Raise UserError unless the target's `transformers` config is of the shape that it was made for."""
+        target = target.get_text_config()
+        if target.is_encoder_decoder:
+            raise UserError(f"{self.key}: {self.source} was made for a decoder-only target; this is an encoder-decoder")
+        if self.state_width != target.hidden_size:
+            name = "hidden_size" if self.config.get("target_hidden_size") is None else "target_hidden_size"
+            self.refuse(name, self.state_width, f"made for {self.made_for}; this target's is {target.hidden_size}")
+        if self.layer.vocab_size != target.vocab_size:
+            why = f"made for {self.made_for}; this target's is {target.vocab_size}"
+            self.refuse("vocab_size", self.layer.vocab_size, why)
+
+    def layer_shape(self, bias: bool) -> LayerShape:
+        """`bias`: its projections have one."""
+        layer = self.layer
+        head = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
+        theta, angles = self._rotation(head)
+        return LayerShape(
+            layer.hidden_size, layer.intermediate_size, layer.num_attention_heads, layer.num_key_value_heads, head,
+            "rms", layer.rms_norm_eps, layer.hidden_act, True, bias, "rotary", head**-0.5, False, theta=theta,
+            angles=angles, head_norms=layer.model_type == "qwen3",
+        )  # fmt: skip
+
+    def _rotation(self, head: int) -> tuple[float, tuple[float, ...]]:
+        """The base of its rotary angles, and the angles where a rule scales them."""
+        rope = self.layer.rope_parameters
+        kind, part = rope.get("rope_type"), rope.get("partial_rotary_factor", 1.0)
+        if kind not in ROTATIONS or part != 1.0:
+            self.refuse("rope_scaling", kind if part == 1.0 else f"partial {part}", f"only {', '.join(ROTATIONS)}")
+        theta = float(rope["rope_theta"])
+        if kind == "default":
+            return theta, ()
+        angles, _ = ROPE_INIT_FUNCTIONS[kind](self.layer, "cpu")
+        return theta, tuple(angles.tolist())
+
+    def refuse(self, name: str, value: object, why: str) -> NoReturn:
+        """Raise UserError for a field of the config."""
+        raise UserError(f"{self.key}: {CONFIG} of {self.source}: {name}={value}: {why}")
+
+
+def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str) -> PublishedEagle | None:
+    """The config of a published checkpoint; None where `source` has none, or one with the field `ours` of our own
+    layout. Raises UserError for what is not supported."""
+    file = find_file(source, CONFIG, pinned, key)
+    try:
+        config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{key}: {CONFIG} of {source} is not JSON: {first_line(error)}") from error
+    if not isinstance(config, dict) or ours in config or not config.keys() & {SPECULATORS, "hidden_size"}:
+        return None
+    is_speculators = SPECULATORS in config
+    told = dict(config.get("transformer_layer_config") or {}) if is_speculators else config
+    model_type = str(told.get("model_type", "qwen3")) if is_speculators else "llama"
+    made = PublishedEagle(source, pinned, key, config, LlamaConfig())
+    if made.kind not in KINDS:
+        made.refuse(SPECULATORS, made.kind, "only eagle and eagle3 are supported")
+    if model_type not in LAYERS:
+        made.refuse("transformer_layer_config.model_type", model_type, f"only {' and '.join(LAYERS)} are supported")
+    try:
+        named = {name: value for name, value in told.items() if name not in ("model_type", "architectures")}
+        layer = AutoConfig.for_model(model_type, **named)
+    except Exception as error:  # TypeError, ValueError, StrictDataclassError: fields of other types
+        raise UserError(f"{key}: {CONFIG} of {source} describes no decoder layer: {first_line(error)}") from error
+    made = PublishedEagle(source, pinned, key, config, layer)
+    _require_supported(made)
+    return made
+
+
+def _require_supported(made: PublishedEagle) -> None:
+    """Raise UserError at the first field whose meaning is not implemented."""
+    config, layer = made.config, made.layer
+    if made.is_speculators:
+        if layer.num_hidden_layers != 1:  # EAGLE's own configs say anything here, and mean one
+            made.refuse("num_hidden_layers", layer.num_hidden_layers, "only one decoder layer is supported")
+        if "sliding_attention" in (getattr(layer, "layer_types", None) or []):
+            made.refuse("layer_types", "sliding_attention", "only full attention is supported")
+        if config.get("layernorms"):
+            made.refuse("layernorms", True, "which of its norms comes before what is fed back is not documented")
+        if made.kind == "eagle3" and "norm_before_residual" not in config:
+            made.refuse("norm_before_residual", None, "speculators reads false, vLLM true: write one into the file")
+    elif (config.get("eagle_config") or {}).get("use_aux_hidden_state") is False:
+        made.refuse("use_aux_hidden_state", False, "EAGLE-3 without states of three depths is not supported")

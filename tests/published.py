@@ -1,0 +1,171 @@
+"""Small random checkpoints in the layouts that others publish, and what they draft, computed by plain code.
+
+Written after the authors' code: github.com/SafeAILab/EAGLE and github.com/vllm-project/speculators.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor
+
+WIDTH, HIDDEN, HEADS, SHARED = 32, 48, 4, 2  # SHARED: key heads
+ROWS, SIZE, KEPT = 64, 40, 24  # of the target's head; tokens of its tokenizer; of the draft vocabulary
+State = dict[str, Tensor]
+
+
+def weights(reads: int, layer: str, head: int = 8, bias: bool = False, width: int = WIDTH) -> State:
+    """One decoder layer, under the name `layer`, whose attention reads `reads` numbers."""
+    sizes = {"q": (HEADS * head, reads), "k": (SHARED * head, reads), "v": (SHARED * head, reads),
+             "o": (width, HEADS * head)}  # fmt: skip
+    state = {f"{layer}.self_attn.{name}_proj.weight": torch.randn(*size) * 0.3 for name, size in sizes.items()}
+    if bias:
+        state |= {f"{layer}.self_attn.{name}_proj.bias": torch.randn(sizes[name][0]) for name in "qkv"}
+    for name, size in {"gate": (HIDDEN, width), "up": (HIDDEN, width), "down": (width, HIDDEN)}.items():
+        state[f"{layer}.mlp.{name}_proj.weight"] = torch.randn(*size) * 0.3
+    state[f"{layer}.post_attention_layernorm.weight"] = torch.rand(width) + 0.5
+    return state
+
+
+def config(**more: Any) -> dict[str, Any]:
+    """That of one Llama layer, as EAGLE's are."""
+    own = {
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": WIDTH, "intermediate_size": HIDDEN,
+        "model_type": "llama", "num_attention_heads": HEADS, "num_key_value_heads": SHARED, "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-5, "vocab_size": ROWS, "rope_theta": 5000.0, "max_position_embeddings": 128,
+    }  # fmt: skip
+    return own | more
+
+
+def eagle(bias: bool = False) -> tuple[dict[str, Any], State]:
+    """EAGLE's own layout. `bias`: of attention, which drafts for Qwen2 have, and of the first linear layer."""
+    torch.manual_seed(5)
+    state = weights(WIDTH, "layers.0", bias=bias) | {"fc.weight": torch.randn(WIDTH, 2 * WIDTH) * 0.3}
+    state["embed_tokens.weight"] = torch.randn(ROWS, WIDTH)
+    if bias:
+        state["fc.bias"] = torch.randn(WIDTH)
+    return config(bias=bias), state
+
+
+def eagle3(layer: str = "midlayer", head: int = 8, target: int = WIDTH, taps: int = 3) -> tuple[dict[str, Any], State]:
+    """EAGLE-3's own layout, with a draft vocabulary. `target`: its width."""
+    torch.manual_seed(6)
+    state = weights(2 * WIDTH, layer, head)
+    state |= {f"{layer}.{name}.weight": torch.rand(WIDTH) + 0.5 for name in ("hidden_norm", "input_layernorm")}
+    state |= {"fc.weight": torch.randn(WIDTH, taps * target) * 0.1, "norm.weight": torch.rand(WIDTH) + 0.5}
+    state["lm_head.weight"] = torch.randn(KEPT, WIDTH)
+    kept = torch.randperm(ROWS)[:KEPT].sort()[0]
+    state["d2t"] = kept - torch.arange(KEPT)
+    state["t2d"] = torch.zeros(ROWS, dtype=torch.bool).index_fill(0, kept, True)
+    return config(draft_vocab_size=KEPT), state
+
+
+def speculators(kind: str, **more: Any) -> tuple[dict[str, Any], State]:
+    """The speculators format of `kind`."""
+    layer = config(head_dim=WIDTH // HEADS)
+    state = eagle()[1] if kind == "eagle" else eagle3("layers.0")[1]
+    own: dict[str, Any] = {"layernorms": False, "fusion_bias": False}
+    if kind == "eagle":
+        del state["embed_tokens.weight"]  # the target's
+        state = {
+            name.replace("layers.0.", "transformer.").replace("fc.", "fusion_fc."): part for name, part in state.items()
+        }
+    else:
+        own = {"draft_vocab_size": KEPT, "norm_before_residual": False}
+    verifier = {"name_or_path": "owner/target", "architectures": ["LlamaForCausalLM"]}
+    told = {
+        "speculators_model_type": kind, "speculators_config": {"algorithm": kind, "verifier": verifier},
+        "transformer_layer_config": layer, "architectures": [f"{kind.capitalize()}Speculator"],
+    }  # fmt: skip
+    return told | own | more, state
+
+
+def write(folder: Path, told: dict[str, Any], state: State, file: str = "model.safetensors") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(told))
+    if file.endswith(".bin"):
+        torch.save(state, folder / file)
+    else:
+        save_file(state, folder / file)
+    return folder
+
+
+def drafted(
+    told: dict[str, Any], state: State, network: Any, taps: tuple[int, ...], tokens: list[int], count: int
+) -> list[Tensor]:
+    """Logits [V] of `count` tokens drafted greedily after `tokens`: everything is computed anew for each."""
+    told = told.get("transformer_layer_config", {}) | told
+    w = {re.sub(r"^(midlayer|layers\.0|transformer|fusion_fc)\.", _bare, name): part for name, part in state.items()}
+    with torch.no_grad():
+        hidden = network(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        table = w.get("embed_tokens.weight", network.get_input_embeddings().weight)
+        states = hidden[-1][0]
+        if taps:
+            parts = [hidden[tap][0] for tap in taps]
+            if told.get("fc_norm"):
+                parts = [_norm(part, w[f"fc_norm.{place}.weight"], told) for place, part in enumerate(parts)]
+            joint = torch.cat(parts, -1)
+            joint = _norm(joint, w["input_norm.weight"], told) if told.get("norm_before_fc") else joint
+            states = F.linear(joint, w["fc.weight"])
+        states, rows = states[:-1], list[Tensor]()
+        text = tokens[1:]
+        while len(rows) < count:
+            out = _layer(told, w, states, table[torch.tensor(text)], bool(taps))
+            if taps:
+                kept = torch.arange(len(w["d2t"])) + w["d2t"]
+                row, normal = torch.full((ROWS,), -torch.inf), _norm(out[-1], w["norm.weight"], told)
+                row[kept] = F.linear(normal, w["lm_head.weight"])
+            else:
+                row = network.get_output_embeddings().weight @ out[-1]
+            rows.append(row)
+            fed_back = normal if told.get("norm_output") else out[-1]
+            states, text = torch.cat([states, fed_back[None]]), [*text, int(row[:SIZE].argmax())]
+    return rows
+
+
+def _bare(prefix: re.Match[str]) -> str:
+    return "fc." if prefix[1] == "fusion_fc" else ""
+
+
+def _layer(told: dict[str, Any], w: State, states: Tensor, embedded: Tensor, is_third: bool) -> Tensor:
+    """The layer over all entries: the first of `states` are the target's, those after them its own."""
+    if is_third:
+        normal = _norm(states, w["hidden_norm.weight"], told)
+        stream = normal if told.get("norm_before_residual") else states
+        into = torch.cat([_norm(embedded, w["input_layernorm.weight"], told), normal], -1)
+    else:
+        stream = into = F.linear(torch.cat([embedded, states], -1), w["fc.weight"], w.get("fc.bias"))
+    q, k, v = (
+        F.linear(into, w[f"self_attn.{name}_proj.weight"], w.get(f"self_attn.{name}_proj.bias")) for name in "qkv"
+    )
+    heads, size = told["num_attention_heads"], len(states)
+    q, k, v = (part.view(size, -1, q.shape[1] // heads) for part in (q, k, v))
+    if "self_attn.q_norm.weight" in w:
+        q, k = _norm(q, w["self_attn.q_norm.weight"], told), _norm(k, w["self_attn.k_norm.weight"], told)
+    mixed = []
+    for head in range(heads):
+        of = head // (heads // k.shape[1])
+        scores = _turned(q[:, head], told) @ _turned(k[:, of], told).T * q.shape[2] ** -0.5
+        seen = torch.ones(size, size, dtype=torch.bool).tril()
+        mixed.append(scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v[:, of])
+    stream = stream + F.linear(torch.cat(mixed, -1), w["self_attn.o_proj.weight"])
+    inner = _norm(stream, w["post_attention_layernorm.weight"], told)
+    gate = F.silu(F.linear(inner, w["mlp.gate_proj.weight"])) * F.linear(inner, w["mlp.up_proj.weight"])
+    return stream + F.linear(gate, w["mlp.down_proj.weight"])
+
+
+def _norm(states: Tensor, weight: Tensor, told: dict[str, Any]) -> Tensor:
+    return states * (states.square().mean(-1, keepdim=True) + told["rms_norm_eps"]) ** -0.5 * weight
+
+
+def _turned(states: Tensor, told: dict[str, Any]) -> Tensor:
+    """Channel i and the channel half a head after it are one complex number, turned by its position."""
+    half = states.shape[1] // 2
+    speed = told["rope_theta"] ** (-torch.arange(half) / half)
+    angles = torch.arange(len(states))[:, None] * speed / told.get("rope_scaling", {}).get("factor", 1.0)
+    turned = torch.complex(states[:, :half], states[:, half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([turned.real, turned.imag], -1)
