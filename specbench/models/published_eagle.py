@@ -30,8 +30,11 @@ FEWEST_LAYERS = 7  # of a target whose second, middle and third last layers diff
 
 @dataclass(frozen=True)
 class PublishedEagle:
-    """The config of a checkpoint. `source`: a folder or a repository, which `pinned` keywords fix; `key`: what the run
-    calls the draft, for messages."""
+    """The config of a checkpoint.
+
+    `source` is a folder or a repository, which the keywords `pinned` fix; `key` is what the run calls the draft, for
+    messages.
+    """
 
     source: str
     pinned: Mapping[str, Any]
@@ -123,8 +126,11 @@ class PublishedEagle:
 
 
 def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str) -> PublishedEagle | None:
-    """The config of a published checkpoint; None where `source` has none, or one with the field `ours` of our own
-    layout. Raises UserError for what is not supported."""
+    """The config of a published checkpoint, or None.
+
+    None where `source` has no such config, or one with the field `ours` of our own layout. Raises UserError for what is
+    not supported.
+    """
     file = find_file(source, CONFIG, pinned, key)
     try:
         config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))

@@ -29,8 +29,11 @@ UNUSED = re.compile(r".*rotary_emb\.inv_freq|verifier_norm\.weight|verifier_lm_h
 
 
 def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -> Eagle:
-    """The checkpoint, bound to `network`, whose states after `taps` layers it reads. Raises UserError where a tensor is
-    missing, not known, damaged, or of another shape than the config and the target say."""
+    """The checkpoint, bound to `network`, whose states after `taps` layers it reads.
+
+    Raises UserError where a tensor is missing, not known, damaged, or of another shape than the config and the target
+    say.
+    """
     head = network.get_output_embeddings()
     rows, width = head.weight.shape
     tensors = _tensors(made, head.weight.device)

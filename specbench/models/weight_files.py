@@ -56,8 +56,10 @@ class MappedTensor:
 
 
 def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None = None) -> Path | None:
-    """A file of a folder or a repository, fetched if it has to be; None where it is not there. With `key`, what the
-    config calls the source, a failure of the hub is raised, as UserError or MachineError."""
+    """A file of a folder or a repository, fetched if it has to be; None where it is not there.
+
+    With `key`, what the config calls the source, a failure of the hub raises UserError or MachineError.
+    """
     try:
         return Path(str(cached_file(source, name, **pinned)))
     except OSError as error:
@@ -69,7 +71,9 @@ def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None
 
 def weight_files(source: str, pinned: Mapping[str, Any], key: str | None = None) -> list[Path]:
     """Files with the weights of a folder or a repository, safetensors if there are any; empty where there is none.
-    `key`: see `find_file`."""
+
+    `key`: see `find_file`.
+    """
     for whole, index in ((SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME), (WEIGHTS_NAME, WEIGHTS_INDEX_NAME)):
         if (file := find_file(source, whole, pinned, key)) is not None:
             return [file]

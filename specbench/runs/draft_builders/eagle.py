@@ -16,8 +16,7 @@ from specbench.runs.model_loader import Say
 
 
 class EagleBuilder(DraftBuilder[EagleConfig]):
-    """Weights of our own recipes, from a folder or those that ship, or a published checkpoint from a folder or the
-    hub."""
+    """Weights of our own recipes, in a folder or shipped, or a published checkpoint, in a folder or on the hub."""
 
     needs_states = needs_prompt_states = True
 
