@@ -37,6 +37,7 @@ from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
 from specbench.drafts.retrieval import RetrievalDraft
+from specbench.drafts.specdec import SpecDecDraft
 from specbench.drafts.text import TextDraft, TextDraftSession
 from specbench.drafts.tree import TreeDraft
 from specbench.drafts.uniform import UniformDraft
@@ -67,6 +68,7 @@ __all__ = [
     "ReadsTrees",
     "RetrievalDraft",
     "ScoresAhead",
+    "SpecDecDraft",
     "TextDraft",
     "TextDraftSession",
     "TreeDraft",

@@ -141,10 +141,10 @@ class StatefulSession(Session, Protocol):
         """The same of the states after those of its layers that the model was loaded to hand over, side by side."""
         ...
 
-    def source_states(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and values [1, heads, S, channels] that the last layer's cross-attention made of the source.
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [1, heads, S, channels] that a decoder layer's cross-attention makes of the source.
 
-        None for a decoder-only model. Available only after a token has been read.
+        `layer` is counted from 0; -1 is the last. None for a decoder-only model.
         """
         ...
 

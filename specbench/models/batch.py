@@ -77,12 +77,12 @@ class Batch:
         self._close_gaps()
         return self._read(reads)
 
-    def source_states(self, row: int) -> tuple[Tensor, Tensor] | None:
+    def source_states(self, row: int, layer: int) -> tuple[Tensor, Tensor] | None:
         """See `StatefulSession.source_states`."""
         if not self._of_source.layers:
             return None
         length = self._source_lengths[row]
-        keys, values = (states[row : row + 1, :, :length] for states in self._of_source.layers[-2:])
+        keys, values = (states[row : row + 1, :, :length] for states in self._of_source.pair(layer))
         return keys, values
 
     def keep(self, session: "RowSession", slots: list[int], start: int) -> None:
@@ -243,8 +243,8 @@ class RowSession:
     def tapped(self, start: int, stop: int) -> Tensor | None:
         return self._last.tapped(start, stop, self.batch.model.tap_width)
 
-    def source_states(self) -> tuple[Tensor, Tensor] | None:
-        return self.batch.source_states(self.row)
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        return self.batch.source_states(self.row, layer)
 
 
 def read_together(reads: Sequence[Read]) -> list[Tensor]:

@@ -41,6 +41,11 @@ class Buffers:
     def slots(self) -> int:
         return self.layers[0].shape[2] if self.layers else 0
 
+    def pair(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer; -1 is the last."""
+        layer %= len(self.layers) // 2
+        return self.layers[2 * layer], self.layers[2 * layer + 1]
+
     def first(self, tensors: int) -> "Buffers":
         """The first `tensors` of the layers' keys and values."""
         shared = Counter(layer.shape for layer in self.layers[:tensors])

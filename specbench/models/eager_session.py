@@ -112,7 +112,7 @@ class EagerSession:
     def tapped(self, start: int, stop: int) -> Tensor | None:
         return self._last.tapped(start, stop, self.model.tap_width)
 
-    def source_states(self) -> tuple[Tensor, Tensor] | None:
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         return None
 
     @property
@@ -187,9 +187,17 @@ class EncoderDecoderSession(EagerSession):
         with torch.inference_mode():
             self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
 
-    def source_states(self) -> tuple[Tensor, Tensor] | None:
-        last = self._cache.cross_attention_cache.layers[-1]
-        return last.keys, last.values
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        if cached := self._cache.cross_attention_cache.layers:
+            return cached[layer].keys, cached[layer].values
+        # Before the first token is read nothing is cached; a T5's layers make them so.
+        attention = self.model.network.get_decoder().block[layer].layer[1].EncDecAttention
+        with torch.inference_mode():
+            keys, values = (
+                part(self._encoded.last_hidden_state).unflatten(-1, (attention.n_heads, -1)).transpose(1, 2)
+                for part in (attention.k, attention.v)
+            )
+        return keys, values
 
     def _inputs(self, tokens: Tokens) -> dict[str, Any]:
         return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}

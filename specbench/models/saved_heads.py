@@ -22,7 +22,7 @@ NEAR = 0.01  # two roundings of one weight are nearer than this, two trainings a
 class SavedHeads(nn.Module):
     """Heads that are saved with the name and the fingerprint of their target.
 
-    Arguments of the constructor are whole numbers, and attributes of the same names.
+    Arguments of the constructor are JSON values, and attributes of the same names.
     """
 
     KIND: ClassVar[str]  # as `draft=` has it

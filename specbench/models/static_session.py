@@ -197,10 +197,10 @@ class StaticSession:
     def tapped(self, start: int, stop: int) -> Tensor | None:
         return self._last.tapped(start, stop, self.model.tap_width)
 
-    def source_states(self) -> tuple[Tensor, Tensor] | None:
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
         if "cross" not in self._held:
             return None
-        keys, values = (states[:, :, : self._sources] for states in self._held["cross"].layers[-2:])
+        keys, values = (states[:, :, : self._sources] for states in self._held["cross"].pair(layer))
         return keys, values
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""EAGLE's layer at the start of a training: the target's own last decoder layer, fed by its features.
+"""EAGLE's layer and SpecDec's decoder at the start of a training: the target's own decoder layers.
 
-What the linear layer before it does with the embedding begins near zero, so that the layer first works on the feature
-alone, which is what the target's layers end with.
+EAGLE's is the last, fed by the target's features. What the linear layer before it does with the embedding begins near
+zero, so that the layer first works on the feature alone, which is what the target's layers end with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from specbench.models.eagle import Eagle
+from specbench.models.eagle_layer import DraftLayer
 from specbench.models.exits import layer_list
+from specbench.models.parallel_decoder import ParallelDecoder
 
 SMALL = 0.05  # of the embedding's part, beside the feature's
 
@@ -24,21 +26,9 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     layers: list[Any] = list(layer_list(target))
     first, last = layers[0], layers[-1]
     if eagle.shape.layer.positions == "relative":
-        own, cross, forward = (part for part in last.layer)
-        attention, before = own.SelfAttention, own.layer_norm
-        named = {name: getattr(attention, name).weight for name in "qkvo"}
-        layer.relative_bias.weight.copy_(first.layer[0].SelfAttention.relative_attention_bias.weight)
-        layer.cross_attn.q_proj.weight.copy_(cross.EncDecAttention.q.weight)
-        layer.cross_attn.o_proj.weight.copy_(cross.EncDecAttention.o.weight)
-        layer.cross_layernorm.weight.copy_(cross.layer_norm.weight)
-        layer.post_attention_layernorm.weight.copy_(forward.layer_norm.weight)
-        dense = forward.DenseReluDense
-        layer.mlp.down_proj.weight.copy_(dense.wo.weight)
-        if eagle.shape.layer.gated:
-            layer.mlp.gate_proj.weight.copy_(dense.wi_0.weight)
-            layer.mlp.up_proj.weight.copy_(dense.wi_1.weight)
-        else:
-            layer.mlp.up_proj.weight.copy_(dense.wi.weight)
+        own = last.layer[0]
+        named, before = {name: getattr(own.SelfAttention, name).weight for name in "qkvo"}, own.layer_norm
+        borrow_t5_rest(layer, last, first)
         biases = {}
     elif eagle.shape.layer.positions == "learned":
         before = last.ln_1
@@ -70,6 +60,43 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     if "o" in biases and layer.self_attn.o_proj.bias is not None:
         layer.self_attn.o_proj.bias.copy_(biases["o"])
     _feed(eagle, target, kept)
+
+
+@torch.no_grad()
+def borrow_t5_rest(layer: DraftLayer, block: Any, first: Any) -> None:
+    """Fill `layer`, but for its self-attention's projections, from a T5's decoder layer; `first`, the target's first
+    layer, has the position biases."""
+    _, cross, forward = (part for part in block.layer)
+    layer.relative_bias.weight.copy_(first.layer[0].SelfAttention.relative_attention_bias.weight)
+    layer.cross_attn.q_proj.weight.copy_(cross.EncDecAttention.q.weight)
+    layer.cross_attn.o_proj.weight.copy_(cross.EncDecAttention.o.weight)
+    layer.cross_layernorm.weight.copy_(cross.layer_norm.weight)
+    layer.post_attention_layernorm.weight.copy_(forward.layer_norm.weight)
+    dense = forward.DenseReluDense
+    layer.mlp.down_proj.weight.copy_(dense.wo.weight)
+    if layer.shape.gated:
+        layer.mlp.gate_proj.weight.copy_(dense.wi_0.weight)
+        layer.mlp.up_proj.weight.copy_(dense.wi_1.weight)
+    else:
+        layer.mlp.up_proj.weight.copy_(dense.wi.weight)
+
+
+@torch.no_grad()
+def borrow_parallel_decoder(decoder: ParallelDecoder, target: Any) -> None:
+    """Fill `decoder` from a T5 target: its layers, its final norm, and queries of the size of embeddings."""
+    blocks: list[Any] = list(layer_list(target))
+    layers: list[tuple[int, Any, Any]] = list(zip(decoder.layers, decoder.norms, decoder.blocks, strict=True))
+    for number, norm, layer in layers:
+        own = blocks[number].layer[0]
+        for name in "qkvo":
+            getattr(layer.self_attn, f"{name}_proj").weight.copy_(getattr(own.SelfAttention, name).weight)
+        norm.weight.copy_(own.layer_norm.weight)
+        borrow_t5_rest(layer, blocks[number], blocks[0])
+    scale = decoder.shape.width**-0.5 if getattr(target.config, "scale_decoder_outputs", False) else 1.0
+    final: Any = _final_norm(target)
+    decoder.norm.weight.copy_(final.weight * scale)
+    embeddings = target.get_input_embeddings().weight
+    decoder.query_KD.mul_(embeddings.float().pow(2).mean().sqrt())
 
 
 def _feed(eagle: Eagle, target: Any, kept: list[int] | None) -> None:

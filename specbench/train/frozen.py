@@ -38,6 +38,8 @@ S = TypeVar("S", bound=Seen)
 class FrozenTargetLearner(nn.Module, Generic[S]):
     """What is trained, and the frozen target that it learns from, whose weights are no parameters of this module."""
 
+    soonest = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
+
     def __init__(self, target: PreTrainedModel, kl_weight: float) -> None:
         super().__init__()
         self.kl_weight = kl_weight
@@ -111,7 +113,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         found = {}
         for name, sources in prompts(recipe, held, tokenizer).items():
             for sampled in (False, True):
-                for ahead in range(1, self.measured + 1):
+                for ahead in range(self.soonest, self.soonest + self.measured):
                     overlap = alpha(
                         self.target, self.as_draft(ahead), sources,
                         sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,

@@ -14,6 +14,7 @@ from specbench.train.eagle import EagleLearner
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.medusa import HydraLearner, MedusaLearner
 from specbench.train.schema import Recipe
+from specbench.train.specdec import SpecDecLearner
 
 
 def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
@@ -28,6 +29,8 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
             size = recipe.eagle.vocabulary
             kept = None if size is None else _most_frequent(recipe, target, train_set, size)
             return EagleLearner(target, recipe.eagle, weight, kept)
+        case "specdec":
+            return SpecDecLearner(target, recipe.specdec, weight)
         case _:
             return BlockwiseLearner(target, recipe.blockwise.heads, recipe.blockwise.hidden, weight)
 

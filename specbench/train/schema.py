@@ -159,6 +159,18 @@ class EaglePlan:
 
 
 @dataclass
+class SpecDecPlan:
+    """Train SpecDec's decoder on the frozen encoder of `distill.target` in the place of a model (Xia et al. 2023)."""
+
+    queries: int = key(0, "tokens of a proposal, all predicted at once; 0: no such decoder is trained")
+    layers: list[int] = fresh(
+        list, "the target's decoder layers that its layers start from and whose view of the source they share, from 0"
+    )
+    decay: float = key(0.8, "the loss of token k of a proposal, from 0, has the weight decay^k")
+    share: float = key(0.5, "of the tokens that the loss of a step counts, drawn for each query: logits take most time")
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -173,6 +185,7 @@ class Recipe:
     blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")
     heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads in the place of a model")
     eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer in the place of a model")
+    specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder in the place of a model")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -186,6 +199,8 @@ class Recipe:
         """The kind of heads that are trained in the place of a model; None where a model is."""
         if self.eagle.steps:
             return "eagle"
+        if self.specdec.queries:
+            return "specdec"
         return "blockwise" if self.blockwise.heads else self.heads.kind
 
 
@@ -234,6 +249,7 @@ def check(recipe: Recipe) -> Recipe:
         )
     _check_heads(recipe)
     _check_eagle(recipe)
+    _check_specdec(recipe)
     if recipe.heads_kind() and recipe.distill.target is None:
         raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
@@ -277,3 +293,22 @@ def _check_eagle(recipe: Recipe) -> None:
     for name in ("noise", "feature_weight", "token_weight"):
         if getattr(plan, name) < 0:
             raise UserError(f"eagle.{name} is {getattr(plan, name)}: it must be at least 0")
+
+
+def _check_specdec(recipe: Recipe) -> None:
+    plan = recipe.specdec
+    if not plan.queries:
+        return
+    if not 1 <= plan.queries <= 64:
+        raise UserError(f"specdec.queries is {plan.queries}: it must be from 1 to 64")
+    if recipe.blockwise.heads or recipe.heads.kind or recipe.eagle.steps:
+        raise UserError(
+            f"specdec.queries={plan.queries}: not together with blockwise.heads, heads.kind or eagle.steps; set one"
+        )
+    if recipe.task != "seq2seq":
+        raise UserError(f"task is '{recipe.task}': specdec.queries needs seq2seq, a target with an encoder")
+    if not 1 <= len(plan.layers) <= 8 or min(plan.layers) < 0:
+        raise UserError(f"specdec.layers is {list(plan.layers)}: give 1 to 8 of the target's decoder layers, from 0")
+    for name in ("decay", "share"):
+        if not 0 < getattr(plan, name) <= 1:
+            raise UserError(f"specdec.{name} is {getattr(plan, name)}: it must be above 0 and at most 1")

@@ -14,6 +14,7 @@ from specbench.config.draft_kinds.trained import (
     EagleConfig,
     HydraConfig,
     MedusaConfig,
+    SpecDecConfig,
     TrainedConfig,
 )
 from specbench.config.draft_kinds.without_weights import (
@@ -50,6 +51,7 @@ __all__ = [
     "RandomConfig",
     "RetrievalConfig",
     "SeveralConfig",
+    "SpecDecConfig",
     "TextDraftConfig",
     "TrainedConfig",
     "UnigramConfig",
@@ -74,6 +76,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     HydraConfig,
     EagleConfig,
     Eagle3Config,
+    SpecDecConfig,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}
 

@@ -74,3 +74,13 @@ class Eagle3Config(TrainedConfig):
 
     kind: str = "eagle3"
     recipe: ClassVar[str] = "eagle3"
+
+
+@dataclass
+class SpecDecConfig(TrainedConfig):
+    """A shallow decoder on the target's encoder that drafts all tokens in one step (SpecDec)."""
+
+    kind: str = "specdec"
+    recipe: ClassVar[str] = "t5-mini-specdec"
+    grows_trees: ClassVar[bool] = False
+    scores_children: ClassVar[bool] = False

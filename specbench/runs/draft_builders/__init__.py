@@ -33,6 +33,7 @@ from specbench.runs.draft_builders.inside_target import (
     MedusaBuilder,
 )
 from specbench.runs.draft_builders.model import ModelBuilder
+from specbench.runs.draft_builders.specdec import SpecDecBuilder
 from specbench.runs.model_loader import Say
 
 
@@ -150,4 +151,5 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "hydra": HydraBuilder,
     "eagle": EagleBuilder,
     "eagle3": EagleBuilder,
+    "specdec": SpecDecBuilder,
 }

@@ -74,6 +74,7 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
 
     needs_states = True
     heads: ClassVar[type[SavedHeads]]
+    counted: ClassVar[str] = "heads"  # what there is one of for each drafted token
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         super().__init__(request)
@@ -86,13 +87,13 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         hub, key = self.draft.hub, self.request.key
         if self.draft.path is None and hub is not None:
             raise UserError(f"{key}.hub={hub}: no published {self.draft.kind} heads that can be read; give {key}.path")
-        number: int = self.heads.facts(self.folder, self.request.key)["heads"]
+        number: int = self.heads.facts(self.folder, self.request.key)[self.counted]
         return number
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its heads draft {self.most} tokens a pass at most, not gamma={gamma}")
+            say(f"{key}: its {self.counted} draft {self.most} tokens a pass at most, not gamma={gamma}")
         return self.on(target, target.network.get_output_embeddings().weight.shape[0])
 
     def on(self, target: EagerModel, rows: int) -> Draft:

@@ -1,0 +1,99 @@
+"""SpecDec's drafter beside the target: all tokens of a proposal in one step of a shallow decoder.
+
+Xia et al. 2023 (arXiv 2203.16487); `models.parallel_decoder` has the decoder. It reads the text's tokens, the newest
+one included, and the target's keys and values of the source; the target's states are not needed, so that it drafts in
+the first pass of a text, too.
+
+Given the text the drafted tokens are drawn independently, each from the row of its own query. That row is its q, and
+Algorithm 1 is exact.
+
+Shapes: L positions, K queries, D width, V logits.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.acceptance import Proposal
+from specbench.models import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.models.eagle_layer import Source
+from specbench.models.parallel_cache import ParallelCache
+from specbench.models.parallel_decoder import ParallelDecoder
+from specbench.sampling import Sampling, checked, drawn, most_likely, standardise, uniforms
+
+
+class SpecDecDraft:
+    """`decoder`, bound to the network of `target`."""
+
+    def __init__(self, target: Model, decoder: ParallelDecoder) -> None:
+        self.target, self.decoder = target, decoder
+        self.operations = decoder.operations
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
+        """On a session of the target's own, which encodes the source."""
+        return self.start_on(self.target.start(prompt), prompt, sampling)
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
+        return SpecDecSession(self, cast(StatefulSession, session), len(prompt.prefix), sampling)
+
+
+class SpecDecSession:
+    """The decoder at work on one text; of the target's session it reads the source alone."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: SpecDecDraft, session: StatefulSession, prefix: int, sampling: Sampling) -> None:
+        """`prefix` is how many tokens the text begins with: no proposal is made before them."""
+        self.draft, self.session, self.prefix, self.sampling = draft, session, prefix, sampling
+        self.cache = ParallelCache(draft.decoder)
+
+    @torch.inference_mode()
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        count = min(gamma, self.draft.decoder.queries)
+        if count == 0:
+            return Proposal([])
+        self.cache.rollback(len(tokens) - 1)  # the queries follow a token of this step
+        logits_KV = self.cache.step(tokens[self.cache.length :], count, self._sources())
+        target = self.draft.target
+        if self.sampling.temperature == 0:
+            return Proposal(up_to_end(most_likely(logits_KV, target.vocabulary_size, count), target.eos_ids))
+        q_GV = standardise(logits_KV, self.sampling, target.vocabulary_size)
+        drawn_G = drawn(q_GV, uniforms(count, generator, q_GV.device))
+        drafted = up_to_end(checked(drawn_G.tolist()), target.eos_ids)
+        return Proposal(drafted, q_GV[: len(drafted)])
+
+    def rollback(self, length: int) -> None:
+        self.cache.rollback(length)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of the first token of a proposal, at each position."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    @torch.inference_mode()
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        decoder, rows = self.draft.decoder, len(tokens) - prefix_length
+        ahead = min(most, decoder.queries)
+        # Of proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
+        first = max(self.prefix - 1, prefix_length - ahead)
+        ids_1T = torch.tensor([list(tokens[:-1])], device=decoder.query_KD.device)
+        states_TKD = decoder.along(ids_1T, self._sources(), first)[0]
+        return (self._q_ahead(states_TKD[:, place], rows, place) for place in range(ahead))
+
+    @torch.inference_mode()
+    def _q_ahead(self, states_TD: Tensor, rows: int, ahead: int) -> Tensor:
+        """q [rows, V] of the query `ahead`, of whose states the last but `ahead` is about the last token; zeros where
+        no proposal began so early."""
+        states_LD = states_TD[: max(0, len(states_TD) - ahead)][-rows:]
+        size = self.draft.target.vocabulary_size
+        q_LV = standardise(self.draft.decoder.project(states_LD), self.sampling, size)
+        return torch.cat([q_LV.new_zeros(rows - len(q_LV), size), q_LV])
+
+    def _sources(self) -> list[Source]:
+        found = []
+        for layer in self.draft.decoder.layers:
+            states = self.session.source_states(layer)
+            assert states is not None, "a T5 has a source"
+            found.append(Source(*states))
+        return found
