@@ -53,8 +53,10 @@ def made(kind: str = "t5", engine: Any = EagerModel, size: int = SIZE, seed: int
     return target, SpecDecDraft(target, decoder_on(own))
 
 
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
-@pytest.mark.parametrize("kind", ["t5", "t5-v1_1"])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [("t5", EagerModel), ("t5", StaticModel), ("t5", fastest), ("t5", graphs), ("t5-v1_1", EagerModel)],
+)
 def test_the_greedy_text_is_the_targets_own(kind: str, engine: Any) -> None:
     """And it drafts in every pass that has room, the first one too."""
     plain = EagerModel(network(kind, 4), SIZE, frozenset({1}))
@@ -146,10 +148,9 @@ def test_counted_passes_are_those_of_decoding() -> None:
 
 @torch.inference_mode()
 def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
-    for engine in (EagerModel, StaticModel):
-        target, draft = made(engine=engine, size=43)
-        spec = spec_of(GREEDY, 24, 3)
-        same(in_rows(target, draft, prompts_of("t5"), spec, 3), alone(target, draft, prompts_of("t5"), spec))
+    target, draft = made(engine=StaticModel, size=43)
+    spec, prompts = spec_of(GREEDY, 12, 3), prompts_of("t5", (1, 17, 3, 8))
+    same(in_rows(target, draft, prompts, spec, 2), alone(target, draft, prompts, spec))
 
 
 class WrongPlace(SpecDecSession):
@@ -169,7 +170,7 @@ def test_sampled_texts_have_the_targets_distribution(wrong: bool, monkeypatch: p
     if wrong:
         monkeypatch.setattr("specbench.drafts.specdec.SpecDecSession", WrongPlace)
     p_value, rejected = chi.speculative_p_value(
-        target, draft, Prompt((5, 9, 1), (0,)), 3, Sampling(2.0), 4, 500 if wrong else 600
+        target, draft, Prompt((5, 9, 1), (0,)), 3, Sampling(2.0), 4, 500 if wrong else 400
     )
     assert (p_value < chi.ALARM) == wrong and rejected > 50
 
@@ -232,16 +233,16 @@ def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path
 
 
 REFUSED = {
-    "": "draft: the heads in t5-mini-specdec were trained on t5-mini, and this target's weights are others",
+    "": "draft.path is not set: no specdec weights ship for target=t5; train some: specbench train recipe=t5-mini-spec",
     "draft.path=NONE": "no specdec heads are in this folder",
     "gamma=auto": "gamma=auto: its probe sees the first drafted token alone",
-    "tree=widths": "tree=widths: draft=specdec: specdec makes no trees; use tree=none, or model",
+    "tree=widths gamma=tree": "tree=widths: draft=specdec: specdec makes no trees; use tree=none, or model",
 }
 
 
 @pytest.mark.parametrize("keys", REFUSED)
 def test_a_mistake_is_one_line(keys: str, folders: dict[str, Path], tmp_path: Path, capfd: Capture) -> None:
-    given = keys.replace("NONE", str(tmp_path)).split()  # the later of two wins
+    given = keys.replace("NONE", str(tmp_path)).split()
     assert REFUSED[keys] in refusal(small_run(folders, tmp_path, "draft=specdec", "draft.path=null", *given), capfd)
 
 

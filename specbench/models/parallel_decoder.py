@@ -26,8 +26,10 @@ from specbench.models.saved_heads import SavedHeads
 
 
 class ParallelDecoder(SavedHeads):
-    """`queries` queries, and a decoder layer for each number in `layers`: of the target's layer whose keys and values
-    of the source it attends to. `layer` is a `LayerShape` as a dict. `bind` gives it the target's embeddings and head.
+    """Queries, and decoder layers; `bind` gives it the target's embeddings and head.
+
+    `layers` has for each layer the number of the target's layer whose keys and values of the source it attends to.
+    `layer` is a `LayerShape` as a dict.
     """
 
     KIND, RECIPE, SHAPE = "specdec", "t5-mini-specdec", ("queries", "layers", "layer")
@@ -79,8 +81,10 @@ class ParallelDecoder(SavedHeads):
         return bias_HLC
 
     def along(self, ids_BT: Tensor, sources: Sequence[Source], first: int = 0) -> Tensor:
-        """What is predicted after each token of whole texts from number `first` on: states [B, T - first, K, D], of
-        which [:, t, k] is about token first + t + 1 + k."""
+        """Return the states [B, T - first, K, D] of queries after each token of whole texts from number `first` on.
+
+        State [:, t, k] is about token first + t + 1 + k.
+        """
         rows, tokens = ids_BT.shape
         places, queries = tokens - first, self.queries
         distance_LL, visible_LL = entries(tokens, first, queries, ids_BT.device)
@@ -99,8 +103,10 @@ class ParallelDecoder(SavedHeads):
 
 
 def entries(tokens: int, first: int, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Distances [L, L] between the positions of a text's tokens and of the queries after each of them from number
-    `first` on, and bool [L, L]: which of these entries each attends to."""
+    """Return the distances [L, L] between the positions of entries, and bool [L, L]: what each attends to.
+
+    Entries are a text's tokens, then the queries after each of them from number `first` on.
+    """
     token_T = torch.arange(tokens, device=device)
     after_Q = token_T[first:].repeat_interleave(queries)  # the token that a query follows
     position_L = torch.cat([token_T, after_Q + 1 + torch.arange(queries, device=device).repeat(tokens - first)])
