@@ -98,8 +98,8 @@ class ParallelDecoder(SavedHeads):
 
         queries_BLD = self.query_KD.to(self.embed(ids_BT).dtype).repeat(rows, places, 1)
         states_BLD = torch.cat([self.embed(ids_BT), queries_BLD], 1)
-        states_BLD = self(states_BLD, sources, [attending(block) for block in range(len(self.layers))])
-        return states_BLD[:, tokens:].unflatten(1, (places, queries))
+        after_BLD: Tensor = self(states_BLD, sources, [attending(block) for block in range(len(self.layers))])
+        return after_BLD[:, tokens:].view(rows, places, queries, -1)
 
 
 def entries(tokens: int, first: int, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
