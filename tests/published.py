@@ -166,6 +166,14 @@ def _turned(states: Tensor, told: dict[str, Any]) -> Tensor:
     """Channel i and the channel half a head after it are one complex number, turned by its position."""
     half = states.shape[1] // 2
     speed = told["rope_theta"] ** (-torch.arange(half) / half)
-    angles = torch.arange(len(states))[:, None] * speed / told.get("rope_scaling", {}).get("factor", 1.0)
+    scaling = told.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "linear":
+        speed = speed / scaling["factor"]
+    if scaling.get("rope_type") == "llama3":  # slow channels by the factor, fast ones not, and those between in part
+        turns = scaling["original_max_position_embeddings"] * speed / (2 * torch.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        part = ((turns - low) / (high - low)).clamp(0, 1)
+        speed = part * speed + (1 - part) * speed / scaling["factor"]
+    angles = torch.arange(len(states))[:, None] * speed
     turned = torch.complex(states[:, :half], states[:, half:]) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat([turned.real, turned.imag], -1)

@@ -68,6 +68,8 @@ WRONG = {
     "--format=xml": "--format xml: no such format; choose from table, csv, json",
     "target=/no/such": "target.path=/no/such: must be a folder; there is none of that name",
     "draft=./mine": "draft.path=mine: must be a folder; there is none of that name",
+    "draft=eagle draft.path=owner/name@main": "draft.path=owner/name@main: must be a folder; there is none of that "
+    "name; of the hub: draft.hub=owner/name draft.revision=main",
     "task=/no/rows.jsonl": "task.path=/no/rows.jsonl: must be a file or folder; there is none of that name",
     "accept=Qwen/X": "accept=Qwen/X: is picked by its name; 'specbench list accept' shows them",
     "draft=[unigram,bigram]": "draft=[unigram,bigram]: a run takes one draft; use specbench sweep draft=unigram,bigram",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import commands
+import published
 import pytest
 import yaml
 from hub import NEWEST, Hub, Outcome, Repository, run_all, serve
@@ -42,6 +43,9 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
         fault = name if name in ("gated", "limited", "broken", "cut") else None
         hub.model(f"owner/{name}", folders["llama"], fault=fault)
     hub.model("owner/draft", folders["llama-draft"], commit="b" * 40)
+    layer = published.write(root / "eagle", *published.eagle())
+    hub.model("owner/eagle", layer, commit="e" * 40)
+    hub.model("owner/cut-eagle", layer, fault="cut")
     hub.dataset("owner/rows", {"test.jsonl": ROWS})
     hub.dataset("owner/cut-rows", {"test.jsonl": ROWS * 9000}, fault="cut")
     hub.dataset("owner/gated-rows", {"test.jsonl": ROWS}, fault="gated")
@@ -60,6 +64,10 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
                  "sampling.temperature=0", "tokens=4", *SMALL],
         "cascade": ["run", "target=owner/target", "draft=cascade", "draft@draft.via=owner/draft",
                     "draft@draft.inner=random", *rows, *RUN],
+        "eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/eagle", "draft.revision=main", *rows,
+                  *RUN],
+        "cut-eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/cut-eagle", *rows, *RUN],
+        "no-eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/draft", *rows, *RUN],
         "rows": ["run", "target=owner/target", "draft=random", "task=owner/rows", *RUN],
         **{word: ["run", f"target=owner/{word}", "draft=random", *rows, *RUN]
            for word in ("gated", "limited", "broken", "cut", "nothing", "target@nope")},
@@ -98,6 +106,14 @@ def test_a_branch_is_recorded_as_its_commit(outcomes: dict[str, Outcome]) -> Non
     assert record_of(outcome)["config"]["target"]["revision"] == NEWEST
 
 
+def test_a_published_draft_is_read_from_the_hub(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["eagle"]
+    assert outcome.code == 0 and f"to pin it: draft.revision={'e' * 40}" in outcome.err
+    record = record_of(outcome)
+    assert (record["summary"]["draft"], record["summary"]["identical"]) == ("eagle-eagle", 1.0)
+    assert record["config"]["draft"]["revision"] == "e" * 40
+
+
 @pytest.mark.parametrize("word", ["list", "cascade", "rows"])
 def test_a_word_stands_wherever_a_name_does(word: str, outcomes: dict[str, Outcome]) -> None:
     assert outcomes[word].code == 0, outcomes[word].err
@@ -113,6 +129,8 @@ SAID = {
     "limited": (1, "target: the model hub refused owner/limited for now (HTTP 429); run it again later"),
     "broken": (1, "target: the model hub refused owner/broken for now (HTTP 503); run it again later"),
     "cut": (1, "target: the download of owner/cut was cut off; run the same command again"),
+    "cut-eagle": (1, "draft: the download of owner/cut-eagle was cut off; run the same command again"),
+    "no-eagle": (2, "draft: owner/draft has no tensor fc.weight: it is no checkpoint of draft=eagle"),
     "nothing": (2, "target: the hub has no repository owner/nothing; check its name, or log in"),
     "target@nope": (2, "target: owner/target has no revision nope; leave it out to take the newest commit"),
     "full": (1, "target: no space left on the disk for owner/full in "),

@@ -82,7 +82,7 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
 @pytest.mark.parametrize("gamma", ["auto", "adaptive"])
 def test_heads_take_no_gamma_from_a_probe(run: Run, heads: Path, gamma: str) -> None:
     code, said = run("blockwise", f"draft.path={heads}", f"gamma={gamma}")
-    assert code == 2 and f"gamma={gamma}: its probe sees the first of the heads alone" in said
+    assert code == 2 and f"gamma={gamma}: its probe sees the first drafted token alone" in said
 
 
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:

@@ -1,5 +1,6 @@
 """The keys of a model: where its weights come from, and what it is called."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from specbench.errors import UserError
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 WEIGHTS = ("trained", "random")
+REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # OWNER/NAME, OWNER/NAME@REVISION
 
 
 @dataclass
@@ -69,6 +71,10 @@ def check_model(key: str, model: ModelConfig) -> None:
         there = Path(model.path).is_dir()
         if not there and (how := made_by(model.path)):
             raise UserError(f"{key}.path={model.path}: is not there yet; {how}")
-        require(there, f"{key}.path", model.path, "a folder; there is none of that name")
+        word = REPOSITORY.fullmatch(model.path)
+        of_hub = (
+            f"; of the hub: {key}.hub={word[1]}" + (f" {key}.revision={word[2]}" if word[2] else "") if word else ""
+        )
+        require(there, f"{key}.path", model.path, f"a folder; there is none of that name{of_hub}")
     elif model.hub is None and model.shipped is None:
         raise UserError(f"{key}: names no model; give {key}=OWNER/NAME (of the hub) or {key}=./FOLDER")

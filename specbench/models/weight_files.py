@@ -62,10 +62,12 @@ def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None
     """
     try:
         return Path(str(cached_file(source, name, **pinned)))
-    except OSError as error:
+    except Exception as error:  # OSError of a file that is not there; those of a connection are of many kinds
         known = None if key is None else hub_failure(error, key, source, pinned.get("revision"))
         if known is not None:
             raise known from error
+        if not isinstance(error, OSError):
+            raise
         return None
 
 
