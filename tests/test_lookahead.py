@@ -166,9 +166,11 @@ def test_scores_are_those_of_a_text_that_grows_by_a_token_a_pass() -> None:
         newest = session.window.found(tokens[-1])
         expected.append(float(bool(newest) and newest[0][0] == token))
         unread = tokens[reading.length :]
-        parents = [*range(-1, len(unread) - 1), *(len(unread) + parent for parent in proposal.beside.parents)]  # type: ignore[union-attr]
+        first = len(proposal.tokens)  # the window's nodes are numbered on after the proposal's
+        above = [parent if parent < 0 else parent - first for parent in proposal.beside.parents]  # type: ignore[union-attr]
+        parents = [*range(-1, len(unread) - 1), *(len(unread) + parent for parent in above)]
         logits = reading.extend(unread + proposal.beside.tokens, parents)  # type: ignore[union-attr]
-        session.after_beside(logits[len(unread) :, :SIZE].argmax(-1).tolist())
+        session.after_beside(logits[len(unread) :, :SIZE], ())
         reading.select(range(len(unread)))
         tokens.append(token)
     assert found.beta == expected

@@ -24,7 +24,8 @@ Children = Literal["fixed", "replaced", "distinct"]
 class Beside(NamedTuple):
     """Tokens that the target reads in the run that verifies a proposal, but that are never verified.
 
-    They are nodes of a tree of their own; parents are indices among them, or -1 for the text's last token.
+    They are further nodes, numbered on after the proposal's tokens. A parent is the number of an earlier node, one of
+    the proposal or of these, or -1 for the text's last token.
     """
 
     tokens: list[int]
@@ -40,8 +41,8 @@ class Proposal(NamedTuple):
 
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
     for the text's last token; siblings come in the order drawn. `q_NV` has a row [V] for each: what its parent would
-    have drawn it from as its first child; `children` says how children were chosen. `beside` is read with a tree; the
-    draft gets the target's argmax tokens after it (`drafts.base.ReadsBeside`).
+    have drawn it from as its first child; `children` says how children were chosen. `beside` is read in the same run,
+    and the draft gets the target's logits after it (`drafts.base.ReadsBeside`).
     """
 
     tokens: list[int]

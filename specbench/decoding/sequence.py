@@ -16,7 +16,7 @@ from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Pass, Trace
 from specbench.drafts import Draft, ProposesTrees, ReadsBeside, expect, models_of, proposing, read_of, start_beside
 from specbench.models import Model, Prompt, Read, get_ready, up_to_end
-from specbench.sampling import draw_next, most_likely
+from specbench.sampling import draw_next
 
 
 class Moment(Enum):
@@ -85,14 +85,15 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted
         # The newest token has not been read yet; all after it was rejected, and all beside it.
-        if proposal.parents is not None:
-            kept = path[: len(emitted) - 1]
+        kept = path[: len(emitted) - 1]
+        if proposal.parents is not None or beside is not None:
             session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
+        if proposal.parents is not None:
             assert tree_drafting is not None
             tree_drafting.select(kept)
         if beside is not None:
             assert isinstance(drafting, ReadsBeside)
-            drafting.after_beside(most_likely(beside_LV, target.vocabulary_size, len(beside.tokens)))
+            drafting.after_beside(beside_LV, kept)
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = yield OVER

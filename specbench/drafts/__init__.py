@@ -36,6 +36,7 @@ from specbench.drafts.medusa import HydraDraft, MedusaDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
+from specbench.drafts.parallel import ParallelDraft
 from specbench.drafts.retrieval import RetrievalDraft
 from specbench.drafts.specdec import SpecDecDraft
 from specbench.drafts.text import TextDraft, TextDraftSession
@@ -60,6 +61,7 @@ __all__ = [
     "MergedDraft",
     "ModelDraft",
     "NgramDraft",
+    "ParallelDraft",
     "Proposal",
     "ProposesByReading",
     "ProposesTrees",

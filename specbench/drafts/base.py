@@ -9,13 +9,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.acceptance import PendingProposal, Proposal
+from specbench.acceptance import Beside, PendingProposal, Proposal
 from specbench.drafts.continuations import Continuations
 from specbench.models import Model, Prompt, Read, Reading, Session
 from specbench.sampling import Sampling
 from specbench.trees import ROOT
 
 Proposed = Proposal | PendingProposal
+NOTHING_BESIDE = Beside([], [])
 
 
 class DraftSession(Protocol):
@@ -57,21 +58,18 @@ def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Gen
 
 
 def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
-    """The target reads all that it has not read, in one run: the end of the text, then the proposal. In front of a
-    tree the end of the text is read as a part of it, a stem that every path goes through. What is read beside the tree
-    follows it, a second tree on the same stem."""
+    """The target reads all that it has not read, in one run: the end of the text, then the proposal, then what is read
+    beside it. In front of a tree the end of the text is read as a part of it, a stem that every path goes through; a
+    chain beside which something is read is a tree, too."""
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
         return Read(session, torch.cat([*before, proposal.read_G]))
-    if proposal.parents is None:
+    beside = proposal.beside or NOTHING_BESIDE
+    if proposal.parents is None and not beside.tokens:
         return Read(session, unread + proposal.tokens)
-    stem = len(unread)
-    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in proposal.parents)]
-    if proposal.beside is None:
-        return Read(session, unread + proposal.tokens, parents)
-    first = stem + len(proposal.tokens)
-    parents += [stem - 1 if parent == ROOT else first + parent for parent in proposal.beside.parents]
-    return Read(session, unread + proposal.tokens + proposal.beside.tokens, parents)
+    stem, own = len(unread), range(ROOT, len(proposal.tokens) - 1) if proposal.parents is None else proposal.parents
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in (*own, *beside.parents))]
+    return Read(session, unread + proposal.tokens + beside.tokens, parents)
 
 
 @runtime_checkable
@@ -120,8 +118,9 @@ class ProposesTrees(DraftSession, Protocol):
 class ReadsBeside(DraftSession, Protocol):
     """A draft session that has the target read tokens beside its proposals (`Proposal.beside`)."""
 
-    def after_beside(self, best: Sequence[int]) -> None:
-        """`best` are the target's argmax tokens after each of the tokens that were read beside the last proposal."""
+    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+        """`logits_LV` are the target's after each of the tokens that were read beside the last proposal, of whose
+        tokens those at the indices `path` were accepted."""
         ...
 
 

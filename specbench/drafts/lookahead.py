@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Beside, Proposal
+from specbench.drafts.base import read_of
 from specbench.drafts.certain import certain_ahead
 from specbench.models import Model, Prompt, Session
 from specbench.sampling import Sampling, most_likely
@@ -48,11 +49,11 @@ class Window:
         self.rows = [[self._fill() for _ in range(columns)] for _ in range(ngram - 1)]
         self.pool: dict[int, list[tuple[int, ...]]] = {}
 
-    def tree(self) -> Beside:
-        """Row after row; the chain of the oldest, and a column for each of its tokens."""
+    def tree(self, first: int = 0) -> Beside:
+        """Row after row, numbered from `first`; the chain of the oldest, and a column for each of its tokens."""
         tokens = [token for row in self.rows for token in row]
         parents = [
-            (column - 1 if column else ROOT) if row == 0 else (row - 1) * self.columns + column
+            (first + column - 1 if column else ROOT) if row == 0 else first + (row - 1) * self.columns + column
             for row in range(len(self.rows)) for column in range(self.columns)
         ]  # fmt: skip
         return Beside(tokens, parents)
@@ -116,17 +117,17 @@ class LookaheadSession:
                 node = children[node, token]
                 if token in target.eos_ids:
                     break
-        beside = self._beside(len(tokens))
+        beside = self._beside(len(tokens), len(drafted))
         operations = len(beside.tokens) * target.operations if beside else 0.0
         return Proposal(drafted, None, operations, parents, beside=beside)
 
-    def _beside(self, length: int) -> Beside | None:
-        """The window; None where the target has no positions left for it."""
+    def _beside(self, length: int, first: int) -> Beside | None:
+        """The window, whose nodes are numbered from `first`; None where the target has no positions left for it."""
         most, needed = self.draft.target.longest, self.draft.window + self.draft.ngram
-        return self.window.tree() if most is None or length + needed <= most else None
+        return self.window.tree(first) if most is None or length + needed <= most else None
 
-    def after_beside(self, best: Sequence[int]) -> None:
-        self.window.learn(best)
+    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+        self.window.learn(most_likely(logits_LV, self.draft.target.vocabulary_size, len(logits_LV)))
 
     def select(self, path: Sequence[int]) -> None:
         """The path is read as text."""
@@ -146,14 +147,12 @@ class LookaheadSession:
             newest = window.found(tokens[end - 1])
             self._proposals.append(list(newest[0][:most]) if newest else [])
             unread = list(tokens[session.length : end])
-            if (beside := self._beside(end)) is None:
+            if (beside := self._beside(end, 0)) is None:
                 session.extend(unread)
                 continue
-            stem = len(unread)
-            parents = [*range(ROOT, stem - 1), *(stem + parent for parent in beside.parents)]
-            logits_LV = session.extend(unread + beside.tokens, parents)
-            window.learn(most_likely(logits_LV, target.vocabulary_size, len(beside.tokens)))
-            session.select(range(stem))
+            _, told, parents = read_of(session, unread, Proposal([], beside=beside))
+            self.after_beside(session.extend(told, parents)[len(unread) :], ())
+            session.select(range(len(unread)))
         self._length = len(tokens)
         proposals, self._proposals = self._proposals, self._proposals[-most:]
         return certain_ahead(proposals, len(tokens) - prefix_length, most, target.vocabulary_size, self.draft.device)

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from specbench.models.base import LayeredSession, Prompt, Tokens
 from specbench.models.batch_steps import EagerSteps, StepsOfRows
 from specbench.models.eager_session import DecoderOnlySession, EncoderDecoderSession
 from specbench.models.exits import reduced
+from specbench.models.look_ahead import Positions
 from specbench.models.part import NONE, Part
 from specbench.models.placement import Placement
 
@@ -36,6 +38,7 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
+    look_ahead: Positions = MappingProxyType({})  # what tokens its sessions read as look-ahead positions
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()

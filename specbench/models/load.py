@@ -21,6 +21,7 @@ from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
 from specbench.models.hidden import hand_over
+from specbench.models.look_ahead import read_look_ahead
 from specbench.models.random_weights import WordNumbers, config_of, random_network
 from specbench.models.vocabulary import Vocabulary
 from specbench.models.weight_files import find_file, mapped_weights, weight_files
@@ -146,6 +147,7 @@ def load_model(
     numerics: str = "fast",
     taps: tuple[int, ...] = (),
     states_of_prompt: bool = False,
+    look_ahead: tuple[Path, ...] = (),
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`.
 
@@ -163,6 +165,7 @@ def load_model(
         numerics: invariant | fast | auto, see `engines.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
+        look_ahead: its sessions read the look-ahead embeddings in these folders.
 
     Raises:
         UserError: the checkpoint or engine cannot be used.
@@ -182,10 +185,11 @@ def load_model(
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
+    positions = read_look_ahead(network, look_ahead, "draft")
     width = hand_over(network, key, taps) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
-    made.tap_depths, made.states_of_prompt = taps, states_of_prompt
+    made.tap_depths, made.states_of_prompt, made.look_ahead = taps, states_of_prompt, positions
     return made
 
 

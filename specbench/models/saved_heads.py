@@ -28,6 +28,7 @@ class SavedHeads(nn.Module):
     KIND: ClassVar[str]  # as `draft=` has it
     RECIPE: ClassVar[str]  # makes such heads
     SHAPE: ClassVar[tuple[str, ...]]  # the constructor's arguments
+    CALLED: ClassVar[str] = "heads"
 
     @property
     def device(self) -> torch.device:
@@ -55,7 +56,7 @@ class SavedHeads(nn.Module):
         except (OSError, ValueError):
             pass
         raise UserError(
-            f"{key}.path={folder}: no {cls.KIND} heads are in this folder ({FACTS}, {WEIGHTS}); "
+            f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {WEIGHTS}); "
             f"make them with specbench train recipe={cls.RECIPE} distill.target=TARGET"
         )
 
@@ -65,15 +66,15 @@ class SavedHeads(nn.Module):
         facts = cls.facts(folder, key)
         if not same_weights(fingerprint(network), facts["fingerprint"]):
             raise UserError(
-                f"{key}: the heads in {folder.name} were trained on {facts['target']}, and this target's weights are "
-                f"others; train some: specbench train recipe={cls.RECIPE} distill.target=TARGET, and give "
+                f"{key}: the {cls.CALLED} in {folder.name} were trained on {facts['target']}, and this target's "
+                f"weights are others; train some: specbench train recipe={cls.RECIPE} distill.target=TARGET, and give "
                 f"{key}.path=FOLDER"
             )
         try:
             heads = cls(*(facts[name] for name in cls.SHAPE))
             heads.load_state_dict(load_file(folder / WEIGHTS))
         except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
-            raise UserError(f"{key}: the heads in {folder} cannot be loaded: {first_line(error)}") from error
+            raise UserError(f"{key}: the {cls.CALLED} in {folder} cannot be loaded: {first_line(error)}") from error
         weight = network.get_output_embeddings().weight
         return heads.to(weight.device, weight.dtype).eval().requires_grad_(False)
 

@@ -17,7 +17,7 @@ from specbench.models.graph.torch_private import computes_bf16
 from specbench.runs.accept import build_spec, canonicalise
 from specbench.runs.compatibility import require_range, require_room
 from specbench.runs.draft_builders import builder_for
-from specbench.runs.draft_builders.base import DraftRequest, needed_states
+from specbench.runs.draft_builders.base import DraftRequest, needed_of_target
 from specbench.runs.dtype import faster_dtype
 from specbench.runs.model_loader import ModelLoader, ModelRequest, Say
 from specbench.runs.pinning import pinned
@@ -153,8 +153,8 @@ def build_each(
     encoded = encode_tasks(configs, vocabulary, note or say, heading, later_turns)
     for making in builders.values():
         making.fit(say)
-    states = needed_states(builders.values())
-    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *states), say)
+    needed = needed_of_target(builders.values())
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *needed), say)
     for config, task in zip(configs, encoded, strict=True):
         require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
     drafts = {key: making.load(target, say) for key, making in builders.items()}

@@ -23,7 +23,7 @@ from specbench.records.schema import EvidenceRecord
 from specbench.runs.build import resolve
 from specbench.runs.compatibility import require_range
 from specbench.runs.draft_builders import builder_for
-from specbench.runs.draft_builders.base import DraftRequest, needed_states
+from specbench.runs.draft_builders.base import DraftRequest, needed_of_target
 from specbench.runs.error_translation import translated_errors
 from specbench.runs.model_loader import ModelLoader, ModelRequest, Say
 from specbench.runs.outputs import Output, Outputs, read_outputs
@@ -98,7 +98,7 @@ def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
     require_range(run, vocabulary, name_of(run.target))
     builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
     builder.fit(say)
-    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_states([builder]))
+    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
     target = loader.load(request, say)
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
     return _Judge(config, run, vocabulary, target, builder.load(target, say), sampling, device)

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class ModelRequest:
         key: the config's name of it, for messages.
         with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
         of_prompt: also those of the prompt.
+        look_ahead: they read the look-ahead embeddings in these folders.
     """
 
     model: ModelConfig
@@ -42,6 +44,7 @@ class ModelRequest:
     with_states: bool = False
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
+    look_ahead: tuple[Path, ...] = ()
 
     @property
     def numerics(self) -> str:
@@ -52,7 +55,7 @@ class ModelRequest:
         """What tells apart two models in memory: where the weights come from, and what runs them."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
-        states = (self.with_states, self.taps, self.of_prompt)
+        states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)
         run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated)
         return (source, files_of(self.model), *run)
 
@@ -80,6 +83,7 @@ class ModelLoader:
             request.numerics,
             request.taps,
             request.of_prompt,
+            request.look_ahead,
         )
         if model.fell_back is not None:
             say(

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specbench.train.blockwise import BlockwiseLearner
 from specbench.train.eagle import EagleLearner
 from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.look_ahead import LookAheadLearner
 from specbench.train.medusa import HydraLearner, MedusaLearner
 from specbench.train.schema import Recipe
 from specbench.train.specdec import SpecDecLearner
@@ -31,6 +32,8 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
             return EagleLearner(target, recipe.eagle, weight, kept)
         case "specdec":
             return SpecDecLearner(target, recipe.specdec, weight)
+        case "pass":
+            return LookAheadLearner(target, recipe.look_ahead, weight)
         case _:
             return BlockwiseLearner(target, recipe.blockwise.heads, recipe.blockwise.hidden, weight)
 

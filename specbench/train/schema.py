@@ -171,6 +171,15 @@ class SpecDecPlan:
 
 
 @dataclass
+class LookAheadPlan:
+    """Train look-ahead embeddings, which the frozen `distill.target` reads, in the place of a model (Monea et al.)."""
+
+    number: int = key(0, "of look-ahead embeddings: tokens after the next that they predict; 0: none are trained")
+    places: int = key(8, "tokens of each text, drawn anew for each batch, that they follow in training")
+    decay: float = key(0.8, "the loss of embedding k has the weight decay^k")
+
+
+@dataclass
 class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
@@ -186,6 +195,7 @@ class Recipe:
     heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads in the place of a model")
     eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer in the place of a model")
     specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder in the place of a model")
+    look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings in the place of a model")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -201,6 +211,8 @@ class Recipe:
             return "eagle"
         if self.specdec.queries:
             return "specdec"
+        if self.look_ahead.number:
+            return "pass"
         return "blockwise" if self.blockwise.heads else self.heads.kind
 
 
@@ -250,6 +262,7 @@ def check(recipe: Recipe) -> Recipe:
     _check_heads(recipe)
     _check_eagle(recipe)
     _check_specdec(recipe)
+    _check_look_ahead(recipe)
     if recipe.heads_kind() and recipe.distill.target is None:
         raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
@@ -312,3 +325,21 @@ def _check_specdec(recipe: Recipe) -> None:
     for name in ("decay", "share"):
         if not 0 < getattr(plan, name) <= 1:
             raise UserError(f"specdec.{name} is {getattr(plan, name)}: it must be above 0 and at most 1")
+
+
+@dataclass
+def _check_look_ahead(recipe: Recipe) -> None:
+    plan = recipe.look_ahead
+    if not plan.number:
+        return
+    if not 1 <= plan.number <= 16:
+        raise UserError(f"look_ahead.number is {plan.number}: it must be from 1 to 16")
+    if recipe.blockwise.heads or recipe.heads.kind or recipe.eagle.steps or recipe.specdec.queries:
+        raise UserError(
+            f"look_ahead.number={plan.number}: not together with blockwise.heads, heads.kind, eagle.steps or "
+            "specdec.queries; set one"
+        )
+    if plan.places < 1:
+        raise UserError(f"look_ahead.places is {plan.places}: it must be at least 1")
+    if not 0 < plan.decay <= 1:
+        raise UserError(f"look_ahead.decay is {plan.decay}: it must be above 0 and at most 1")

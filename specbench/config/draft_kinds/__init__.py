@@ -14,6 +14,7 @@ from specbench.config.draft_kinds.trained import (
     EagleConfig,
     HydraConfig,
     MedusaConfig,
+    ParallelConfig,
     SpecDecConfig,
     TrainedConfig,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "MergedConfig",
     "ModelDraftConfig",
     "NgramConfig",
+    "ParallelConfig",
     "RandomConfig",
     "RetrievalConfig",
     "SeveralConfig",
@@ -77,6 +79,7 @@ KINDS: tuple[type[DraftConfig], ...] = (
     EagleConfig,
     Eagle3Config,
     SpecDecConfig,
+    ParallelConfig,
 )
 DRAFT_KINDS: dict[str, type[DraftConfig]] = {config.kind: config for config in KINDS}
 

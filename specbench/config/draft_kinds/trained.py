@@ -1,4 +1,4 @@
-"""Drafts trained for one target, on what it computes: heads on its last state, and EAGLE's layer on its features."""
+"""Drafts trained for one target: heads on its last state, EAGLE's layer on its features, inputs that it reads."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -84,3 +84,16 @@ class SpecDecConfig(TrainedConfig):
     recipe: ClassVar[str] = "t5-mini-specdec"
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
+
+
+@dataclass
+class ParallelConfig(TrainedConfig):
+    """Look-ahead embeddings that the target reads (PaSS)."""
+
+    kind: str = "pass"
+    recipe: ClassVar[str] = "t5-mini-pass"
+    grows_trees: ClassVar[bool] = False
+    scores_children: ClassVar[bool] = False
+
+    def objection_to_part(self) -> str | None:
+        return "the target reads its look-ahead positions in the pass that verifies its own proposals"

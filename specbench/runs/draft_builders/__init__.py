@@ -21,7 +21,7 @@ from specbench.drafts import CascadeDraft, Draft, HorizontalDraft, LookupDraft, 
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.runs.compatibility import require_room
-from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, needed_states
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, needed_of_target
 from specbench.runs.draft_builders.eagle import EagleBuilder
 from specbench.runs.draft_builders.from_text import NgramBuilder, RetrievalBuilder
 from specbench.runs.draft_builders.inside_target import (
@@ -31,6 +31,7 @@ from specbench.runs.draft_builders.inside_target import (
     LayerSkipBuilder,
     LookaheadBuilder,
     MedusaBuilder,
+    ParallelBuilder,
 )
 from specbench.runs.draft_builders.model import ModelBuilder
 from specbench.runs.draft_builders.specdec import SpecDecBuilder
@@ -77,7 +78,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         self.inner.fit(say)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        middle = self.middle.load_model(say, needed_states([self.inner]))
+        middle = self.middle.load_model(say, needed_of_target([self.inner]))
         inner = self.inner.load(middle, say)
         self.models += [middle, *self.inner.models]
         trees = None if self.request.run.tree.shape == "none" else self.request.device
@@ -101,7 +102,7 @@ class SeveralBuilder(DraftBuilder[Several]):
             builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
             for name, part in self.draft.drafts.items()
         ]
-        self.needs_states, self.taps, self.needs_prompt_states = needed_states(self.parts)
+        self.needs_states, self.taps, self.needs_prompt_states, self.look_ahead = needed_of_target(self.parts)
 
     def fit(self, say: Say) -> None:
         for part in self.parts:
@@ -146,6 +147,7 @@ BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
     "early-exit": EarlyExitBuilder,
     "layer-skip": LayerSkipBuilder,
     "lookahead": LookaheadBuilder,
+    "pass": ParallelBuilder,
     "blockwise": BlockwiseBuilder,
     "medusa": MedusaBuilder,
     "hydra": HydraBuilder,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -42,6 +43,7 @@ class DraftBuilder(Generic[Kind]):
     needs_states = False  # whether the target must hand over what its head reads
     taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
     needs_prompt_states = False  # and those of the whole prompt, where the decoder reads it
+    look_ahead: tuple[Path, ...] = ()  # folders of embeddings that the target must read
 
     def __init__(self, request: DraftRequest[Kind]) -> None:
         """Raises UserError at what does not go together."""
@@ -72,8 +74,13 @@ def source_of(model: ModelConfig) -> tuple[str, dict[str, Any]]:
     return str(shipped("models", model.shipped or "")), {}
 
 
-def needed_states(builders: Iterable[DraftBuilder[Any]]) -> tuple[bool, tuple[int, ...], bool]:
-    """What a target must hand over for all of these drafts: the last fields of a `ModelRequest`."""
+Needed = tuple[bool, tuple[int, ...], bool, tuple[Path, ...]]
+
+
+def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> Needed:
+    """What a target must hand over and read for all of these drafts: the last fields of a `ModelRequest`."""
     making = list(builders)
     taps = sorted({depth for one in making for depth in one.taps})
-    return any(one.needs_states for one in making), tuple(taps), any(one.needs_prompt_states for one in making)
+    folders = sorted({folder for one in making for folder in one.look_ahead})
+    handed = any(one.needs_states for one in making), tuple(taps), any(one.needs_prompt_states for one in making)
+    return *handed, tuple(folders)

@@ -3,7 +3,13 @@
 from pathlib import Path
 from typing import ClassVar
 
-from specbench.config.draft_kinds import EarlyExitConfig, LayerSkipConfig, LookaheadConfig, TrainedConfig
+from specbench.config.draft_kinds import (
+    EarlyExitConfig,
+    LayerSkipConfig,
+    LookaheadConfig,
+    ParallelConfig,
+    TrainedConfig,
+)
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.config.ranges import MAX_GAMMA
@@ -15,12 +21,14 @@ from specbench.drafts import (
     LayerSkipDraft,
     LookaheadDraft,
     MedusaDraft,
+    ParallelDraft,
 )
 from specbench.drafts.medusa import LaterHeads
 from specbench.errors import UserError
 from specbench.models import Heads, HydraHeads, MedusaHeads
 from specbench.models.eager import EagerModel
 from specbench.models.load import layers_of
+from specbench.models.look_ahead import LookAheadEmbeddings
 from specbench.models.published_medusa import PublishedMedusa, published
 from specbench.models.saved_heads import SavedHeads
 from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
@@ -67,6 +75,34 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
         target.require_trees()
         draft = self.draft
         return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
+
+
+class ParallelBuilder(DraftBuilder[ParallelConfig]):
+    """Look-ahead embeddings, which the target reads."""
+
+    def __init__(self, request: DraftRequest[ParallelConfig]) -> None:
+        super().__init__(request)
+        draft, target, key = self.draft, request.run.target, request.key
+        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
+        if draft.path is None and not self.folder.is_dir():
+            raise UserError(
+                f"{key}.path is not set: no look-ahead embeddings ship for target={name_of(target)}; train some: "
+                f"specbench train recipe={draft.recipe} distill.target=TARGET, and give {key}.path=FOLDER"
+            )
+        if target.weights == "random":
+            raise UserError(f"target.weights=random: draft={draft.kind} is trained for a target's own weights")
+        for name in ("device_map", "tp_plan"):
+            if getattr(target, name) is not None:
+                raise UserError(f"target.{name}: not together with draft={draft.kind}; leave it out")
+        self.most: int = LookAheadEmbeddings.facts(self.folder, key)["number"]
+        self.look_ahead = (self.folder,)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        target.require_trees()
+        gamma, key = self.request.run.gamma, self.request.key
+        if isinstance(gamma, int) and gamma > self.most:
+            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return ParallelDraft(target, target.look_ahead[self.folder], self.request.device)
 
 
 class HeadsBuilder(DraftBuilder[TrainedConfig]):

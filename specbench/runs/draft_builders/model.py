@@ -8,7 +8,7 @@ from specbench.drafts import Draft, ModelDraft, TextDraft
 from specbench.models import Prompt, TranslatedModel, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.runs.compatibility import require_a_pair, require_range
-from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, Needed
 from specbench.runs.model_loader import ModelRequest, Say
 from specbench.runs.vocabularies import choose_vocabulary
 
@@ -38,8 +38,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         translation = self.choice.translation
         super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
 
-    def load_model(self, say: Say, states: tuple[bool, tuple[int, ...], bool] = (False, (), False)) -> EagerModel:
-        """`states`: what its sessions hand over, see `needed_states`."""
+    def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
+        """`needed`: see `needed_of_target`."""
         request = self.request
-        wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device, *states)
+        wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed)
         return request.loader.load(wanted, say)
