@@ -327,7 +327,6 @@ def _check_specdec(recipe: Recipe) -> None:
             raise UserError(f"specdec.{name} is {getattr(plan, name)}: it must be above 0 and at most 1")
 
 
-@dataclass
 def _check_look_ahead(recipe: Recipe) -> None:
     plan = recipe.look_ahead
     if not plan.number:
