@@ -116,6 +116,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
     table = [
         _alpha(s),
         *_under_rule(s),
+        *_learnt(s),
         ("accepted / drafted", _number(s["accepted_per_drafted"], 3), "not α: a rejection ends a pass"),
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
         *_by_rank(s),
@@ -225,6 +226,8 @@ def remarks(s: Summary) -> list[str]:
         lines.append(disturbed(s))
     if s.get("grown") is not None:
         lines.append(_grown(s))
+    if s.get("learnt_positions") is not None:
+        lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
     if s.get("prompts_cut"):
         lines.append(
             f"{s['prompts_cut']} of {s['prompts']} prompts hold only a part of their text: task.max_source_tokens"
@@ -271,6 +274,17 @@ def _grown(s: Summary) -> str:
         f"the draft took in each text once it was decoded ({s['grown']} tokens before the last): α and the speedup "
         "depend on the order of the prompts"
     )
+
+
+def _learnt(s: Summary) -> list[tuple[str, str, str]]:
+    if "learnt_positions" not in s:
+        return []
+    share = "part of the decoding time" if s["learning_timed"] else "not part of the decoding time"
+    said = f"{s['learnt_steps']} steps on {s['learnt_positions']} rejected tokens, {share} (draft.online_timed)"
+    return [
+        ("  first, last third", f"{s['alpha_first']:.3f} / {s['alpha_last']:.3f}", "α as the draft learns"),
+        ("learning", f"{s['learning_s']:.1f} s", said),
+    ]
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from specbench.config.checks import check
+from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import fresh, key
@@ -64,6 +64,7 @@ def check_beam(config: BeamConfig) -> None:
     assert isinstance(config.draft, ModelConfig)
     for name, model in (("target", config.target), ("draft", config.draft)):
         require(model.weights == "trained", f"{name}.weights", model.weights, "trained: what is kept depends on them")
+    require_fixed(config.draft)
     check(beam_run(config))
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specbench.config.checks import check
+from specbench.config.checks import check, require_fixed
 from specbench.config.draft_kinds import TrainedConfig
 from specbench.config.keys import fresh, key
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
@@ -33,6 +33,7 @@ def check_bench(config: BenchConfig) -> None:
         UserError: the first value out of range.
     """
     check(config)
+    require_fixed(config.draft)
     if isinstance(config.draft, TrainedConfig):
         raise UserError(
             f"draft={config.draft.kind}: its target hands over more than logits, which generate cannot read; use run"

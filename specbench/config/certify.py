@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from specbench.config.checks import check
+from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig
 from specbench.config.draft_keys import DraftKeys
 from specbench.config.keys import fresh, key
@@ -42,6 +42,7 @@ def check_certify(config: CertifyConfig) -> None:
     noise = config.noise
     require(noise is None or (math.isfinite(noise) and noise >= 0), "noise", noise, "at least 0, or null")
     require(config.target.weights == "trained", "target.weights", config.target.weights, "trained")
+    require_fixed(config.draft)
     check(certify_run(config))
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+from specbench.config.draft import DraftConfig
 from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig, LayerSkipConfig
 from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig, check_model
@@ -71,6 +72,8 @@ def check(config: RunConfig) -> None:
         raise UserError(f"gamma={config.gamma}: {objection}")
     if config.batch > 1:
         _check_batch(config)
+    if config.draft.learns:
+        _check_learning(config)
     models = (config.target, *(one for one in config.draft.levels() if isinstance(one, ModelConfig)))
     if alpha is None and any(model.weights == "random" for model in models):
         raise UserError(
@@ -79,6 +82,28 @@ def check(config: RunConfig) -> None:
     check_tree(config.tree)
     _check_tree_in_run(config)
     _check_task(config.task)
+
+
+def require_fixed(draft: DraftConfig) -> None:
+    """Raise UserError where the weights of `draft` change, for a verb that measures one draft."""
+    if draft.learns:
+        raise UserError("draft.online=true: is for specbench run and sweep; here the draft must remain as it is")
+
+
+def _check_learning(config: RunConfig) -> None:
+    """Raise UserError where a draft cannot learn between prompts."""
+    if config.batch > 1:
+        raise UserError(f"batch={config.batch}: draft.online=true learns from one prompt after another; use batch=1")
+    if config.simulate.alpha is not None:
+        raise UserError(
+            f"simulate.alpha={config.simulate.alpha}: a draft has nothing to learn from acceptance by chance"
+        )
+    if config.engine == "compile":
+        raise UserError("engine=compile: freezes the draft's weights, which draft.online=true changes; use engine=auto")
+    if config.target.device_map or config.target.tp_plan:
+        raise UserError(
+            "draft.online=true: needs a target on one device; leave target.device_map and target.tp_plan null"
+        )
 
 
 def _check_batch(config: RunConfig) -> None:

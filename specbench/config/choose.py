@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
-from specbench.config.checks import check
+from specbench.config.checks import check, require_fixed
 from specbench.config.keys import fresh, key, keys_of
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig
@@ -33,6 +33,7 @@ class ChooseConfig(RunConfig):
 def check_choose(config: ChooseConfig) -> None:
     """Raise UserError at the first value out of range, before anything is loaded."""
     check(config)
+    require_fixed(config.draft)
     require(config.simulate.alpha is None, "simulate.alpha", config.simulate.alpha, "null: alpha is measured here")
     confidence = config.draft.confidence_bound()
     require(confidence is None, "draft.confidence", confidence, "null: one gamma is predicted")

@@ -51,6 +51,11 @@ class DraftConfig(NamedConfig):
             if part is not None:
                 yield from part.levels()
 
+    @property
+    def learns(self) -> bool:
+        """Whether its weights change between prompts."""
+        return False
+
     def confidence_bound(self) -> float | None:
         """The q of a drafted token below which a proposal ends; None where the draft does not end it."""
         return None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.config.draft_kinds.model import ONLINE
 
 METRICS = {
     "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",
@@ -19,7 +20,7 @@ def task_label(name: str, path: str | None) -> str:
 def beyond_the_paper(name: str) -> bool:
     """Whether a draft of this label (`DraftConfig.label`) is of a kind that the paper does not measure."""
     kinds = [kind for kind, config in DRAFT_KINDS.items() if not config.paper]
-    return name.endswith("-gram") or any(name == kind or name.startswith(f"{kind}-") for kind in kinds)
+    return name.endswith(("-gram", f"-{ONLINE}")) or any(name == kind or name.startswith(f"{kind}-") for kind in kinds)
 
 
 def own_weights(config: Mapping[str, Any]) -> str:

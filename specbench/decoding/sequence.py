@@ -14,7 +14,17 @@ import torch
 from specbench.acceptance import settle, target_rows
 from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Pass, Trace
-from specbench.drafts import Draft, ProposesTrees, ReadsBeside, expect, models_of, proposing, read_of, start_beside
+from specbench.drafts import (
+    Draft,
+    ProposesTrees,
+    ReadsBeside,
+    SeesRejections,
+    expect,
+    models_of,
+    proposing,
+    read_of,
+    start_beside,
+)
 from specbench.models import Model, Prompt, Read, get_ready, up_to_end
 from specbench.sampling import draw_next
 
@@ -62,6 +72,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     target_started = target.now()
     drafting = start_beside(session, draft, prompt, spec.drafting)
     propose, tree_drafting = proposing(drafting), drafting if isinstance(drafting, ProposesTrees) else None
+    watching = drafting if isinstance(drafting, SeesRejections) else None
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
@@ -79,10 +90,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
 
+        size = proposal.size
         proposal, (path, token) = settle(rows, proposal, verification, generator)
         drafted = proposal.tokens
         gamma.learn(len(drafted), len(path))
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
+        if watching is not None and len(emitted) == len(path) + 1 <= len(drafted):
+            watching.after_rejection(len(tokens) + len(path), logits_LV[len(path) - size - 1])
         tokens += emitted
         # The newest token has not been read yet; all after it was rejected, and all beside it.
         kept = path[: len(emitted) - 1]

@@ -10,12 +10,15 @@ from specbench.drafts.base import (
     Draft,
     DraftSession,
     Grows,
+    Learns,
+    Lesson,
     ProposesByReading,
     ProposesTrees,
     ReadsBeside,
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
+    SeesRejections,
     expect,
     growing,
     in_batch,
@@ -36,6 +39,7 @@ from specbench.drafts.medusa import HydraDraft, MedusaDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
+from specbench.drafts.online import Learner, OnlineDraft, RejectedText
 from specbench.drafts.parallel import ParallelDraft
 from specbench.drafts.retrieval import RetrievalDraft
 from specbench.drafts.specdec import SpecDecDraft
@@ -55,12 +59,16 @@ __all__ = [
     "HorizontalDraft",
     "HydraDraft",
     "LayerSkipDraft",
+    "Learner",
+    "Learns",
+    "Lesson",
     "LookaheadDraft",
     "LookupDraft",
     "MedusaDraft",
     "MergedDraft",
     "ModelDraft",
     "NgramDraft",
+    "OnlineDraft",
     "ParallelDraft",
     "Proposal",
     "ProposesByReading",
@@ -68,8 +76,10 @@ __all__ = [
     "ReadsBeside",
     "ReadsTarget",
     "ReadsTrees",
+    "RejectedText",
     "RetrievalDraft",
     "ScoresAhead",
+    "SeesRejections",
     "SpecDecDraft",
     "TextDraft",
     "TextDraftSession",

@@ -4,6 +4,7 @@ Shapes: L positions, V tokens of the vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -124,6 +125,16 @@ class ReadsBeside(DraftSession, Protocol):
         ...
 
 
+@runtime_checkable
+class SeesRejections(DraftSession, Protocol):
+    """A draft session that records where its tokens are rejected."""
+
+    def after_rejection(self, position: int, logits_V: Tensor) -> None:
+        """The target rejected the drafted token at `position` of the sequence; `logits_V` are its own there, and are
+        written over after this call."""
+        ...
+
+
 class Draft(Protocol):
     """Something that proposes, ready to start on prompts."""
 
@@ -202,6 +213,25 @@ class Grows(Protocol):
 
     def forget_texts(self) -> None:
         """Forget all of them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a draft did after a prompt to learn from its rejected tokens."""
+
+    rejected: int  # drafted tokens of this prompt that were rejected, each at a position to learn from
+    positions: int = 0  # of this and earlier prompts that were learnt from now
+    steps: int = 0  # of the optimiser
+    loss: float | None = None  # KL(p || q) before the first of them, mean over the positions; None where there are none
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A draft whose weights may change between prompts."""
+
+    def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
+        """Take in where the draft was rejected in `completion`, which was decoded last, and learn if it is time to."""
         ...
 
 

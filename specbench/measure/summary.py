@@ -28,6 +28,7 @@ from specbench.measure.tree_passes import estimated_by_rank, forecast_tokens, le
 from specbench.records.schema import (
     Counted,
     Grown,
+    Learnt,
     LenienceRow,
     Measured,
     PromptRecord,
@@ -131,7 +132,39 @@ def summarise(
     disturbed = disturbance(prompts, {**counted, **measured}).columns()
     taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
     grown: Grown = {"grown": max(taken_in)} if taken_in else {}
-    return {**counted, **grown, **rates, **trees, **proved, **disturbed, **ruled, **lenient, **predicted, **measured}
+    return {
+        **counted,
+        **grown,
+        **learnt(prompts),
+        **rates,
+        **trees,
+        **proved,
+        **disturbed,
+        **ruled,
+        **lenient,
+        **predicted,
+        **measured,
+    }
+
+
+def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
+    """What a draft that learns between prompts learnt from, and alpha before and after; nothing of other drafts."""
+    lessons = [prompt["online"] for prompt in prompts if "online" in prompt]
+    if not lessons:
+        return {}
+    third = -(-len(prompts) // 3)
+    first, last = (
+        sum(sum(prompt["beta"]) for prompt in some) / sum(len(prompt["beta"]) for prompt in some)
+        for some in (prompts[:third], prompts[-third:])
+    )
+    return {
+        "learnt_positions": sum(lesson["positions"] for lesson in lessons),
+        "learnt_steps": sum(lesson["steps"] for lesson in lessons),
+        "learning_s": sum(lesson["seconds"] for lesson in lessons),
+        "learning_timed": lessons[0]["timed"],
+        "alpha_first": first,
+        "alpha_last": last,
+    }
 
 
 def is_lossy(prompts: Sequence[PromptRecord]) -> bool:

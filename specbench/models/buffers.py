@@ -108,6 +108,10 @@ class TensorCache:
     def get(self, key: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
         return self._cached.get(key)
 
+    def clear(self) -> None:
+        self._cached.clear()
+        self._bytes = 0
+
     def put(self, key: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cache `tensors`, and return them as `get` will."""
         tensors = tuple(tensor.contiguous() for tensor in tensors)

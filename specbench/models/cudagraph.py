@@ -70,6 +70,13 @@ class CudaGraphModel(StaticModel):
     def _prepare(self) -> None:
         """Nothing: a graph computes its positions itself."""
 
+    def weights_changed(self) -> None:
+        """Graphs hold position biases that were computed from the weights: they are captured again."""
+        super().weights_changed()
+        self._graphs.clear()
+        self._asked.clear()
+        self._ready.clear()
+
     def start(self, prompt: Prompt) -> "CudaGraphSession":
         return CudaGraphSession(self, prompt)
 

@@ -95,6 +95,9 @@ class EagerModel:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
         return EagerSteps(self.network, self.placement)
 
+    def weights_changed(self) -> None:
+        """The network's weights have been changed in place: drop or renew all that was computed from them."""
+
     def ids(self, tokens: Tokens) -> Tensor:
         return tokens.unsqueeze(0) if isinstance(tokens, Tensor) else torch.tensor([tokens], device=self.device)
 

@@ -85,7 +85,7 @@ class Program:
         several: steps over any number from 2.
         last: returns the last token's logits only.
         tree: of an invariant program, steps over two nodes of a tree or more.
-        encode: maps source ids [1, S] to cross-attention keys and values, layer by layer.
+        encode: reads a source.
     """
 
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
@@ -95,7 +95,7 @@ class Program:
     several: Step
     last: Step
     tree: Step | None
-    encode: Callable[[Tensor], list[Tensor]] | None
+    encode: "Encoding | None"
 
     @staticmethod
     @_without_collecting()
@@ -153,7 +153,7 @@ class Program:
             tree=None
             if along_paths is None
             else _cut(sizes, along_paths, lambda module: lowering(module, weights, False)),
-            encode=None if encode is None else _encode(encode, weights),
+            encode=None if encode is None else Encoding(encode, weights),
         )
 
 
@@ -208,20 +208,20 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
     return encoder_decoder if network.config.is_encoder_decoder else decoder_only
 
 
-def _encode(graph: GraphModule, weights: PackedWeights) -> Callable[[Tensor], list[Tensor]]:
-    """`graph`, from source ids to cross-attention keys and values, made ready."""
-    parts = hoist(graph, [], with_constants=True)
-    run = lower(parts.rest, weights, one_token=False)
-    of_size = TensorCache()  # relative position biases
+class Encoding:
+    """From source ids [1, S] to cross-attention keys and values, layer by layer: a captured graph, made ready."""
 
-    def encoded(source: Tensor) -> list[Tensor]:
-        biases = of_size.get(tuple(source.shape))
+    def __init__(self, graph: GraphModule, weights: PackedWeights) -> None:
+        self._parts = hoist(graph, [], with_constants=True)
+        self._run = lower(self._parts.rest, weights, one_token=False)
+        self.of_size = TensorCache()  # relative position biases
+
+    def __call__(self, source: Tensor) -> list[Tensor]:
+        biases = self.of_size.get(tuple(source.shape))
         if biases is None:
-            biases = of_size.put(tuple(source.shape), parts.apart.forward(source))
-        states: list[Tensor] = run(source, *biases)
+            biases = self.of_size.put(tuple(source.shape), self._parts.apart.forward(source))
+        states: list[Tensor] = self._run(source, *biases)
         return states
-
-    return encoded
 
 
 def _cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:

@@ -61,13 +61,25 @@ class StaticModel(EagerModel):
         made.rows = self.rows
         return made
 
+    def weights_changed(self) -> None:
+        self.packed.refresh()
+        for shallow in self._shallow.values():
+            shallow.weights_changed()
+        if self.program.encode is not None:
+            self.program.encode.of_size.clear()
+        self._forget_placed()
+
+    def _forget_placed(self) -> None:
+        """Masks, positions and position biases are looked up anew."""
+        for cache in (self.sources, self.positions, self.tree_positions):
+            cache.clear()
+        self._prepare()
+
     def read_rows(self, rows: int) -> None:
         """From now on a step reads so many rows at least; what is missing is filled up."""
         if rows != self.rows:
             self.rows = rows
-            self.sources, self.positions = TensorCache(), TensorCache()
-            self.tree_positions = TensorCache(CACHED_OF_TREES)
-            self._prepare()
+            self._forget_placed()
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         if reason := self.no_batches or self.placement.no_trees:

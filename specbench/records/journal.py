@@ -80,6 +80,13 @@ class Journal:
         self._append({"prompt": prompt})
         self.prompts[prompt["index"]] = prompt
 
+    def restart(self) -> None:
+        """Forget all that was finished: the run begins anew."""
+        assert self._opened is not None
+        self._opened.truncate(0)
+        self.prompts.clear()
+        self.parts.clear()
+
     def remove(self) -> None:
         """The record is written; the journal has done its work."""
         self.file.unlink(missing_ok=True)

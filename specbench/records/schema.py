@@ -102,6 +102,17 @@ class LoadRecord(TypedDict):
     waited_s: Annotated[float, "seconds ready to run without a core, summed over threads"]
 
 
+class OnlineRecord(TypedDict):
+    """What a draft with `draft.online=true` did after a prompt. Its `beta` are from the weights before."""
+
+    rejected: Annotated[int, "drafted tokens of this prompt that were rejected, each at a position to learn from"]
+    positions: Annotated[int, "of this and earlier prompts that the draft learnt from now; 0 between two updates"]
+    steps: Annotated[int, "of the optimiser"]
+    loss: Annotated[float | None, "KL(p || q) before the first step, mean over the positions; null without a step"]
+    seconds: Annotated[float, "seconds of learning, the renewal of the captured step included"]
+    timed: Annotated[bool, "whether they are part of the speculative decode_s"]
+
+
 class PromptRecord(TypedDict):
     """One prompt, decoded both ways: the raw measurement that everything else is made from."""
 
@@ -121,6 +132,7 @@ class PromptRecord(TypedDict):
     load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
     category: NotRequired[Annotated[str, "what kind of prompt its row is, by task.category_field"]]
     grown: NotRequired[Annotated[int, "tokens of texts decoded before that the draft had taken in (draft.grow=true)"]]
+    online: NotRequired[OnlineRecord]
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
     ]
@@ -275,7 +287,20 @@ class Grown(TypedDict, total=False):
     grown: Annotated[int, "tokens of earlier texts that the draft had taken in at the last prompt"]
 
 
-class Measured(Counted, Throughput, OfTrees, Grown, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups):
+class Learnt(TypedDict, total=False):
+    """A draft that learns between prompts; absent for others. Its numbers depend on the order of the prompts."""
+
+    learnt_positions: Annotated[int, "rejected tokens that the draft learnt from"]
+    learnt_steps: Annotated[int, "steps of the optimiser"]
+    learning_s: Annotated[float, "seconds of learning, in all"]
+    learning_timed: Annotated[bool, "whether they are part of the speedups"]
+    alpha_first: Annotated[float, "alpha on the first third of the prompts"]
+    alpha_last: Annotated[float, "alpha on the last third of the prompts"]
+
+
+class Measured(
+    Counted, Throughput, OfTrees, Grown, Learnt, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups
+):
     """What the raw prompts of a run come to."""
 
 

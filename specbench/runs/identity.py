@@ -2,9 +2,11 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from specbench.config import ModelConfig, RunConfig
 from specbench.config.draft_kinds import TextDraftConfig
+from specbench.config.draft_kinds.model import ONLINE
 from specbench.config.model import name_of
 from specbench.config.paths import shipped
 from specbench.files import digest as digest_of
@@ -27,12 +29,23 @@ def identify(config: RunConfig) -> str:
     for key in ("template", "category_field"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
+    if not config.draft.learns:
+        _without_online(frozen["draft"])
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
     return (
         f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}-{json_digest(frozen)}"
     )
+
+
+def _without_online(draft: dict[str, Any]) -> None:
+    """Take the keys of a draft that learns from `draft` and those that it is made of: as a run was called before."""
+    for key, value in list(draft.items()):
+        if key.startswith(ONLINE):
+            del draft[key]
+        elif isinstance(value, dict):
+            _without_online(value)
 
 
 def _gamma(config: RunConfig) -> str:

@@ -34,6 +34,7 @@ class ModelRequest:
         with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
         of_prompt: also those of the prompt.
         look_ahead: they read the look-ahead embeddings in these folders.
+        changes: its weights will be changed, so that no other run shares it.
     """
 
     model: ModelConfig
@@ -45,6 +46,7 @@ class ModelRequest:
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
     look_ahead: tuple[Path, ...] = ()
+    changes: bool = False
 
     @property
     def numerics(self) -> str:
@@ -130,6 +132,9 @@ class SharedModels(ModelLoader):
             raise
 
     def load(self, request: ModelRequest, say: Say) -> EagerModel:
+        if request.changes:
+            self._free_unused()
+            return super().load(request, say)
         weights = request.weights()
         if (model := self._unused(weights)) is not None:
             say(f"{request.key} {name_of(request.model)} is in memory")

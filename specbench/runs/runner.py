@@ -25,6 +25,7 @@ from specbench.runs.measure_batch import Rows, groups, measure_group, warm_up_ro
 from specbench.runs.measure_prompt import measure_prompt, warm_up
 from specbench.runs.memory import require_memory
 from specbench.runs.model_loader import ModelLoader
+from specbench.runs.online import learn_from
 from specbench.runs.record import failed_record, make_record, resummarised
 from specbench.runs.turns import put_answers
 
@@ -125,6 +126,12 @@ def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
 
 def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
     total = len(parts.examples)
+    if config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
+        journal.restart()
+        progress.note(
+            f"draft.online=true: the weights learnt from the {lost} prompts before the interruption are lost, so the "
+            "run starts again from the first prompt"
+        )
     done = [place for place, example in enumerate(parts.examples) if example.index in journal.prompts]
     answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
@@ -178,4 +185,5 @@ def _decode_in_turn(
             prompt = measure_prompt(config, parts, place)
             answers[prompt["index"]] = prompt["baseline"]["text"]
             hand_over(parts, decoded([place], [prompt]))
+            learn_from(config, parts, place, prompt)
             add(prompt)

@@ -44,6 +44,12 @@ class PackedWeights:
             self._made[address] = weight, layout(weight)
         return self._made[address][1]
 
+    def refresh(self) -> None:
+        """Lay out again, in place, the weights as they are now."""
+        for (layout, *_), (weight, laid_out) in self._made.items():
+            with torch.inference_mode(laid_out.is_inference()), torch.no_grad():
+                laid_out.copy_(layout(weight))
+
 
 # What makes a simplified graph ready to run: (graph, packed weights, whether it is for one token) to a function.
 Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.config.model import name_of
-from specbench.drafts import Draft, ModelDraft, TextDraft
+from specbench.drafts import Draft, ModelDraft, OnlineDraft, TextDraft
+from specbench.errors import UserError
 from specbench.models import Prompt, TranslatedModel, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.runs.compatibility import require_a_pair, require_range
 from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, Needed
 from specbench.runs.model_loader import ModelRequest, Say
 from specbench.runs.vocabularies import choose_vocabulary
+from specbench.train.online import OnlineLearner, Optimiser
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):
@@ -22,17 +24,30 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         pair = (request.run, self.draft, request.key, request.vocabulary, self.own_vocabulary)
         require_a_pair(*pair)
         self.choice = self.vocabulary = choose_vocabulary(*pair)
+        if self.draft.online and self.choice.translation is not None:
+            raise UserError(
+                f"{request.key}.online=true: the vocabulary of {name_of(self.draft)} differs from the target's, whose "
+                "distribution is learnt token by token; use a draft with the target's tokenizer"
+            )
         require_range(request.run, self.own_vocabulary, name_of(self.draft))
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         self.models.append(self.load_model(say))
         model, translation = self.models[0], self.choice.translation
+        if self.draft.online:
+            return self._learning(model)
         if translation is None:
             return ModelDraft(model, self.request.vocabulary.size, self.draft.confidence)
         translated = TranslatedModel(model, translation)
         if self.choice.how == "slem":
             return TextDraft(translated)
         return ModelDraft(translated, self.request.vocabulary.size, self.draft.confidence)
+
+    def _learning(self, model: EagerModel) -> Draft:
+        draft = self.draft
+        optimiser: Optimiser = "sgd" if draft.online_optimiser == "sgd" else "adamw"
+        learner = OnlineLearner(model.network, draft.online_lr, draft.online_steps, optimiser, draft.online_temperature)
+        return OnlineDraft(model, self.request.vocabulary.size, learner, draft.online_every, draft.confidence)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         translation = self.choice.translation
@@ -41,5 +56,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
     def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
         """`needed`: see `needed_of_target`."""
         request = self.request
-        wanted = ModelRequest(self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed)
+        changes = self.draft.online
+        wanted = ModelRequest(
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed, changes=changes
+        )
         return request.loader.load(wanted, say)

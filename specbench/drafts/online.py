@@ -1,0 +1,102 @@
+"""A model that learns from its rejected tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
+
+Where the target rejects a drafted token, the position and the target's logits there are kept: verification has just
+computed them. After every so many prompts a `Learner` moves q towards p at these positions, and they are forgotten.
+Weights never change while a completion is being decoded, so that the q of each test is the q that drew the token, and
+decoding is exact.
+
+Shapes: N positions, V tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.drafts.base import Lesson, Proposed
+from specbench.drafts.model import ModelDraft, ModelDraftSession
+from specbench.models import Prompt, Reading
+from specbench.models.eager import EagerModel
+from specbench.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class RejectedText:
+    """A completion in which drafted tokens were rejected."""
+
+    prompt: Prompt
+    tokens: list[int]  # prefix and completion
+    positions: list[int]  # of the rejected tokens, in `tokens`
+    logits_NV: Tensor  # the target's, for the token at each of the positions
+
+
+class Learner(Protocol):
+    """What changes the weights of a draft's network."""
+
+    steps: int  # of the optimiser, at each call of `learn`
+
+    def learn(self, texts: Sequence[RejectedText]) -> float:
+        """Take the steps, and write the weights into the draft's network. Returns KL(p || q) before the first step,
+        mean over all positions."""
+        ...
+
+
+class OnlineDraft(ModelDraft):
+    """`model` belongs to this draft alone: its weights change."""
+
+    def __init__(
+        self,
+        model: EagerModel,
+        vocabulary_size: int,
+        learner: Learner,
+        every: int,
+        confidence: float | None = None,
+    ) -> None:
+        """`every`: prompts from one update to the next."""
+        super().__init__(model, vocabulary_size, confidence)
+        self.engine, self.learner, self.every = model, learner, every
+        self.at_work: OnlineSession | None = None  # the last session that proposed
+        self._texts: list[RejectedText] = []
+        self._prompts = 0
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "OnlineSession":
+        return OnlineSession(self, prompt, sampling)
+
+    def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
+        """See `Learns`."""
+        session, self.at_work = self.at_work, None
+        self._prompts += 1
+        rejected = 0
+        if session is not None and session.positions:
+            assert session.prompt == prompt, "the last session that proposed is of another prompt"
+            tokens = [*prompt.prefix, *completion]
+            self._texts.append(RejectedText(prompt, tokens, session.positions, torch.stack(session.rows)))
+            rejected = len(session.positions)
+        if self._prompts % self.every or not self._texts:
+            return Lesson(rejected)
+        texts, self._texts = self._texts, []
+        loss = self.learner.learn(texts)
+        self.engine.weights_changed()
+        return Lesson(rejected, sum(len(text.positions) for text in texts), self.learner.steps, loss)
+
+
+class OnlineSession(ModelDraftSession):
+    """A model's session that records where the target rejected its tokens, and the target's logits there."""
+
+    def __init__(self, draft: OnlineDraft, prompt: Prompt, sampling: Sampling) -> None:
+        model = draft.model
+        super().__init__(model, model.start(prompt), sampling, draft.vocabulary_size, draft.confidence)
+        self.draft, self.prompt = draft, prompt
+        self.positions: list[int] = []
+        self.rows: list[Tensor] = []
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+        self.draft.at_work = self
+        return super().proposing(tokens, gamma, generator)
+
+    def after_rejection(self, position: int, logits_V: Tensor) -> None:
+        """See `SeesRejections`."""
+        self.positions.append(position)
+        self.rows.append(logits_V[: self.vocabulary_size].clone())
