@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Protocol
 
 from specbench.config.ranges import MAX_GAMMA
-from specbench.records.schema import GammaRecord, PredictionRow
+from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
@@ -161,11 +161,11 @@ class GammaChoice:
         requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
         gamma: the constant number; None where it changes from pass to pass.
         most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence;
-            or
-            the most levels of its trees.
+            or the most levels of its trees.
         alpha, prices: the initial estimates of `Adaptive`.
         probe: a row for each gamma that was tried, best first; None without a probe.
-        acceptance: the acceptance by rank that the shape of a tree was made from.
+        acceptance: the acceptance by rank that the shape of a tree was made from; a list for each level where they
+            differ.
         size, verify, level: the size chosen for a tree, and the costs that it was chosen by: v(n), and that of a level.
     """
 
@@ -175,7 +175,7 @@ class GammaChoice:
     alpha: float | None = None
     prices: Mapping[int, float] | None = None
     probe: list[PredictionRow] | None = None
-    acceptance: list[float] | None = None
+    acceptance: AcceptanceByRank | None = None
     size: int | None = None
     verify: Mapping[int, float] | None = None
     level: float | None = None

@@ -29,6 +29,7 @@ KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
 SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)
 GREEDY = Sampling(0.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
+PLANS = {"chain": None, "tree": FixedShape(Shape.of_widths([2, 1])), "dynamic": ByConfidence(4, 2, 2)}
 ENGINES: dict[str, Any] = {
     "eager": EagerModel, "static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs,
 }  # fmt: skip
@@ -43,19 +44,20 @@ def made(
     target = engine(own, size, frozenset({end}))
     target.state_width, target.tap_width = width * (1 + len(taps)), width * len(taps)
     target.tap_depths, target.states_of_prompt = taps, True
-    return target, EagleDraft(target, random_eagle(own, taps), taps)
+    return target, EagleDraft(target, random_eagle(own, taps, min(30, size - 1)), taps)
 
 
-def random_eagle(own: Any, taps: tuple[int, ...]) -> Eagle:
-    """Sure of itself, and of another opinion than the target about as often as not."""
+def random_eagle(own: Any, taps: tuple[int, ...], most: int) -> Eagle:
+    """Sure of itself, and of another opinion than the target about as often as not. With `taps` it drafts `most` tokens
+    alone, and not the first."""
     torch.manual_seed(1)
-    vocabulary = 30 if taps else None
+    vocabulary = most if taps else None
     eagle = Eagle(EagleShape(layer_shape(own, "target"), taps, 1.0, vocabulary, bool(taps)))
     for weight in eagle.parameters():
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.3)
     if taps:
-        eagle.draft_vocabulary.copy_(torch.arange(30) + 1)
+        eagle.draft_vocabulary.copy_(torch.arange(most) + 1)
     return eagle.requires_grad_(False).bind(own)
 
 
@@ -225,10 +227,13 @@ def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) 
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", ())])
-def test_sampled_texts_have_the_targets_distribution(kind: str, taps: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("tree", PLANS)
+@pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", ()), ("t5", TAPS), ("gpt2", TAPS)])
+def test_sampled_texts_have_the_targets_distribution(kind: str, taps: tuple[int, ...], tree: str) -> None:
+    """A chain, a tree of draws, and EAGLE-2's tree."""
     target, draft = made(kind, taps, size=VOCABULARY, seed=6, end=EOS)
-    prompt, sampling = Prompt((5, 9, 1) if kind == "t5" else (), (0,)), Sampling(2.0)
-    p_value, rejected = chi.speculative_p_value(target, draft, prompt, 2, sampling, 4, 800)
+    prompt, sampling, plan = Prompt((5, 9, 1) if kind == "t5" else (), (0,)), Sampling(2.0), PLANS[tree]
+    drafting = draft if plan is None else TreeDraft(draft, plan, "distinct", target.eos_ids)
+    p_value, rejected = chi.speculative_p_value(target, drafting, prompt, 2, sampling, 4, 400)
     assert p_value > chi.ALARM
-    assert 100 < rejected < 790
+    assert 50 < rejected < 399

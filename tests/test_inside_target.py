@@ -80,9 +80,13 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
 
 
 @pytest.mark.parametrize("gamma", ["auto", "adaptive"])
-def test_heads_take_no_gamma_from_a_probe(run: Run, heads: Path, gamma: str) -> None:
+def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Path, gamma: str) -> None:
+    """It scores each head at the tokens that it would draft."""
     code, said = run("blockwise", f"draft.path={heads}", f"gamma={gamma}")
-    assert code == 2 and f"gamma={gamma}: its probe sees the first drafted token alone" in said
+    assert code == 0, said
+    record = newest(tmp_path / "results")
+    assert record["gamma"]["probe"][0]["prediction"] == "by position"
+    assert (record["summary"]["gamma"] is None) == (gamma == "adaptive")
 
 
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import chi
+import numpy as np
 import pytest
 import torch
 from captured import fastest, graphs
@@ -16,8 +17,11 @@ from toy import EOS, VOCABULARY
 from specbench.drafts import HydraDraft, MedusaDraft, TreeDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
+from specbench.measure.expected_by_position import along
 from specbench.measure.expected_passes import passes
+from specbench.measure.expected_tree_passes import tree_passes
 from specbench.measure.predict import ratios_ahead
+from specbench.measure.ranks import RankReader
 from specbench.models import HydraHeads, MedusaHeads, Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.hidden import hand_over
@@ -146,8 +150,36 @@ def test_counted_passes_are_those_of_decoding(kind: str, family: str) -> None:
         trace = speculative(
             target, draft, prompt, gamma=3, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
         )
-        (along,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3)
-        assert passes(along.ratio, 3, 24, along.silent, ahead=ratios_ahead(along)).sum() == len(trace.passes)
+        (text,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3)
+        assert passes(text.ratio, 3, 24, text.silent, ahead=ratios_ahead(text)).sum() == len(trace.passes)
+        # Acceptance by position, with a proposal begun at each token: those of fresh sessions.
+        counts, tokens, first = np.zeros((3, 2)), [*prompt.prefix, *trace.tokens], len(prompt.prefix)
+        for at in range(first, len(tokens)):
+            drafted = draft.start(prompt, GREEDY).propose(tokens[:at], 3, torch.Generator()).tokens
+            for place, token in enumerate(drafted[: len(tokens) - at]):
+                counts[place] += 1, token == tokens[at + place]
+                if token != tokens[at + place]:
+                    break
+        assert along(text, 3).tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_counted_passes_of_trees_are_those_of_decoding(kind: str, family: str) -> None:
+    """At T = 0 to the last one, from the ranks at each level. Those of Medusa's first head would give other counts."""
+    target, draft = made(kind, family, size=VOCABULARY, seed=6, end=EOS)
+    tree, differs = TreeDraft(draft, SHAPE, "fixed", target.eos_ids), False
+    for begin in range(VOCABULARY - 1):
+        prompt = Prompt((5, 9, begin + 2, 1), (0,)) if family == "t5" else Prompt((), (0, begin))
+        trace = speculative(
+            target, tree, prompt, gamma=3, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
+        )
+        reader = RankReader(GREEDY, torch.Generator(), levels=3)
+        agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3, readers=[reader])
+        given = reader.found.given_for("fixed")
+        assert tree_passes(given, SHAPE.shape, 24).sum() == len(trace.passes)
+        differs |= tree_passes(given[:1], SHAPE.shape, 24).sum() != len(trace.passes)
+    assert differs or kind == "hydra"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -72,8 +72,8 @@ def test_heads_that_ship_run_on_the_fastest_engine(
 
 
 def test_eagle_without_weights_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(
-        ["run", "target=t5-mini", "draft=eagle3", "dtype=float32"], capfd
+    assert "no eagle3 weights ship for target=t5-small; train some" in refusal(
+        ["run", "target=t5-small", "draft=eagle3", "dtype=float32"], capfd
     )
 
 

@@ -35,9 +35,13 @@ FAMILIES = {
     "gpt-mini": ["task=lm-mini", "task.shipped=sum-mini-train.jsonl.gz", "draft=gpt-nano"],
 }
 OTHERS = {
-    "t5-mini": ["lookup", "blockwise", "early-exit", "cascade", "merged draft@draft.third=lookup"],
+    "t5-mini": [
+        "lookup", "blockwise", "medusa", "hydra", "eagle", "eagle3", "early-exit", "cascade",
+        "merged draft@draft.third=lookup",
+    ],
     "gpt-mini": [
-        "lookup", "early-exit", "cascade draft@draft.via=gpt-nano", "merged draft@draft.first=gpt-nano",
+        "lookup", "blockwise", "medusa", "hydra", "eagle", "eagle3", "early-exit", "cascade draft@draft.via=gpt-nano",
+        "merged draft@draft.first=gpt-nano",
     ],
 }  # fmt: skip
 

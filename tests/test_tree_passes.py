@@ -32,15 +32,19 @@ SHAPES = {"chain": Shape.chain(3), "wide": Shape.of_widths([3]), "tree": Shape.o
 def test_counting_the_passes_of_a_tree_by_hand() -> None:
     first, second, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
     two = Shape.of_widths([2, 1])  # a second child of the second level is not there
-    assert tree_passes([first, first, none, none], two).tolist() == [[0, 0, 1], [0, 0, 1]]
-    assert tree_passes([second, second, none], two).sum() == 2  # accepted, then the target's own; then one more
-    assert tree_passes([second, first], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0]]  # it drafted the end
-    assert tree_passes([first, first, first], two, most=3).tolist() == [[0, 0, 1], [0, 0, 0]]
-    assert tree_passes([none, first, first], two, most=3).tolist() == [[0, 0, 1], [0, 1, 0]]  # room for a level alone
-    assert tree_passes([[0.5, 0.25], none], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0.25]]
+    assert tree_passes([[first, first, none, none]], two).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert tree_passes([[second, second, none]], two).sum() == 2  # accepted, then the target's own; then one more
+    assert tree_passes([[second, first]], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0]]  # it drafted the end
+    assert tree_passes([[first, first, first]], two, most=3).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert tree_passes([[none, first, first]], two, most=3).tolist() == [[0, 0, 1], [0, 1, 0]]  # room for a level alone
+    assert tree_passes([[[0.5, 0.25], none]], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0.25]]
     given = [[0.7], [0.2], [0.9], [0.4]]
+    # Level 2 has other children than level 1: a proposal that begins a token earlier.
+    assert tree_passes([[first, first, none], [none, none, none]], two).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert tree_passes([[first, first, none], [none, first, none]], two).sum() == 1
+    assert tree_passes([[first, first, none, none], [first] * 4], Shape.chain(3)).sum() == 2  # no third head
     chain = passes([one for (one,) in given], gamma=3, most=9).sum()
-    assert tree_passes(given, Shape.chain(3), 9).sum() == pytest.approx(chain)
+    assert tree_passes([given], Shape.chain(3), 9).sum() == pytest.approx(chain)
 
 
 def ranks_along(text: list[int], sampling: Sampling, seed: int) -> Ranks:

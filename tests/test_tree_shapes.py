@@ -36,6 +36,29 @@ def test_no_shape_of_the_size_and_depth_is_better(acceptance: tuple[float, ...],
     assert expected_tokens(best, acceptance) == pytest.approx(max(others))
 
 
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_no_shape_is_better_where_acceptance_differs_from_level_to_level(depth: int) -> None:
+    """Later heads agree less, and there are three of them; flat vectors would grow another tree."""
+    levels = [(0.5, 0.4, 0.08), (0.3, 0.1), (0.2,)]
+    best = best_shape(levels, 6, depth)
+    assert best.depth <= 3
+    every = [
+        Shape(parents)
+        for parents in itertools.product(range(ROOT, 4), repeat=5)
+        if all(parent < node for node, parent in enumerate(parents)) and Shape(parents).depth <= depth
+    ]
+    assert expected_tokens(best, levels) == pytest.approx(max(expected_tokens(one, levels) for one in every))
+    flat = expected_tokens(best_shape(levels[0], 6, depth), levels)
+    assert flat < expected_tokens(best, levels) if depth > 2 else flat == expected_tokens(best, levels)
+    sizes = {2: 1.0, 4: 1.2, 6: 1.3}
+    size, levels_used, speedup = best_size(levels, sizes, 0.05, depth)
+    tried = {
+        (n, d): expected_tokens(best_shape(levels, n, d), levels) / (sizes[n] + d * 0.05)
+        for n in sizes for d in range(1, depth + 1)
+    }  # fmt: skip
+    assert speedup == pytest.approx(max(tried.values())) == pytest.approx(tried[size, levels_used])
+
+
 @pytest.mark.parametrize("size", [8, 16, 32])
 def test_the_best_shape_is_no_worse_than_the_chain_of_its_cost(size: int) -> None:
     for acceptance in (FALLING, (0.95, 0.02), (0.2, 0.2, 0.2)):

@@ -12,9 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 
-from specbench.acceptance import lenient
+from specbench.acceptance import Children, lenient
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.choose.skips import with_skips
@@ -26,7 +27,8 @@ from specbench.drafts import TextDraft, growing
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
-from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
+from specbench.measure.expected_by_position import POSITIONS, along
+from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.runs import Progress
@@ -92,9 +94,9 @@ def score(
 ) -> Scored:
     """Score the drafts of one sampling setting along completions of the target, written now or read from the cache.
 
-    Drafts whose agreement falls with the position are scored `ahead` tokens of a proposal, drafts that grow trees by
-    the ranks of their children, compared with the bound on all rules if `bounded`. A draft that grows is scored on each
-    completion before the completion is added to it.
+    Drafts whose agreement falls with the position are scored `ahead` tokens of a proposal (`POSITIONS` at least if
+    `bounded`), drafts that grow trees by the ranks of their children, compared with the bound on all rules if
+    `bounded`. A draft that grows is scored on each completion before the completion is added to it.
     """
     config, parts = candidates[0].config, candidates[0].parts
     sampling = parts.spec.sampling
@@ -110,13 +112,17 @@ def score(
         one.draft: one.config.draft.scores_children and not isinstance(one.parts.draft, TextDraft) for one in candidates
     }
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
+    levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
+    ahead = max(ahead, levels)
     every = -(-sum(map(len, sample.texts)) // BOUND_PLACES) if bounded else 0
     stores = [one for draft in drafts.values() for one in growing(draft)]
     for store in stores:
         store.forget_texts()
     for index, text in enumerate(sample.texts):
         readers = [
-            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every, most) if one else None
+            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every, most, levels)
+            if one
+            else None
             for one in grows.values()
         ]
         scores = agreements(
@@ -225,7 +231,15 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             row["shared_mass"] = sum(sum(a.shared) for a in texts) / row["tokens"]
             row["alpha_matched"], row["alpha_matched_low"] = matched.value, matched.low
             row["alpha_matched_high"] = matched.high
+        silent = [(sum(text.silent), len(text.silent)) for text in texts]
+        row["silent"] = _mean(config, silent).value
+        row["alpha_by_position"] = _by_position(config, texts)
         ranks = [text.ranks for text in texts if text.ranks is not None]
+        if ranks and ranks[0].ahead:
+            row["acceptance_by_level"] = {
+                name: cast(list[list[float]], acceptance_vector(ranks, cast(Children, name)))
+                for name in ranks[0].accepted
+            }
         if ranks:
             row["acceptance_by_rank"] = _each(config, [one.accepted for one in ranks], [len(a.beta) for a in texts])
         if ranks and ranks[0].of_children:
@@ -234,6 +248,13 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             )
         rows.append(row)
     return rows
+
+
+def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
+    """The acceptance at each position that any proposal reaches, with its interval."""
+    counts = np.array([along(text) for text in texts])  # [texts, positions, 2]
+    reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
+    return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
 
 
 def _each(

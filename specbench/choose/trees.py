@@ -5,7 +5,7 @@ Both come from the ranks of a draft's children along the target's sample.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from specbench.measure.predict import Grown
 from specbench.measure.ranks import acceptance_vector
 from specbench.measure.tree_forecast import forecast_passes
 from specbench.runs.tree import measured_acceptance, plan_of, with_tree
-from specbench.trees import FixedShape, expected_tokens
+from specbench.trees import FixedShape, by_level, expected_tokens, is_alike
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
@@ -71,5 +71,7 @@ def as_shaped(config: ChooseConfig, trees: Mapping[str, Grown], name: str) -> Ch
     """`config` with the very tree that was ranked, so that a run of it probes no other."""
     if name not in trees or not config.tree.is_probed:
         return config
-    given = [round(share, 4) for share in trees[name].acceptance]
-    return replace(config, tree=replace(config.tree, acceptance=given))
+    acceptance = trees[name].acceptance
+    levels = by_level(acceptance, len(acceptance))
+    rounded: list[Any] = [[round(share, 4) for share in ranks] for ranks in levels]
+    return replace(config, tree=replace(config.tree, acceptance=rounded[0] if is_alike(acceptance) else rounded))

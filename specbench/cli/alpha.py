@@ -98,6 +98,7 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    console.print(_by_position(list({(row["temperature"], row["draft"]): row for row in rows}.values())))
     if sampled := {(row["temperature"], row["draft"]): row for row in rows if row["temperature"] > 0}:
         console.print(_of_rules(list(sampled.values())))
     if differing := [row for row in rows if "vocabulary" in row]:
@@ -109,6 +110,23 @@ def draw(record: AlphaDocument) -> None:
             "  child k alone is the accepted one with the difference of its column and the one before (P of a tree). "
             "An optimum is of all lossless rules for children drawn so (optimal transport): the rest is left to gain"
         )
+
+
+def _by_position(rows: list[AlphaRow]) -> Table:
+    """α of each token of a proposal, and the share of the text at which there is one."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
+    table.title = "α by position: token k of a proposal is accepted where those before it were; proposals alone count"
+    most = max(len(row["alpha_by_position"]) for row in rows)
+    for title in ("draft", "T", "proposes", *(f"k={k}" for k in range(1, most + 1)), "95% at k=1"):
+        table.add_column(title, justify="left" if title == "draft" else "right")
+    for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
+        found = row["alpha_by_position"]
+        values = [f"{one['value']:.3f}" for one in found] + ["–"] * (most - len(found))
+        first = _span(found[0]["low"], found[0]["high"]) if found else "–"
+        table.add_row(row["draft"], f"{row['temperature']:g}", f"{1 - row['silent']:.1%}", *values, first)
+    return table
 
 
 def _of_vocabularies(rows: list[AlphaRow]) -> Table:

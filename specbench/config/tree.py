@@ -1,6 +1,7 @@
 """The keys of a token tree, and their ranges."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from specbench.config.keys import key
 from specbench.config.ranges import MAX_GAMMA, require
@@ -37,13 +38,19 @@ class TreeConfig:
         "likeliest tokens (fixed), which they always are at T=0",
     )  # fmt: skip
     top: int | None = key(None, "dynamic: nodes of a level that are expanded, and children of each")
-    acceptance: list[float] | None = key(
-        None, "sequoia: the probability that the first, second, ... child is accepted; unset: from a probe"
-    )
+    acceptance: list[Any] | None = key(
+        None, "sequoia: the probability that the first, second, ... child is accepted, or a list of them for each "
+        "level; unset: from a probe",
+    )  # fmt: skip
 
     @property
     def is_probed(self) -> bool:
         return self.shape == "sequoia" and (self.acceptance is None or self.size == AUTO)
+
+    @property
+    def levels(self) -> int:
+        """The most tokens on a path; 1 without a tree."""
+        return len(self.widths) if self.shape == "widths" and self.widths is not None else self.depth or 1
 
     def label(self) -> str:
         """What tables call the tree."""
@@ -92,5 +99,13 @@ def _check_values(tree: TreeConfig) -> None:
         if nodes > MAX_SIZE:
             raise UserError(f"tree.widths={widths}: makes {nodes} nodes, and the most are {MAX_SIZE}; give fewer")
     if (given := tree.acceptance) is not None:
-        right = 0 < len(given) <= MAX_SIZE and min(given) >= 0 and sum(given) <= 1
-        require(right, "tree.acceptance", given, "probabilities whose sum is at most 1")
+        levels = given if given and isinstance(given[0], list) else [given]
+        right = all(isinstance(one, list) and _are_chances(one) for one in levels)
+        require(
+            right, "tree.acceptance", given, "probabilities whose sum is at most 1, or a list of them for each level"
+        )
+
+
+def _are_chances(given: list[Any]) -> bool:
+    numbers = all(isinstance(one, int | float) for one in given)
+    return numbers and 0 < len(given) <= MAX_SIZE and min(given) >= 0 and sum(given) <= 1

@@ -10,6 +10,7 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -130,7 +131,9 @@ def agreements(
             warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
         written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
         for one, agreement, reader, beside in zip(drafting, found, readers, ranking, strict=True):
-            for place, q_LV in enumerate(_scores(one, tokens[:stop], start, ahead)):
+            rows = _scores(one, tokens[:stop], start, ahead)
+            warm_rows = repeat(None) if beside is None else _scores(beside, tokens[:stop], start, ahead)
+            for place, (q_LV, warm_q_LV) in enumerate(zip(rows, warm_rows, strict=False)):
                 if place > len(agreement.ahead):
                     agreement.ahead.append(_empty(rules, sampling))
                 along = agreement.ahead[place - 1] if place else agreement
@@ -148,9 +151,8 @@ def agreements(
                 if place == 0 and (lost := mismatch(one, logits_LV, p_LV, q_LV, sampling)) is not None:
                     along.shared.extend(lost[0])
                     along.matched.extend(lost[1])
-                if reader is not None and place == 0:
-                    ranked_LV = q_LV if beside is None else beside.score(tokens[:stop], start)
-                    reader.read(p_LV, ranked_LV, written_L1)
+                if reader is not None:
+                    reader.read(p_LV, q_LV if warm_q_LV is None else warm_q_LV, written_L1, place)
     return [
         agreement if reader is None else replace(agreement, ranks=reader.found)
         for agreement, reader in zip(found, readers, strict=True)

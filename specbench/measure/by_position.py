@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench.measure.ends import passes_to_come
 from specbench.measure.tree_passes import levels, offered
 from specbench.records.schema import PassRecord, PositionCounts
 
@@ -35,3 +36,13 @@ def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]
         {"position": place + 1, "reached": int(reached), "accepted": int(accepted)}
         for place, (reached, accepted) in enumerate(counts)
     ]
+
+
+def tokens_by_position(chances: Sequence[float], lengths: Sequence[int]) -> float:
+    """Tokens a pass over texts of these lengths, from the acceptance of the token at each position of a proposal.
+
+    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the texts lack. `chances` are those of a token
+    whose predecessors in the proposal were accepted.
+    """
+    table = passes_to_come(np.array(chances, float), max(lengths))
+    return sum(lengths) / float(table[list(lengths)].sum())

@@ -18,12 +18,24 @@ Knows plain numbers only.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 NEGLIGIBLE = 1e-9
 SURPLUS = 1e12  # products of ratios are cut here, so that none becomes infinite
+
+
+class Walked(NamedTuple):
+    """Expected passes [2, gamma + 1] as by `passes`, and what happens at each position of their proposals.
+
+    `positions` [gamma, 2]: expected passes that reach a position, and of these the accepted. A token that was not
+    proposed counts as rejected; the last token of the text does not count, since it saves no pass.
+    """
+
+    passes: NDArray[np.float64]
+    positions: NDArray[np.float64]
 
 
 def passes(
@@ -51,9 +63,22 @@ def passes(
         ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
             first, which are `ratio`; None where a proposal is shorter.
     """
+    return walk(ratio, gamma, most, silent, stops, whole, ahead).passes
+
+
+def walk(
+    ratio: Sequence[float],
+    gamma: int,
+    most: int | None = None,
+    silent: Sequence[bool] = (),
+    stops: float | None = 0.0,
+    whole: bool = False,
+    ahead: Sequence[Sequence[float | None]] | None = None,
+) -> Walked:
+    """As `passes`, with what happens at each position of their proposals."""
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
-    found = np.zeros((2, gamma + 1))
+    found, positions = np.zeros((2, gamma + 1)), np.zeros((gamma, 2))
     begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
     begun[0] = 1.0
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
@@ -69,6 +94,8 @@ def passes(
             here = (ahead[accepted - 1][place] if ahead and accepted else ratio[place]) or 0.0
             product = min(product * here, SURPLUS)
             kept = min(reached, chance * product) if whole else reached * min(1.0, here)
+            if place < length - 1:
+                positions[accepted] += reached, kept
             rejected = reached - kept
             begun[min(place + 1, length)] += rejected
             counts[accepted + 1 : drafted + 1] += rejected * drafted_more[drafted - accepted]
@@ -79,9 +106,11 @@ def passes(
             if start + drafted < length:
                 begun[start + drafted + 1] += reached  # all kept; the target's own token comes on top
                 counts[drafted] += reached
+                if drafted < gamma and start + drafted < length - 1:
+                    positions[drafted, 0] += reached
             else:
                 counts[drafted if stops is None else length - start] += reached  # the end of the text was drafted
-    return found
+    return Walked(found, positions)
 
 
 def _proposed(start: int, most: int, ahead: Sequence[Sequence[float | None]] | None) -> int:

@@ -23,14 +23,17 @@ from specbench.sampling import Sampling
 from specbench.trees import ROOT, Shape
 
 
-def tree_passes(given: Sequence[Sequence[float]], shape: Shape, most: int | None = None) -> NDArray[np.float64]:
+def tree_passes(
+    given: Sequence[Sequence[Sequence[float]]], shape: Shape, most: int | None = None
+) -> NDArray[np.float64]:
     """Expected passes [2, depth + 1] over this text that grow 0, 1, ... levels: its first pass, and all others.
 
-    `given[i][k]` is the probability that the child of rank k is accepted, given that the text has token i; an unbiased
-    estimate of it, which may lie outside 0 ... 1, serves as well. A text shorter than `most` (the limit on new tokens)
-    ended by itself; near the limit a tree has fewer levels.
+    `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the text has token
+    i; an unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A single level stands for all; of
+    several, missing levels have no children. A text shorter than `most` (the limit on new tokens) ended by itself; near
+    the limit a tree has fewer levels.
     """
-    length, depth = len(given), shape.depth
+    length, depth = len(given[0]), shape.depth
     most = length + depth + 1 if most is None else max(most, length)
     found = np.zeros((2, depth + 1))
     begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
@@ -44,11 +47,11 @@ def tree_passes(given: Sequence[Sequence[float]], shape: Shape, most: int | None
         reached = {ROOT: float(begun[start])}
         for place in range(start, min(start + levels + 1, length)):
             below: dict[int, float] = defaultdict(float)
+            level = 0 if len(given) == 1 else place - start
+            ranks = given[level][place] if place < start + levels and level < len(given) else ()
             for node, chance in reached.items():
                 left = chance
-                for child, accepted in zip(
-                    children[node] if place < start + levels else (), given[place], strict=False
-                ):
+                for child, accepted in zip(children[node], ranks, strict=False):
                     below[child] += chance * accepted
                     left -= chance * accepted
                 begun[place + 1] += left  # none of them: the text's token is the target's own

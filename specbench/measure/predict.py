@@ -2,7 +2,8 @@
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
-  draft, from the acceptance rate at each position (`prediction` says which).
+  draft, from the acceptance rate at each position of the passes that the texts need, and from the texts' lengths
+  (`prediction` says which).
 - calibrated: Theorem 3.8 with v + overhead for its 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very texts need
   (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
@@ -12,7 +13,6 @@ machine that was busier at one time than at another.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import fmean
 from typing import cast
 
 import numpy as np
@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from specbench import theory
 from specbench.measure.agreement import Agreement
+from specbench.measure.by_position import tokens_by_position
 from specbench.measure.costs import Cost, Costs, Prices
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import Walked, walk
 from specbench.measure.probe import Key, Round
 from specbench.measure.theorems import BY_POSITION, BY_RANK, EQUATION_1
-from specbench.records.schema import PredictionRow
+from specbench.records.schema import AcceptanceByRank, PredictionRow
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
 TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
@@ -40,7 +41,7 @@ class Grown:
 
     tree: str
     nodes: int
-    acceptance: Sequence[float]
+    acceptance: AcceptanceByRank
     tokens: float
     passes: Sequence[NDArray[np.float64]]
 
@@ -67,7 +68,7 @@ class Prediction:
     estimated: Interval
     tree: str | None = None
     nodes: int | None = None  # of the tree, with the text's last token
-    acceptance: Sequence[float] | None = None  # by rank of the child
+    acceptance: AcceptanceByRank | None = None  # by rank of the child
 
     def to_json(self) -> PredictionRow:
         return cast(PredictionRow, asdict(self))
@@ -98,13 +99,19 @@ class Predictions:
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
         ahead = {draft: [ratios_ahead(text) for text in texts] for draft, texts in found.items()}
-        self.counts = {
-            (draft, gamma): np.array(self.trees[draft].passes if draft in self.trees else [
-                passes(text.ratio, gamma, max_new_tokens, text.silent, stops[draft], draft in whole, further)
+        walked: dict[Key, list[Walked]] = {
+            (draft, gamma): [
+                walk(text.ratio, gamma, max_new_tokens, text.silent, stops[draft], draft in whole, further)
                 for text, further in zip(found[draft], ahead[draft], strict=True)
-            ])
+            ]
             for draft, gamma in self.prices.costs
-        }  # [prompts, 2, gamma + 1]  # fmt: skip
+            if draft not in self.trees
+        }
+        self.positions = {key: np.sum([one.positions for one in texts], 0) for key, texts in walked.items()}
+        self.counts = {
+            key: np.array([one.passes for one in walked[key]] if key in walked else self.trees[key[0]].passes)
+            for key in self.prices.costs
+        }  # [prompts, 2, gamma + 1]
         prompts = len(self.tokens_P)
         if prompts < 2 or len(timed.rounds) < 2:
             self.weights_SP, self.drawn = np.empty((0, prompts), np.int64), []
@@ -145,11 +152,11 @@ class Predictions:
         """Equation 1, or its form by position where agreement falls with the position, or by rank for a tree."""
         if draft in self.trees:
             return self.trees[draft].tokens
-        texts = self.found[draft]
-        if not texts[0].ahead:
+        if not self.found[draft][0].ahead:
             return theory.expected_tokens(alpha, gamma)
-        further = [[b for text in texts for b in text.ahead[place].beta] for place in range(len(texts[0].ahead))]
-        return theory.expected_tokens_by_position([alpha, *map(fmean, further)][:gamma])
+        reached_G, accepted_G = self.positions[draft, gamma].T
+        chances = np.divide(accepted_G, reached_G, out=np.zeros(gamma), where=reached_G > 0)
+        return tokens_by_position(chances.tolist(), self.tokens_P.astype(int).tolist())
 
     def times_better(self, one: Key, other: Key) -> Interval:
         """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""

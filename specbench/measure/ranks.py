@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specbench.acceptance import Children
 from specbench.acceptance.tree import Ranked, distinct, fixed, of_k_sequential, optimal_acceptance, replaced
+from specbench.records.schema import AcceptanceByRank
 from specbench.sampling import Sampling
 
 MOST_RANKS = 8  # children of a node that are tried
@@ -36,16 +37,19 @@ class Ranks:
             `Agreement.ratio`.
         of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
             summed over the `places` at which the bound was computed.
+        ahead: the same at the second, third, ... level of a tree, at each token for trees that began so many tokens
+            before it; only of drafts whose agreement falls with the position (`drafts.ScoresAhead`).
     """
 
     accepted: dict[str, list[float]] = field(default_factory=dict)
     given: dict[str, list[list[float]]] = field(default_factory=dict)
     of_children: dict[str, list[float]] = field(default_factory=dict)
     places: int = 0
+    ahead: list["Ranks"] = field(default_factory=list)
 
-    def given_for(self, children: Children) -> list[list[float]]:
-        """`given` of children that are chosen so, [tokens, ranks]."""
-        return self.given.get(children, self.given["fixed"])
+    def given_for(self, children: Children) -> list[list[list[float]]]:
+        """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
+        return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
 
     def accepted_for(self, children: Children) -> list[float]:
         """`accepted` of children that are chosen so."""
@@ -56,25 +60,41 @@ class Ranks:
 class RankReader:
     """Reads the ranks of one draft along one text, `most` children at each token, drawn by `generator`.
 
-    At every `bound_every`-th token the rules are compared with the bound; 0: nowhere.
+    At every `bound_every`-th token the rules are compared with the bound; 0: nowhere. `levels` of a tree are read where
+    they differ.
     """
 
     sampling: Sampling
     generator: torch.Generator
     bound_every: int = 0
     most: int = MOST_RANKS
+    levels: int = 1
     found: Ranks = field(default_factory=Ranks)
     _read: int = 0
 
-    def read(self, p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
-        """Take in L more tokens of the text. `q_LV` is before argmax: at T = 0 as at T = 1."""
+    def read(self, p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, level: int = 0) -> None:
+        """Take in L more tokens of the text at this level.
+
+        `q_LV` is before argmax: at T = 0 as at T = 1; a row of zeros has no children.
+        """
+        if level >= self.levels:
+            return
+        if level > len(self.found.ahead):
+            self.found.ahead.append(Ranks())
+        found = self.found.ahead[level - 1] if level else self.found
         ways = {"fixed": fixed}
         if self.sampling.temperature > 0:
             ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator)}
-        ranked = {name: way(p_LV, q_LV, written_L1, self.most) for name, way in ways.items()}
+        silent_L1 = q_LV.sum(-1, keepdim=True) == 0
+        ranked = {
+            name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in way(p_LV, q_LV, written_L1, self.most)))
+            for name, way in ways.items()
+        }
         for name, one in ranked.items():
-            _add(self.found.accepted, name, one.accepted_LK)
-            self.found.given.setdefault(name, []).extend(one.given_LK.tolist())
+            _add(found.accepted, name, one.accepted_LK)
+            found.given.setdefault(name, []).extend(one.given_LK.tolist())
+        if level:
+            return
         if self.bound_every:
             # At T = 0 there is no bound to compute: what a draw from p hits is all that can be had.
             every = self.bound_every if self.sampling.temperature > 0 else 1
@@ -100,13 +120,17 @@ def _add(sums: dict[str, list[float]], name: str, more_LK: Tensor) -> None:
     sums[name] = [old + new for old, new in zip(before, more_LK.double().sum(0).tolist(), strict=True)]
 
 
-def acceptance_vector(texts: Sequence[Ranks], children: Children) -> list[float]:
+def acceptance_vector(texts: Sequence[Ranks], children: Children) -> AcceptanceByRank:
     """P[k]: the share of the tokens of all texts at which the child of each rank is accepted; zeros without a text.
 
-    Sequoia's dynamic programme takes it.
+    Sequoia's dynamic programme takes it. Drafts whose agreement falls with the position have a P for each level.
     """
-    tokens = sum(len(text.given_for(children)) for text in texts if text.given)
-    sums = [text.accepted_for(children) for text in texts if text.accepted]
-    if not tokens:
-        return [0.0] * MOST_RANKS
+    levels = zip(*([text, *text.ahead] for text in texts if text.given), strict=False)
+    vectors = [_share(of_texts, children) for of_texts in levels]
+    return vectors if len(vectors) > 1 else vectors[0] if vectors else [0.0] * MOST_RANKS
+
+
+def _share(texts: Sequence[Ranks], children: Children) -> list[float]:
+    tokens = sum(len(text.given_for(children)[0]) for text in texts)
+    sums = [text.accepted_for(children) for text in texts]
     return [sum(column) / tokens for column in zip(*sums, strict=True)]

@@ -119,7 +119,8 @@ def summarise(
     elif gamma is None:
         predicted = unpredicted()
     elif falls:
-        predicted = by_position(acceptance_when_asked(prompts, gamma, max_new_tokens), costs, counted)
+        lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
+        predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)
     elif batch > 1 and not ruled:
         predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
     else:

@@ -2,7 +2,8 @@
 
 Eq. 1 has one alpha for every position of a proposal. Where a draft agrees less the further ahead it drafts (heads that
 predict several tokens at once, copies that go on from one place), Eq. 1 is no prediction but an upper bound. There the
-acceptance at each position takes alpha's place: 1 + a_1 + a_1 a_2 + ... in the place of 1 + alpha + alpha^2 + ...
+acceptance at each position takes alpha's place: 1 + a_1 + a_1 a_2 + ... in the place of 1 + alpha + alpha^2 + ..., and
+the last pass of a text emits what is left of it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specbench import theory
-from specbench.measure.by_position import reached_and_accepted
+from specbench.measure.by_position import reached_and_accepted, tokens_by_position
 from specbench.measure.pass_costs import PassCosts
 from specbench.measure.throughput import ExpectedOfRows
 from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
@@ -18,17 +19,19 @@ from specbench.records.schema import Counted, Predicted, PromptRecord, Throughpu
 EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
 
 
-def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> list[float]:
+def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[float]:
     """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it.
 
-    A token that was not proposed counts as rejected.
+    A token that was not proposed counts as rejected. The last token of a text does not count: accepted or not, it saves
+    no pass.
     """
     counts = np.zeros((gamma, 2), np.int64)
     for prompt in prompts:
-        done = 0
+        left = len(prompt["speculative"]["tokens"])
         for a_pass in prompt["speculative"]["passes"]:
-            counts += reached_and_accepted(a_pass, gamma, asked=min(gamma, max_new_tokens - done - 1))
-            done += a_pass["emitted"]
+            asked = min(gamma, left - 1)
+            counts[:asked] += reached_and_accepted(a_pass, asked, asked)
+            left -= a_pass["emitted"]
     return [float(accepted / reached) if reached else 0.0 for reached, accepted in counts]
 
 
@@ -68,12 +71,12 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
     }
 
 
-def by_position(accepted: Sequence[float], costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for passes of the mean number of drafted tokens.
+def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCosts, summary: Counted) -> Predicted:
+    """The same from the acceptance at each position, for texts of these lengths and the mean number of drafted tokens.
 
     Calibrated with the measured cost of these passes, since most of them may draft less than gamma.
     """
-    tokens, drafted = theory.expected_tokens_by_position(accepted), summary["drafted_per_pass"]
+    tokens, drafted = tokens_by_position(accepted, lengths), summary["drafted_per_pass"]
     return {
         "prediction": BY_POSITION,
         "tokens_per_pass_predicted": tokens,

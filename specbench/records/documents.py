@@ -57,6 +57,21 @@ class AlphaRow(Vocabularies):
     total_variation: NotRequired[
         Annotated[float, "of the next token from the target's own under a lossy rule, mean over the tokens"]
     ]
+    silent: NotRequired[Annotated[float, "share of the tokens at which the draft proposes nothing; alpha counts them"]]
+    alpha_by_position: NotRequired[
+        Annotated[
+            list[IntervalRecord],
+            "probability that token 1, 2, ... of a proposal is accepted where those before it were; a proposal begins "
+            "at each token where the draft has something to propose",
+        ]
+    ]
+    acceptance_by_level: NotRequired[
+        Annotated[
+            dict[str, list[list[float]]],
+            "of a draft that agrees less the further ahead it drafts, by tree.children: `acceptance_by_rank` at each "
+            "level of a tree",
+        ]
+    ]
     acceptance_by_rank: NotRequired[
         Annotated[
             dict[str, list[IntervalRecord]],

@@ -21,6 +21,7 @@ Steps = Annotated[float, "mean steps of the target alone"]
 Way = Literal["baseline", "speculative"]
 WAYS: tuple[Way, ...] = ("baseline", "speculative")
 Row = dict[str, Any]  # a row of a table: what columns it has is known when it is read
+AcceptanceByRank = list[float] | list[list[float]]  # of a node's children; or a list for each level of a tree
 Config = Mapping[str, Any]  # the keys of a run as `specbench.config` has them
 
 
@@ -392,7 +393,7 @@ class PredictionRow(TypedDict):
     cost: CostRecord
     tree: NotRequired[Annotated[str | None, "the tree that is drafted; null or absent for chains"]]
     nodes: NotRequired[Annotated[int | None, "of the tree, with the text's last token"]]
-    acceptance: NotRequired[Annotated[list[float] | None, "by rank of the child: what the tree was made from"]]
+    acceptance: NotRequired[Annotated[AcceptanceByRank | None, "by rank of the child: what the tree was made from"]]
     tokens_per_pass: Annotated[float, "as the texts need"]
     prediction: Annotated[str, "what `predicted` and `calibrated` are made from"]
     tokens_per_pass_iid: Annotated[float, "by Eq. 1, or by position"]
@@ -412,7 +413,9 @@ class GammaRecord(TypedDict):
     alpha: NotRequired[float]
     prices: NotRequired[dict[str, float]]
     probe: NotRequired[list[PredictionRow]]
-    acceptance: NotRequired[Annotated[list[float], "by rank of the child: what the shape of the tree was made from"]]
+    acceptance: NotRequired[
+        Annotated[AcceptanceByRank, "by rank of the child: what the shape of the tree was made from"]
+    ]
     size: NotRequired[Annotated[int, "that was chosen for the tree, with the text's last token"]]
     verify: NotRequired[Annotated[dict[str, float], "v(n): what verifying n tokens costs in target steps"]]
     level: NotRequired[Annotated[float, "what drafting a level of the tree costs in target steps"]]

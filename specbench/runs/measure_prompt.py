@@ -123,11 +123,12 @@ def prompt_record(
     if lossy is not None:
         rules["rule"] = lossy
     draft = parts.draft
-    reader = None
+    scored, levels, reader = draft, 1, None
     if isinstance(draft, TreeDraft) and config.draft.scores_children:
         generator = generator_for(config.seed, index, "ranks", parts.device)
-        reader = RankReader(sampling, generator, most=max(MOST_RANKS, draft.plan.most_children))
-    agreement = agreements(parts.target, [draft], prompt, baseline.tokens, sampling, rules, readers=[reader])[0]
+        scored, levels = draft.draft, draft.plan.depth
+        reader = RankReader(sampling, generator, most=max(MOST_RANKS, draft.plan.most_children), levels=levels)
+    agreement = agreements(parts.target, [scored], prompt, baseline.tokens, sampling, rules, levels, [reader])[0]
     # Sums over the tokens are all that alpha(l) and its interval need.
     under = {name: sum(values) for name, values in agreement.under.items()}
     varied = {name: sum(values) for name, values in agreement.total_variation.items()}

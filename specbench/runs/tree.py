@@ -3,6 +3,7 @@
 Where the shape needs it, a probe measures the acceptance by rank.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,6 +19,7 @@ from specbench.measure.grown_ranks import acceptance_when_grown
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.measure.tree_costs import tree_costs
 from specbench.models import Prompt
+from specbench.records.schema import AcceptanceByRank
 from specbench.runs.build import Parts
 from specbench.runs.measure_prompt import generator_for
 from specbench.runs.probe_texts import own_texts
@@ -25,7 +27,10 @@ from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape, b
 
 TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
 
-_best_shape = lru_cache(maxsize=64)(best_shape)  # the choice of a tree and the draft that grows it ask for the same
+
+@lru_cache(maxsize=64)  # the choice of a tree and the draft that grows it ask for the same
+def _best_shape(acceptance: str, size: int, depth: int) -> Shape:
+    return best_shape(json.loads(acceptance), size, depth)
 
 
 def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
@@ -52,8 +57,11 @@ def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
 
 def measured_acceptance(
     config: RunConfig, parts: Parts, prompts: Sequence[Prompt], texts: Sequence[Sequence[int]]
-) -> list[float]:
-    """The acceptance by rank of the draft's children along what the target wrote for these prompts."""
+) -> AcceptanceByRank:
+    """The acceptance by rank of the draft's children along the target's completions of these prompts.
+
+    At each level of the tree, if the draft's agreement falls with the position.
+    """
     if config.draft.scores_children:
         return acceptance_vector(
             [ranks_along(config, parts, len(parts.prompts) + index, *one)
@@ -69,8 +77,9 @@ def measured_acceptance(
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
     """The ranks of the draft's children along what the target wrote for the prompt of this number."""
-    reader = RankReader(parts.spec.sampling, generator_for(config.seed, index, "ranks", parts.device))
-    agreements(parts.target, [parts.draft], prompt, text, parts.spec.sampling, readers=[reader])
+    levels = config.tree.levels
+    reader = RankReader(parts.spec.sampling, generator_for(config.seed, index, "ranks", parts.device), levels=levels)
+    agreements(parts.target, [parts.draft], prompt, text, parts.spec.sampling, ahead=levels, readers=[reader])
     return reader.found
 
 
@@ -86,7 +95,7 @@ def _grower(config: RunConfig, parts: Parts, plan: Plan) -> TreeDraft:
     return TreeDraft(parts.draft, plan, cast(Children, config.tree.children), parts.target.eos_ids)
 
 
-def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:
+def plan_of(config: RunConfig, acceptance: AcceptanceByRank | None) -> Plan:
     """The plan by which the draft grows trees; `acceptance` is the acceptance by rank, which `sequoia` requires."""
     tree = config.tree
     if tree.shape == "widths":
@@ -96,6 +105,6 @@ def plan_of(config: RunConfig, acceptance: list[float] | None) -> Plan:
     assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None
-        return FixedShape(_best_shape(tuple(acceptance), tree.size, tree.depth))
+        return FixedShape(_best_shape(json.dumps(acceptance), tree.size, tree.depth))
     assert tree.top is not None
     return ByConfidence(tree.size, tree.depth, tree.top)

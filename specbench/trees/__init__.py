@@ -2,10 +2,11 @@
 
 from specbench.trees.best import best_first, best_shape, best_size
 from specbench.trees.plan import ByConfidence, FixedShape, Plan
-from specbench.trees.shape import ROOT, Shape, expected_tokens
+from specbench.trees.shape import ROOT, Acceptance, Shape, by_level, expected_tokens, is_alike
 
 __all__ = [
     "ROOT",
+    "Acceptance",
     "ByConfidence",
     "FixedShape",
     "Plan",
@@ -13,5 +14,7 @@ __all__ = [
     "best_first",
     "best_shape",
     "best_size",
+    "by_level",
     "expected_tokens",
+    "is_alike",
 ]

@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.trees.shape import ROOT, Shape
+from specbench.trees.shape import ROOT, Acceptance, Shape, by_level, is_alike
 
 IMPOSSIBLE = -1e30  # finite, for sums of it are compared
 Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 
 
-def best_size(
-    acceptance: Sequence[float], verify: Mapping[int, float], level: float, depth: int
-) -> tuple[int, int, float]:
+def best_size(acceptance: Acceptance, verify: Mapping[int, float], level: float, depth: int) -> tuple[int, int, float]:
     """The size and depth with the fastest best tree, and its speedup G(n, d) / (t(n) + d c); of equals the smallest.
 
     `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are those of `verify`,
     depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
     """
     found = (2, 1, 0.0)
-    for levels, (value, _) in enumerate(_by_depth(acceptance, max(verify), depth), 1):
+    for levels, value in enumerate(_values(acceptance, max(verify), depth), 1):
         for size, cost in sorted(verify.items()):
             expected = float(value[2 : size + 1].max())
             if (speedup := expected / (cost + levels * level)) > found[2]:
@@ -32,10 +30,18 @@ def best_size(
     return found
 
 
-def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None) -> Shape:
+def _values(acceptance: Acceptance, size: int, depth: int) -> Iterator[NDArray[np.float64]]:
+    """The expected tokens of the best trees of up to 1, 2, ... `depth` levels by the number of nodes."""
+    if is_alike(acceptance):
+        yield from (value for value, _ in _by_depth(acceptance, size, depth))
+    else:
+        yield from (list(_by_depth(acceptance, size, levels))[-1][0] for levels in range(1, depth + 1))
+
+
+def best_shape(acceptance: Acceptance, size: int, depth: int | None = None) -> Shape:
     """The tree of `size` nodes, its root included, and at most `depth` levels below it with the most expected tokens.
 
-    A smaller tree if no tree of that depth has as many nodes. A node has at most `len(acceptance)` children.
+    A smaller tree if no tree of that depth has as many nodes. A node has at most as many children as P has ranks.
     """
     levels = size - 1 if depth is None else min(depth, size - 1)
     found = list(_by_depth(acceptance, size, levels))
@@ -45,19 +51,21 @@ def best_shape(acceptance: Sequence[float], size: int, depth: int | None = None)
     return _in_levels([table for _, table in found], largest)
 
 
-def _by_depth(acceptance: Sequence[float], size: int, levels: int) -> Iterator[tuple[NDArray[np.float64], Table]]:
-    """For trees of 1, 2, ... `levels` levels the expected tokens by the number of nodes, and how they come about.
+def _by_depth(acceptance: Acceptance, size: int, levels: int) -> Iterator[tuple[NDArray[np.float64], Table]]:
+    """For subtrees of 1, 2, ... levels the expected tokens by the number of nodes, and how they come about.
 
+    The last level of each is level `levels` of the tree.
     value[d][n] = 1 + the best sum over children of the subtree of a node, of n nodes and d levels below it. With b
-    children: T[n, b] = max over m of T[n - m, b - 1] + P[b] value[d - 1][m], T[1, 0] = 1.
+    children: T[n, b] = max over m of T[n - m, b - 1] + P[b] value[d - 1][m], T[1, 0] = 1, with P of the children's
+    level.
     """
     numbers = np.arange(size + 1)
     leaf = np.where(numbers == 1, 1.0, IMPOSSIBLE)
     value = leaf
-    for _ in range(levels):
+    for ranks in reversed(by_level(acceptance, levels)):
         with_children = [leaf]
-        taken = np.zeros((len(acceptance) + 1, size + 1), np.int64)
-        for rank, accepted in enumerate(acceptance, 1):
+        taken = np.zeros((len(ranks) + 1, size + 1), np.int64)
+        for rank, accepted in enumerate(ranks, 1):
             subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also where the acceptance is 0
             before, here = with_children[-1], np.full(size + 1, IMPOSSIBLE)
             for nodes in range(2, size + 1):

@@ -1,15 +1,31 @@
 """A tree's shape: the parent of each node, level by level, siblings by rank.
 
 Ranks are counted from 0: the child of rank k is the k-th that is tried. `acceptance[k]` (P) is the probability that, of
-a node's children, the one of rank k is accepted. Sizes count the root, the last token of the text, which the target
-reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens costs.
+a node's children, the one of rank k is accepted; it may differ from level to level. Sizes count the root, the last
+token of the text, which the target reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens
+costs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 ROOT = -1  # the parent of a node that follows the sequence's last token
+# P by rank, the same at every level; or a P for each level, of which those that are missing have no children.
+Acceptance = Sequence[float] | Sequence[Sequence[float]]
+
+
+def by_level(acceptance: Acceptance, levels: int) -> list[Sequence[float]]:
+    """P at each of `levels` levels, the root's children first."""
+    if is_alike(acceptance):
+        return [cast(Sequence[float], acceptance)] * levels
+    return [*cast(Sequence[Sequence[float]], acceptance), *([[]] * levels)][:levels]
+
+
+def is_alike(acceptance: Acceptance) -> bool:
+    """Whether P is the same at every level."""
+    return not acceptance or isinstance(acceptance[0], int | float)
 
 
 @dataclass(frozen=True)
@@ -87,14 +103,15 @@ class Shape:
         return Shape(tuple(number[self.parents[node]] for node in sorted(nodes)))
 
 
-def expected_tokens(shape: Shape, acceptance: Sequence[float]) -> float:
+def expected_tokens(shape: Shape, acceptance: Acceptance) -> float:
     """Expected tokens of a pass, the bonus token included (Chen et al. 2024, "Sequoia", Proposition 3.4).
 
     The sum over all nodes of the product of the acceptance of the ranks on the path to it. Ranks past the end of
     `acceptance` count as 0.
     """
     products: list[float] = []
-    for parent, rank in zip(shape.parents, shape.ranks, strict=True):
-        above = 1.0 if parent == ROOT else products[parent]
-        products.append(above * (acceptance[rank] if rank < len(acceptance) else 0.0))
+    vectors = by_level(acceptance, shape.depth)
+    for parent, rank, depth in zip(shape.parents, shape.ranks, shape.depths, strict=True):
+        above, accepted = 1.0 if parent == ROOT else products[parent], vectors[depth - 1]
+        products.append(above * (accepted[rank] if rank < len(accepted) else 0.0))
     return 1.0 + sum(products)

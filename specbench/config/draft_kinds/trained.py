@@ -24,12 +24,6 @@ class TrainedConfig(DraftConfig, ModelConfig):
             return f"{self.kind}-{name_of(replace(self, name=own))}"
         return own or self.kind
 
-    def objection_to_probe(self) -> str | None:
-        return (
-            "its probe sees the first drafted token alone, and those after it agree less; with "
-            f"draft={self.kind} give a number or heuristic"
-        )
-
     def check(self, key: str) -> None:
         if self.path is None and self.hub is None and self.shipped is None:
             raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
