@@ -235,7 +235,6 @@ def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path
 REFUSED = {
     "": "draft.path is not set: no specdec weights ship for target=t5; train some: specbench train recipe=t5-mini-spec",
     "draft.path=NONE": "no specdec heads are in this folder",
-    "gamma=auto": "gamma=auto: its probe sees the first drafted token alone",
     "tree=widths gamma=tree": "tree=widths: draft=specdec: specdec makes no trees; use tree=none, or model",
 }
 
