@@ -116,6 +116,12 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
+        if draft.path is None and draft.hub is None and not self.folder.is_dir():
+            raise UserError(
+                f"{request.key}.path is not set: no {draft.kind} weights ship for "
+                f"target={name_of(request.run.target)}; train some: specbench train recipe={draft.recipe} "
+                f"distill.target=TARGET, and give {request.key}.path=FOLDER"
+            )
         self.most = self.longest()
 
     def longest(self) -> int:

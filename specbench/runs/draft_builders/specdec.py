@@ -1,10 +1,7 @@
 """SpecDec's decoder, in the making."""
 
 from specbench.config.draft_kinds import TrainedConfig
-from specbench.config.model import name_of
-from specbench.config.paths import shipped
 from specbench.drafts import Draft, SpecDecDraft
-from specbench.errors import UserError
 from specbench.models.eager import EagerModel
 from specbench.models.load import shape_of
 from specbench.models.parallel_decoder import ParallelDecoder, require_t5
@@ -21,12 +18,6 @@ class SpecDecBuilder(HeadsBuilder):
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         require_t5(shape_of(request.run.target, "target"), f"draft={request.draft.kind}")
-        draft, name = request.draft, name_of(request.run.target)
-        if draft.path is None and not shipped("models", draft.shipped or "").is_dir():
-            raise UserError(
-                f"{request.key}.path is not set: no specdec weights ship for target={name}; train some: "
-                f"specbench train recipe=t5-mini-specdec distill.target=TARGET, and give {request.key}.path=FOLDER"
-            )
         super().__init__(request)
 
     def on(self, target: EagerModel, rows: int) -> Draft:
