@@ -18,16 +18,16 @@ ROWS, SIZE, KEPT = 64, 40, 24  # of the target's head; tokens of its tokenizer; 
 State = dict[str, Tensor]
 
 
-def weights(reads: int, layer: str, head: int = 8, bias: bool = False, width: int = WIDTH) -> State:
+def weights(reads: int, layer: str, head: int = 8, bias: bool = False, hidden: int = HIDDEN) -> State:
     """One decoder layer, under the name `layer`, whose attention reads `reads` numbers."""
     sizes = {"q": (HEADS * head, reads), "k": (SHARED * head, reads), "v": (SHARED * head, reads),
-             "o": (width, HEADS * head)}  # fmt: skip
+             "o": (WIDTH, HEADS * head)}  # fmt: skip
     state = {f"{layer}.self_attn.{name}_proj.weight": torch.randn(*size) * 0.3 for name, size in sizes.items()}
     if bias:
         state |= {f"{layer}.self_attn.{name}_proj.bias": torch.randn(sizes[name][0]) for name in "qkv"}
-    for name, size in {"gate": (HIDDEN, width), "up": (HIDDEN, width), "down": (width, HIDDEN)}.items():
+    for name, size in {"gate": (hidden, WIDTH), "up": (hidden, WIDTH), "down": (WIDTH, hidden)}.items():
         state[f"{layer}.mlp.{name}_proj.weight"] = torch.randn(*size) * 0.3
-    state[f"{layer}.post_attention_layernorm.weight"] = torch.rand(width) + 0.5
+    state[f"{layer}.post_attention_layernorm.weight"] = torch.rand(WIDTH) + 0.5
     return state
 
 
@@ -84,10 +84,59 @@ def speculators(kind: str, **more: Any) -> tuple[dict[str, Any], State]:
     return told | own | more, state
 
 
+def hydra(prefix: bool = False, heads: int = 3, blocks: int = 1) -> tuple[dict[str, Any], State]:
+    """Hydra's layout, with the layer before the heads of Hydra++ or without."""
+    torch.manual_seed(7)
+    state: State = {}
+    step = 2 if prefix else 1
+    for head in range(heads):
+        for block in range(blocks):
+            reads = (head + 2) * WIDTH if block == 0 else WIDTH
+            for name in ("linear", "res_connection")[: 2 if block == 0 else 1]:
+                own = f"hydra_mlp.{head}.{step * block + step - 1}.{name}"
+                state |= {f"{own}.weight": torch.randn(WIDTH, reads) * 0.3, f"{own}.bias": torch.randn(WIDTH)}
+        own = f"hydra_lm_head.{head}" + (".1" if prefix else "")
+        state |= {f"{own}.weight": torch.randn(ROWS, WIDTH), f"{own}.bias": torch.randn(ROWS)}
+    if prefix:
+        of = "prefix_embeding_layer"
+        state |= weights(WIDTH, f"{of}.layers.0", hidden=2 * WIDTH)
+        state |= {f"{of}.{name}.weight": torch.rand(WIDTH) + 0.5 for name in ("norm", "layers.0.input_layernorm")}
+        state[f"{of}.embed_tokens.weight"] = torch.randn(ROWS, WIDTH)  # never read
+    told = {
+        "hydra_num_heads": heads, "hydra_num_layers": blocks, "hydra_head_arch": "prefix-mlp" if prefix else "mlp",
+        "grounded_heads": True, "hidden_state_offset": 0, "base_model_name_or_path": "lmsys/vicuna-7b-v1.3",
+    }  # fmt: skip
+    return told, state
+
+
+def hydra_drafted(told: dict[str, Any], w: State, network: Any, tokens: list[int]) -> list[Tensor]:
+    """Logits [V] of as many tokens after `tokens` as there are heads, drafted greedily."""
+    with torch.no_grad():
+        states = network(torch.tensor([tokens]), output_hidden_states=True).hidden_states[-1][0, :-1]
+        is_prefixed = told["hydra_head_arch"] == "prefix-mlp"
+        if is_prefixed:
+            of = "prefix_embeding_layer."
+            own = {name.removeprefix(of).removeprefix("layers.0."): part for name, part in w.items()}
+            like = {"num_attention_heads": HEADS, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+            states = _decoded(like, own, states, _norm(states, own["input_layernorm.weight"], like))
+            states = _norm(states, own["norm.weight"], like)
+        text, rows, step = tokens[-1:], list[Tensor](), 2 if is_prefixed else 1
+        for head in range(told["hydra_num_heads"]):
+            x = torch.cat([states[-1], *network.get_input_embeddings().weight[torch.tensor(text)]])
+            for block in range(told["hydra_num_layers"]):
+                at = f"hydra_mlp.{head}.{step * block + step - 1}"
+                kept = x if block else w[f"{at}.res_connection.weight"] @ x + w[f"{at}.res_connection.bias"]
+                x = kept + F.silu(w[f"{at}.linear.weight"] @ x + w[f"{at}.linear.bias"])
+            at = f"hydra_lm_head.{head}" + (".1" if is_prefixed else "")
+            rows.append(w[f"{at}.weight"] @ x + w[f"{at}.bias"])
+            text.append(int(rows[-1][:SIZE].argmax()))
+    return rows
+
+
 def write(folder: Path, told: dict[str, Any], state: State, file: str = "model.safetensors") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(told))
-    if file.endswith(".bin"):
+    if file.endswith((".bin", ".pt")):
         torch.save(state, folder / file)
     else:
         save_file(state, folder / file)
@@ -139,10 +188,15 @@ def _layer(told: dict[str, Any], w: State, states: Tensor, embedded: Tensor, is_
         into = torch.cat([_norm(embedded, w["input_layernorm.weight"], told), normal], -1)
     else:
         stream = into = F.linear(torch.cat([embedded, states], -1), w["fc.weight"], w.get("fc.bias"))
+    return _decoded(told, w, stream, into)
+
+
+def _decoded(told: dict[str, Any], w: State, stream: Tensor, into: Tensor) -> Tensor:
+    """A decoder layer over all entries, whose attention reads `into`."""
     q, k, v = (
         F.linear(into, w[f"self_attn.{name}_proj.weight"], w.get(f"self_attn.{name}_proj.bias")) for name in "qkv"
     )
-    heads, size = told["num_attention_heads"], len(states)
+    heads, size = told["num_attention_heads"], len(stream)
     q, k, v = (part.view(size, -1, q.shape[1] // heads) for part in (q, k, v))
     if "self_attn.q_norm.weight" in w:
         q, k = _norm(q, w["self_attn.q_norm.weight"], told), _norm(k, w["self_attn.k_norm.weight"], told)

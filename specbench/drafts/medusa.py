@@ -18,7 +18,8 @@ from torch import Tensor
 from specbench.acceptance import Proposal
 from specbench.drafts.blockwise import BlockwiseSession, OnStates
 from specbench.drafts.continuations import Continuations, Found, Predicted
-from specbench.models import HydraHeads, Model, Prompt, Session, StatefulSession
+from specbench.models import Model, Prompt, Session, StatefulSession
+from specbench.models.prefix_layer import PrefixCache, PrefixLayer
 from specbench.sampling import Sampling, draw, standardise
 
 Project = Callable[[Tensor], Tensor]
@@ -38,6 +39,32 @@ class LaterHeads(Protocol):
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[heads, N, V] of the heads `which`."""
+        ...
+
+
+class ReadingHeads(Protocol):
+    """Heads on a state and the tokens after it, ours or published (`models.medusa`, `models.published_hydra`)."""
+
+    heads: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def prefix(self) -> PrefixLayer | None:
+        """The layer that the target's states go through first."""
+        ...
+
+    def operations(self, rows: int) -> float:
+        """As of `LaterHeads`."""
+        ...
+
+    def narrowed(self, embeddings: Tensor) -> Tensor:
+        """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
+        ...
+
+    def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
+        """[N, V] of head J."""
         ...
 
 
@@ -64,7 +91,7 @@ class MedusaDraft(OnStates):
 class HydraDraft(OnStates):
     """`heads` on the states of `target` and on `embed`, its embeddings [N] -> [N, D] of tokens."""
 
-    def __init__(self, target: Model, heads: HydraHeads, project: Project, embed: Project, rows: int) -> None:
+    def __init__(self, target: Model, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
         """`rows` is how many logits `project` gives."""
         super().__init__(target, heads.operations(rows))
         self.heads, self.project, self.embed = heads, project, embed
@@ -81,7 +108,10 @@ class HydraDraft(OnStates):
         raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
-        return HydraSession(self, cast(StatefulSession, session), sampling)
+        stateful = cast(StatefulSession, session)
+        if self.heads.prefix is not None:
+            stateful = cast(StatefulSession, Prefixed(stateful, self.heads.prefix))
+        return HydraSession(self, stateful, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
         """[N, M]: what heads read of `tokens`."""
@@ -92,6 +122,35 @@ class HydraDraft(OnStates):
         """Logits [N, V] of head J."""
         with torch.no_grad():
             return self.heads.logits(states_ND, read_NJM, self.project)
+
+
+class Prefixed:
+    """The target's session, whose states are those after a layer more over all of the text."""
+
+    def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
+        self._session, self._cache = session, PrefixCache(layer)
+        self._catch_up(session.length)  # the prompt, before the target reads on
+
+    @property
+    def length(self) -> int:
+        return self._session.length
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._session.extend(tokens)
+
+    def states(self, start: int, stop: int) -> Tensor:
+        self._catch_up(stop)
+        return self._cache.out_LD[start:stop]
+
+    def forget(self, length: int) -> None:
+        """Keep the states of the first `length` tokens."""
+        self._cache.rollback(length)
+
+    def _catch_up(self, count: int) -> None:
+        if (known := self._cache.length) < count:
+            states_LD = self._session.states(known, count)
+            assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
+            self._cache.read(states_LD)
 
 
 class HydraSession(BlockwiseSession):
@@ -132,6 +191,10 @@ class HydraSession(BlockwiseSession):
             assert above_1JM is not None
             self._paths_1JM.append(torch.cat([above_1JM, own_M[None, None]], 1))
         return self._after(self._paths_1JM[first:])
+
+    def rollback(self, length: int) -> None:
+        if isinstance(self.session, Prefixed):
+            self.session.forget(length)
 
     def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
         """Nothing past the last head, or where there is no state; nodes of one depth are read together."""

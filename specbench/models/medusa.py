@@ -65,6 +65,7 @@ class HydraHeads(SavedHeads):
     """Heads that also see the tokens before the token that they predict: head k the last k of them."""
 
     KIND, RECIPE, SHAPE = "hydra", "t5-mini-hydra", ("heads", "width", "narrow", "rank", "vocabulary")
+    prefix = None  # published heads may have a layer before them
 
     def __init__(self, heads: int, width: int, narrow: int, rank: int, vocabulary: int) -> None:
         super().__init__()

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specbench.errors import UserError, first_line
 from specbench.models.eagle_layer import LayerShape
+from specbench.models.rotary import ROTATIONS, rotation
 from specbench.models.weight_files import find_file
 
 CONFIG = "config.json"
 SPECULATORS = "speculators_model_type"
 KINDS = ("eagle", "eagle3")
 LAYERS = ("llama", "qwen3")  # whose decoder layers speculators' EAGLE-3 is made of
-ROTATIONS = ("default", "linear", "llama3")
 FEWEST_LAYERS = 7  # of a target whose second, middle and third last layers differ
 
 
@@ -101,24 +100,19 @@ class PublishedEagle:
         """`bias`: its projections have one."""
         layer = self.layer
         head = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
-        theta, angles = self._rotation(head)
+        theta, angles = self._rotation()
         return LayerShape(
             layer.hidden_size, layer.intermediate_size, layer.num_attention_heads, layer.num_key_value_heads, head,
             "rms", layer.rms_norm_eps, layer.hidden_act, True, bias, "rotary", head**-0.5, False, theta=theta,
             angles=angles, head_norms=layer.model_type == "qwen3",
         )  # fmt: skip
 
-    def _rotation(self, head: int) -> tuple[float, tuple[float, ...]]:
+    def _rotation(self) -> tuple[float, tuple[float, ...]]:
         """The base of its rotary angles, and the angles where a rule scales them."""
-        rope = self.layer.rope_parameters
-        kind, part = rope.get("rope_type"), rope.get("partial_rotary_factor", 1.0)
-        if kind not in ROTATIONS or part != 1.0:
-            self.refuse("rope_scaling", kind if part == 1.0 else f"partial {part}", f"only {', '.join(ROTATIONS)}")
-        theta = float(rope["rope_theta"])
-        if kind == "default":
-            return theta, ()
-        angles, _ = ROPE_INIT_FUNCTIONS[kind](self.layer, "cpu")
-        return theta, tuple(angles.tolist())
+        try:
+            return rotation(self.layer)
+        except ValueError as error:
+            self.refuse("rope_scaling", error, f"only {', '.join(ROTATIONS)}")
 
     def refuse(self, name: str, value: object, why: str) -> NoReturn:
         """Raise UserError for a field of the config."""

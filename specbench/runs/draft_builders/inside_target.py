@@ -23,15 +23,16 @@ from specbench.drafts import (
     MedusaDraft,
     ParallelDraft,
 )
-from specbench.drafts.medusa import LaterHeads
+from specbench.drafts.medusa import LaterHeads, ReadingHeads
 from specbench.errors import UserError
 from specbench.models import Heads, HydraHeads, MedusaHeads
 from specbench.models.eager import EagerModel
 from specbench.models.load import layers_of
 from specbench.models.look_ahead import LookAheadEmbeddings
+from specbench.models.published_hydra import published_hydra
 from specbench.models.published_medusa import PublishedMedusa, published
 from specbench.models.saved_heads import SavedHeads
-from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest
+from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, source_of
 from specbench.runs.model_loader import Say
 
 
@@ -161,10 +162,7 @@ class MedusaBuilder(HeadsBuilder):
     heads = MedusaHeads
 
     def longest(self) -> int:
-        draft = self.draft
-        self.from_hub = draft.path is None and draft.hub is not None
-        self.source = str(draft.hub if self.from_hub else self.folder)
-        self.pinned = {"revision": draft.revision} if self.from_hub else {}
+        self.source, self.pinned = source_of(self.draft)
         self.is_published = published(self.source, self.pinned) is not None
         if self.is_published:
             return MAX_GAMMA  # the weights say how many heads there are
@@ -181,10 +179,22 @@ class MedusaBuilder(HeadsBuilder):
 
 
 class HydraBuilder(HeadsBuilder):
-    """Builds `draft=hydra`."""
+    """Our heads, or a checkpoint in Hydra's own layout, from a folder or the hub."""
 
     heads = HydraHeads
 
+    def longest(self) -> int:
+        self.published = published_hydra(*source_of(self.draft), self.request.key)
+        if self.published is None:
+            return super().longest()
+        self.needs_prompt_states = self.published.has_prefix
+        return self.published.heads
+
     def on(self, target: EagerModel, rows: int) -> Draft:
-        heads = HydraHeads.load(self.folder, target.network, self.request.key)
-        return HydraDraft(target, heads, target.project, target.network.get_input_embeddings(), rows)
+        network = target.network
+        heads: ReadingHeads
+        if self.published is not None:
+            heads = self.published.load(network)
+        else:
+            heads = HydraHeads.load(self.folder, network, self.request.key)
+        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)
