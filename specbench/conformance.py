@@ -96,7 +96,7 @@ def _check_distributions(q_GV: Tensor, tokens: Sequence[int]) -> None:
     if len(q_GV) != len(tokens):
         raise NotConforming(f"{len(tokens)} tokens with {len(q_GV)} rows of q")
     if bool((q_GV < 0).any()) or float((q_GV.sum(-1) - 1).abs().max()) > NEAR:
-        raise NotConforming("a row of q is no distribution")
+        raise NotConforming("a row of q is not a distribution")
     if any(float(q_V[token]) <= 0 for q_V, token in zip(q_GV, tokens, strict=True)):
         raise NotConforming("a token was drafted whose q is 0")
 

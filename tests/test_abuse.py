@@ -61,7 +61,7 @@ def test_a_disk_that_fills_up_in_the_middle_loses_nothing(
     monkeypatch.setattr(os, "fsync", full)
     assert main(argv()) == 1
     err = capfd.readouterr().err.splitlines()[-1]
-    assert "cannot be written (No space left on device); what was finished is kept: run the same command again" in err
+    assert "cannot be written (No space left on device); finished work is kept: run the same command again" in err
     assert not store.runs_folder(tmp_path).exists() or not list(store.runs_folder(tmp_path).iterdir())
     monkeypatch.undo()
     assert main(argv()) == 0
@@ -105,7 +105,7 @@ def test_results_skip_a_damaged_record_by_name(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "0.500" in done.stdout
     assert done.stderr.splitlines() == [
-        f"specbench: {tmp_path}/runs/bad.json: skipped, it is no record (the file is cut short)"
+        f"specbench: {tmp_path}/runs/bad.json: skipped, it is not a record (the file is cut short)"
     ]
 
 

@@ -70,7 +70,7 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     assert "identical texts" in out
     main(["results", "--results", str(tmp_path)])
     shown = capfd.readouterr().out
-    assert "lenient l=1e-12 (lossy)" in shown and "lossy: the rule lets through" in shown
+    assert "lenient l=1e-12 (lossy)" in shown and "lossy: the rule changes" in shown
     records = Records(tmp_path)
     assert len(records.frame) == 1 and len(records.beyond) == 1
     row = TABLES["table4"](records).shown.iloc[-1]
@@ -124,7 +124,7 @@ def test_lenience_with_a_probed_gamma(run) -> None:  # type: ignore[no-untyped-d
 WRONG = {
     "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, onehot, top-beta, ",
     "accept.rule=fair": "accept.rule=fair: must be exact | match | onehot | lenient | typical | top-beta | block",
-    "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has one; set both, or neither",
+    "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has this key; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
     "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",
     "accept=lenient accept.lenience=null": "accept.lenience is not set: accept=lenient needs one",
@@ -133,7 +133,7 @@ WRONG = {
     "accept=top-beta accept.beta=0": "accept.beta=0: must be at least 1",
     "accept=top-beta accept.tau=-1": "accept.tau=-1.0: must be at least 0",
     "accept=top-beta accept.tau=null": "accept.tau is not set: accept=top-beta needs one",
-    "accept.beta=3": "accept.beta=3: only accept=top-beta has one; set both, or neither",
+    "accept.beta=3": "accept.beta=3: only accept=top-beta has this key; set both, or neither",
     f"accept=top-beta {SAMPLED}": "accept=top-beta: compares tokens with the argmax, at T=0 alone; with sampling.temp",
     "accept=top-beta tree=widths": "accept.rule=top-beta: must be exact | traversal | k-seq | typical with tree=widths",
     "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",

@@ -247,7 +247,7 @@ MISTAKES: dict[str, Callable[[Path], str]] = {
     "has no chat template": lambda file: written(
         file, [{"messages": [{"role": "user", "content": "the"}], "tokens": [3]}]
     ),
-    "there is no row in it": lambda file: written(file, []),
+    "it has no rows": lambda file: written(file, []),
     "not a JSON object on one line": lambda file: str(file.write_text('{"prompt": "the", "tok') and file),
 }  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     drafts = ["draft=[unigram,random]", f"draft.path={folders['t5-draft']}"]
     assert main(["alpha", *argv, *drafts]) == 0
     out = capfd.readouterr().out
-    assert "t5-draft" in out and "α(l=0.5)" in out and "3 prompts are few" in out
+    assert "t5-draft" in out and "α(l=0.5)" in out and "3 prompts only" in out
     (file,) = (tmp_path / "alpha").glob("*.json")
     rows = {(row["draft"], row["temperature"]): row for row in json.loads(file.read_text())["rows"]}
     assert set(rows) == {(d, t) for d in ("unigram", "random", "t5-draft") for t in (0, 1)}
@@ -126,11 +126,11 @@ WRONG = {
 @pytest.mark.parametrize(
     ("verb", "override", "said"),
     [
-        ("recommend", "gamma=3", "gamma=3: specbench recommend has no use for gamma; give gammas=[…]"),
-        ("validate", "gamma=auto", "gamma=auto: specbench validate has no use for gamma; give gammas=[…]"),
-        ("alpha", "gamma=3", "gamma=3: specbench alpha has no use for gamma"),
-        ("recommend", "repeats=2", "repeats=2: specbench recommend has no use for repeats"),
-        ("validate", "verify=2", "verify=2: specbench validate has no use for verify"),
+        ("recommend", "gamma=3", "gamma=3: specbench recommend does not use gamma; give gammas=[…]"),
+        ("validate", "gamma=auto", "gamma=auto: specbench validate does not use gamma; give gammas=[…]"),
+        ("alpha", "gamma=3", "gamma=3: specbench alpha does not use gamma"),
+        ("recommend", "repeats=2", "repeats=2: specbench recommend does not use repeats"),
+        ("validate", "verify=2", "verify=2: specbench validate does not use verify"),
     ],
 )
 def test_a_key_that_a_verb_ignores_is_an_error(verb: str, override: str, said: str, capfd: Capture) -> None:

@@ -66,7 +66,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
     assert rows["lenient l=0.01"]["candidate"] == "t5-draft, lenient l=0.01 (lossy)" in out
     tokens = {rule: row["tokens_per_pass"] for rule, row in rows.items()}
     assert tokens["exact"] <= tokens["block"] + 1e-9 <= tokens["lenient l=0.01"]
-    assert "t5-draft, lenient l=0.01 (lossy): its text is not the target's own; a token strays by" in out
+    assert "t5-draft, lenient l=0.01 (lossy): its completions are not the target's own; the total variation of" in out
     runs = {row["accept"]: row for row in Catalog(tmp_path).rows()}
     assert {(one["accept"], one["lossy"]) for one in record["verified"]} == {
         (r, row["lossy"]) for r, row in runs.items()
@@ -76,7 +76,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
 
 def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture) -> None:
     assert main(["alpha", *argv, "accept=[exact,block]", "accept.lenience=0.3"]) == 2
-    assert "accept.lenience: only accept=lenient has one; name that rule too" in capfd.readouterr().err
+    assert "accept.lenience: only accept=lenient has this key; name that rule too" in capfd.readouterr().err
     assert main(["recommend", *argv, "accept=[exact,exact]"]) == 2
     assert "two of the drafts are called t5-draft" in capfd.readouterr().err
 

@@ -52,4 +52,4 @@ def test_ctrl_c_ends_in_one_line(capfd: Capture, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("specbench.cli.results.main", interrupt)
     assert main(["results"]) == 130
-    assert capfd.readouterr().err == "specbench: interrupted; what was finished is kept\n"
+    assert capfd.readouterr().err == "specbench: interrupted; finished work is kept\n"

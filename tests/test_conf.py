@@ -81,8 +81,8 @@ WRONG = {
     "task=wmd": "task=wmd: no such task; did you mean wmt?",
     "target.path=/no/such/folder": "target.path=/no/such/folder: must be a folder",
     "task.path=/no/such/file": "task.path=/no/such/file: must be a file or folder",
-    "target=gpt-97m": "target.path=models/gpt-97m: is not there yet; specbench train recipe=gpt-97m (about 8 hours on",
-    "draft=gpt-6m": "draft.path=models/gpt-6m: is not there yet; specbench train recipe=gpt-6m ... after specbench "
+    "target=gpt-97m": "target.path=models/gpt-97m: does not exist yet; specbench train recipe=gpt-97m (about 8 hours",
+    "draft=gpt-6m": "draft.path=models/gpt-6m: does not exist yet; specbench train recipe=gpt-6m ... after specbench "
     "train recipe=gpt-97m (",
     "target=hub": "target: names no model; give target=OWNER/NAME",
     "dtype=float8": "dtype=float8: must be auto | bfloat16",
@@ -118,7 +118,7 @@ WRONG = {
     "tree=widths draft=merged draft@draft.third=merged": "draft.third=merged-t5-nano-bigram: merge its drafts",
     "tree=widths draft=merged draft.first.confidence=0.5": "draft.first.confidence=0.5: must be null in a tree",
     "draft=cascade draft@draft.inner=merged": "draft.inner=merged-t5-nano-bigram: several drafts make a tree together",
-    "accept=k-seq": "accept=k-seq: is for trees; pick one, such as tree=widths, or use accept=exact",
+    "accept=k-seq": "accept=k-seq: requires a tree, such as tree=widths; or use accept=exact",
     "accept=k-seq tree=sequoia tree.children=replaced": "accept=k-seq: not together with tree=sequoia",
     "accept=k-seq tree=widths": "accept=k-seq: not together with tree=widths, tree.children=distinct: its children are",
     "accept=k-seq tree=widths tree.children=replaced draft=merged": "accept=k-seq: not together with draft=merged-t5-"
@@ -126,7 +126,7 @@ WRONG = {
     "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
     "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
     "tree=widths accept=block": "accept.rule=block: must be exact | traversal | k-seq | typical with tree=widths",
-    "accept=traversal": "accept=traversal: is for trees; pick one, such as tree=widths, or use accept=block",
+    "accept=traversal": "accept=traversal: requires a tree, such as tree=widths; or use accept=block",
     "tree=sequoa": "tree=sequoa: no such tree; did you mean sequoia?",
     "task.template=plain": "task.template=plain: must be text with {field} for a field of a row",
     "prompt.template=maybe": "prompt.template=maybe: must be chat | none",

@@ -140,7 +140,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
     records = Records(tmp_path)
     assert records.frame.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
-    assert any("something else had the machine" in note for note in TABLES["table2"](records).notes)
+    assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
     assert any(line.endswith("  disturbed") for line in out.splitlines()) and "docs/disturbed.md" in out
@@ -151,7 +151,7 @@ def test_two_disturbed_runs_are_compared_with_a_warning(run, tmp_path: Path, cap
     ids = [run(f"gamma={gamma}")[3]["run_id"] for gamma in (1, 2)]
     main(["compare", *ids, "--results", str(tmp_path)])
     out = capfd.readouterr().out
-    assert f"A was disturbed, so that its times mean little: {SIGNS}" in out and "B was disturbed" in out
+    assert f"A was disturbed, so its times are unreliable: {SIGNS}" in out and "B was disturbed" in out
 
 
 def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None
     make(tmp_path, gamma=3, seed=1, disturbed=True, disturbed_by=SIGNS, created="2026-02-02T03:04:05+00:00")
     records, said = Records(tmp_path), list[str]()
     assert list(records.frame["run_id"]) == [undisturbed]
-    assert len(keep(records, said.append)) == 1 and "not kept, something else had the machine" in said[0]
+    assert len(keep(records, said.append)) == 1 and "not kept, another process used the machine" in said[0]
 
 
 def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:

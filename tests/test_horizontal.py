@@ -178,7 +178,7 @@ def test_it_is_written_as_a_cascade_on_the_command_line() -> None:
         ["draft=bigram", "draft.horizontal=[t5-nano,bigram]"],
         ["draft=cascade", "draft.horizontal=[bigram]"],
     ):
-        with pytest.raises(UserError, match="needs draft=cascade, and two drafts or three"):
+        with pytest.raises(UserError, match="requires draft=cascade and two or three drafts"):
             read(wrong, RunConfig)
 
 

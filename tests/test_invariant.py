@@ -158,7 +158,7 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
 def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.models.static.CompiledModel.lowering", staticmethod(lower))  # no minute of compiling
     made = with_engine(engine, network("gpt2", seed=5), SIZE, ENDS, "invariant")
-    assert not made.invariant and made.not_invariant == f"engine={engine} takes its kernels as they come"
+    assert not made.invariant and made.not_invariant == f"engine={engine} does not control its kernels"
 
 
 def test_captured_graphs_of_a_fixed_number_of_rows() -> None:

@@ -38,7 +38,7 @@ def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
 
 def test_two_processes_on_one_run(tmp_path: Path) -> None:
     with Journal(tmp_path, "run"):
-        with pytest.raises(MachineError, match="run: another process is at work on this very run"):
+        with pytest.raises(MachineError, match="run: another process works on this run"):
             Journal(tmp_path, "run").__enter__()
         with Journal(tmp_path, "another"):
             pass
@@ -54,7 +54,7 @@ def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(MachineError, match="No space left on device.*what was finished is kept"):
+        with pytest.raises(MachineError, match="No space left on device.*finished work is kept"):
             journal.add({"index": 1})
         monkeypatch.undo()
     with Journal(tmp_path, "run") as again:

@@ -178,7 +178,7 @@ WRONG = {
     "attn0": "attn0 cannot be skipped",
     "mlp3": "mlp3: the target has 3 decoder layers, 0 to 2",
     "cross1": "cross1: a layer of the target has attn, mlp",
-    "head1": "head1 is no sublayer; give attnN, mlpN, layerN",
+    "head1": "head1 is not a sublayer; give attnN, mlpN, layerN",
 }
 
 

@@ -132,7 +132,7 @@ def test_reasons_name_what_decides() -> None:
     said = "\n".join(reasons(table))
     assert table.ranked[0].draft == "cheap" and "cheap with γ=" in said
     assert "cheap with γ=3 beats good with γ=1 by 48%" in said
-    assert "α 0.48 against 0.73, c 0.010 against 0.600, checking 1.15 against 1.05" in said
+    assert "α 0.48 against 0.73, c 0.010 against 0.600, verifying 1.15 against 1.05" in said
     assert "for good with γ=" in said and "to win it would need" in said
 
 
@@ -145,7 +145,7 @@ def test_only_what_differs_is_compared() -> None:
     (line,) = [line for line in reasons(table) if " beats " in line]
     assert line.startswith("better with γ=3 beats worse with γ=3 by ") and line.endswith("; α 0.50 against 0.09")
     table = Predictions(dict.fromkeys(costs, found["better"]), rounds, 128, 200, seed=0)
-    assert any(line.endswith("; α, c, checking and accepting are alike") for line in reasons(table))
+    assert any(line.endswith("; α, c, verifying and accepting are alike") for line in reasons(table))
 
 
 def test_a_gain_that_cannot_be_told_from_none_is_said_first() -> None:

@@ -34,15 +34,15 @@ def test_a_clean_run_needs_no_remark() -> None:
         ({"lossless": False, "identical": 0.5, **WITHHELD}, "NOT LOSSLESS"),
         ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the texts differ after a near tie"),
         ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it is drafting"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it is checking"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it is verifying"),
         (
             # v is of full passes, and most of a look-up's are not.
             {"speedup_measured": 0.95, "tokens_per_pass": 1.07, "verify_cost": 1.56, "c": 0.0}
             | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
-            "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (checking) + 0.00 (accepting) target steps",
+            "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (verifying) + 0.00 (accepting) target steps",
         ),
-        ({"prompts_cut": 7}, "7 of 40 prompts hold only a part of their text: task.max_source_tokens"),
-        ({"prompts": 4}, "4 prompts are few"),
+        ({"prompts_cut": 7}, "7 of 40 prompts were cut at task.max_source_tokens"),
+        ({"prompts": 4}, "4 prompts only"),
     ],
 )
 def test_remarks(changes: dict[str, object], said: str) -> None:

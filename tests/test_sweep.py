@@ -127,7 +127,7 @@ def test_ctrl_c_stops_all_and_says_what_is_done(
     assert main(argv("sweep", "gamma=1,2,3")) == 130
     assert capfd.readouterr().err.splitlines()[-2:] == [
         "1 runs done; 'specbench results' shows all records",
-        "specbench: interrupted; what was finished is kept",
+        "specbench: interrupted; finished work is kept",
     ]
     assert [row["gamma"] for row in Catalog(tmp_path).rows()] == [1]
 
@@ -143,7 +143,7 @@ def test_a_lost_worker_is_one_line(
     monkeypatch.setattr(sweep, "launch", killed)
     assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
     assert capfd.readouterr().err == (
-        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; what was finished is kept: "
+        "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; finished work is kept: "
         "run the same command again\n"
     )
 

@@ -77,8 +77,8 @@ def test_a_folder_of_text_shards_for_unconditional_text(tmp_path: Path) -> None:
         ("bad.csv", b"en,de\na,b,c\n", r"bad\.csv, line 2: 3 values, and line 1 names 2 fields \(en, de\); put text"),
         ("bad.csv", b"en,,\na,b,c\n", r"bad\.csv, line 1: must name the fields, each differently"),
         ("bad.csv", b'en,de\n"a"b,c\n', r"bad\.csv, line 2: not CSV"),
-        ("bad.csv", b"", "there is no row in it"),
-        ("bad.jsonl", b"", "there is no row in it"),
+        ("bad.csv", b"", "it has no rows"),
+        ("bad.jsonl", b"", "it has no rows"),
         ("bad.jsonl", b'{"en": "\xff\xfe"}\n', "not UTF-8 text"),
     ],
 )

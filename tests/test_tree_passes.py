@@ -146,4 +146,4 @@ def test_trees_are_ranked_beside_chains_and_proved(
 @pytest.mark.parametrize("verb", ["alpha", "validate"])
 def test_verbs_that_rank_no_trees_refuse_them(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "tree=sequoia"]) == 2
-    assert f"tree=sequoia: specbench {verb} has no use for tree" in capfd.readouterr().err
+    assert f"tree=sequoia: specbench {verb} does not use tree" in capfd.readouterr().err

@@ -51,14 +51,14 @@ def _in_turn(table: Predictions) -> list[str]:
     if value <= alone:
         return []
     return [
-        f"in turn, {lengths[0]} tokens of {first_name} and then {lengths[1]} of {second_name} would come to "
-        f"{value:.2f}× by theory, where each alone comes to {alone:.2f}× at most: draft=cascade "
+        f"in turn, {lengths[0]} tokens of {first_name} and then {lengths[1]} of {second_name} would give "
+        f"{value:.2f}× by theory, each alone at most {alone:.2f}×: draft=cascade "
         f"draft.horizontal=[{first_name},{second_name}] draft.lengths=[{lengths[0]}] gamma={sum(lengths)}"
     ]
 
 
 def _where_trees_pay(table: Predictions, trees: Sequence[Prediction]) -> list[str]:
-    """Of the best tree of each size, what checking it may cost for it to be as fast as the best chain."""
+    """The verification cost at which the best tree of each size would be as fast as the best chain."""
     chains = [one for one in table.ranked if one.tree is None]
     if not chains or not trees:
         return []
@@ -71,7 +71,7 @@ def _where_trees_pay(table: Predictions, trees: Sequence[Prediction]) -> list[st
     return [
         f"against the best chain, {label(chains[0])} at {chains[0].estimated.value:.2f}×, a tree pays with: "
         + "; ".join(said)
-        + ". v(n) is what checking n tokens costs in target steps"
+        + ". v(n) is the cost of verifying n tokens in target steps"
     ]
 
 
@@ -112,7 +112,7 @@ def _headline(table: Predictions) -> str:
 def _price(one: Prediction) -> str:
     cost = one.cost
     return (
-        f"{cost.of_pass(one.gamma):.2f} ({one.gamma * cost.c:.2f} drafting + {cost.verify_cost:.2f} checking "
+        f"{cost.of_pass(one.gamma):.2f} ({one.gamma * cost.c:.2f} drafting + {cost.verify_cost:.2f} verifying "
         f"+ {cost.overhead:.2f} accepting)"
     )
 
@@ -135,11 +135,11 @@ def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     times = table.times_better((best.draft, best.gamma), (other.draft, other.gamma))
     by = f"{100 * (times.value - 1):.0f}%"
     if times.low is None or times.low <= 1:
-        by += ", which these timings cannot tell from nothing"
+        by += ", which these timings cannot tell from 0"
     return (
         f"{label(best)} beats {label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
         f"{best.steps_per_pass:.2f} target steps against {other.tokens_per_pass:.2f} for {other.steps_per_pass:.2f}; "
-        + (", ".join(_differences(best, other)) or "α, c, checking and accepting are alike")
+        + (", ".join(_differences(best, other)) or "α, c, verifying and accepting are alike")
     )
 
 
@@ -152,7 +152,7 @@ def _differences(best: Prediction, other: Prediction) -> list[str]:
     if pair is not None and abs(best.gamma * best.cost.c - other.gamma * other.cost.c) >= SAME_STEPS:
         lines.append(f"c {pair}")
     for name, ours, theirs in (
-        ("checking", best.cost.verify_cost, other.cost.verify_cost),
+        ("verifying", best.cost.verify_cost, other.cost.verify_cost),
         ("accepting", best.cost.overhead, other.cost.overhead),
     ):
         if abs(ours - theirs) >= SAME_STEPS and (pair := _printed(ours, theirs, 2)) is not None:
@@ -172,14 +172,14 @@ def _would_win(best: Prediction, other: Prediction) -> str:
     if other.tree and c is None:
         return f"for {label(other)} to win not even c = 0 would be enough (it is {other.cost.c:.3f} a level)"
     if c is None and alpha is None:
-        return f"{label(other)} cannot win: not even c = 0 or α = 1 would be enough; checking costs too much"
+        return f"{label(other)} cannot win: not even c = 0 or α = 1 would be enough; verifying costs too much"
     needed = []
     if alpha is not None and f"{alpha:.2f}" != f"{other.alpha.value:.2f}":
         needed.append(f"an α of {alpha:.2f} (it is {other.alpha.value:.2f})")
     if c is not None and f"{c:.3f}" != f"{other.cost.c:.3f}":
         needed.append(f"a c of {c:.3f} (it is {other.cost.c:.3f})")
     if not needed:
-        return f"{label(other)} would need hardly anything more to win"
+        return f"{label(other)} would win with hardly any change"
     missing = "" if c is not None else "; no c would be low enough"
     return f"for {label(other)} to win it would need {' or '.join(needed)}{missing}"
 
@@ -222,15 +222,13 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
         total_variations: means over the tokens, by the candidate's name.
     """
     lines = [
-        f"{name}: its text is not the target's own; a token strays by {far:.3f} in total variation, computed, as its "
-        "α, along the target's own text"
+        f"{name}: its completions are not the target's own; the total variation of a token is {far:.3f}, estimated, "
+        "like its α, along the target's own completions"
         for name, far in total_variations.items()
     ]
     lossless = [one for one in table.ranked if one.draft not in total_variations]
     if lossless and table.ranked[0].draft in total_variations:
-        lines.append(
-            f"of the lossless ones {label(lossless[0])} is the best, {lossless[0].estimated.value:.2f}× faster"
-        )
+        lines.append(f"the best lossless candidate is {label(lossless[0])}, {lossless[0].estimated.value:.2f}× faster")
     return lines
 
 
@@ -242,9 +240,9 @@ def _paper(table: Predictions) -> list[str]:
         return []
     return [
         f"Theorem 3.8 alone would pick {label(theirs)} ({theirs.predicted:.2f}× predicted, "
-        f"{theirs.estimated.value:.2f}× estimated): it takes checking {theirs.nodes or theirs.gamma + 1} positions to "
-        f"cost 1 step, "
-        f"here it costs {theirs.cost.verify_cost:.2f}, and accepting {theirs.cost.overhead:.2f}"
+        f"{theirs.estimated.value:.2f}× estimated): it assumes that verifying "
+        f"{theirs.nodes or theirs.gamma + 1} positions costs 1 step; here it costs {theirs.cost.verify_cost:.2f}, and "
+        f"accepting {theirs.cost.overhead:.2f}"
     ]
 
 

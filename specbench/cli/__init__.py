@@ -14,10 +14,10 @@ VERBS = {
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
     "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
     "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
-    "validate": ("specbench.cli.validate", "hold predictions to account: estimated against measured, interleaved"),
+    "validate": ("specbench.cli.validate", "test predictions: estimated against measured speedups, interleaved"),
     "results": ("specbench.cli.results", "all records as one table"),
     "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor a step, the biggest lever first"),
-    "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width takes"),
+    "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width requires"),
     "export": ("specbench.cli.export", "a profile of a draft and its target as JSON, for other programs"),
     "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
@@ -25,14 +25,14 @@ VERBS = {
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
     "certify": (
         "specbench.cli.certify",
-        "are texts that a server wrote the target's? exit code 0, 1 or 2 (cannot tell)",
+        "test whether a server's completions are the target's; exit code 0, 1 or 2 (cannot tell)",
     ),
-    "read": ("specbench.cli.read", "what engines print about speculative decoding: what each number is, and α from it"),
-    "show": ("specbench.cli.show", "a run's text pass by pass: drafted, kept, rejected, corrected"),
+    "read": ("specbench.cli.read", "explain the acceptance numbers that engines print, and estimate α from them"),
+    "show": ("specbench.cli.show", "a completion pass by pass: accepted, rejected and corrected tokens"),
     "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
-    "check": ("specbench.cli.check", "fail where alpha or a speedup moved from a recorded baseline"),
-    "bench": ("specbench.cli.bench", "our decoding against transformers' own, and where our time goes"),
-    "beam": ("specbench.cli.beam", "speculative beam search: the target's own beams from fewer runs of it"),
+    "check": ("specbench.cli.check", "compare records with a baseline; exit code 1 if alpha or a speedup moved"),
+    "bench": ("specbench.cli.bench", "time our decoding against transformers' own, and the parts of a pass"),
+    "beam": ("specbench.cli.beam", "speculative beam search: the target's own beams from fewer target runs"),
     "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
 }
 
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, MachineError) as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return fail("interrupted; what was finished is kept", 130)
+        return fail("interrupted; finished work is kept", 130)
     except BrokenPipeError:
         return 0
     except Exception as error:
@@ -97,4 +97,4 @@ def _plain(message: Warning | str, category: type[Warning], filename: str, linen
 def unexpected(error: Exception) -> int:
     """Show where an error that we did not raise ourselves came from; returns its exit code."""
     traceback.print_exception(error)
-    return fail("this is a fault of specbench: please report it with the lines above; what was finished is kept", 1)
+    return fail("this is a fault of specbench: please report it with the lines above; finished work is kept", 1)

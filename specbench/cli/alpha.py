@@ -203,7 +203,7 @@ def remark(file: Path, record: AlphaDocument, form: str) -> None:
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
         )
     if min(row["prompts"] for row in rows) < FEW_PROMPTS:
-        console.print(f"{min(row['prompts'] for row in rows)} prompts are few: the intervals are rough")
+        console.print(f"{min(row['prompts'] for row in rows)} prompts only: the intervals are rough")
     console.print(f"record: {file}")
 
 

@@ -55,7 +55,7 @@ def _draw(rows: list[Row], by: str) -> None:
             table.add_row(str(row["group"]), str(row["prompts"]), str(row["tokens"]), *numbers)
         console.print(table)
     if any(row["prompts"] < FEW_PROMPTS for row in rows):
-        console.print(f"fewer than {FEW_PROMPTS} prompts are few: their intervals are rough")
+        console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
 
 
 def _cells(row: Row, name: str) -> tuple[str, str]:

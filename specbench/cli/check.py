@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     # What this machine measured: kept copies would stand in for measurements that are missing.
     rows, file = Catalog(arguments.results, kept=False).rows(), Path(arguments.against)
     if not rows:
-        raise UserError(f"--results={arguments.results}: there is no record in it; 'specbench sweep' makes some")
+        raise UserError(f"--results={arguments.results}: it has no records; 'specbench sweep' makes some")
     if arguments.write:
         kept = baseline_of(rows, _read(file) if file.exists() else [])
         write_atomically(file, json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "--against")

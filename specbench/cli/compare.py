@@ -94,7 +94,7 @@ def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Di
     console.print(f"A  {ids[0]}\nB  {ids[1]}\n{paired['prompts']} prompts in both")
     for name, seen in zip("AB", disturbed, strict=True):
         if seen:
-            console.print(f"{name} was disturbed, so that its times mean little: {seen}")
+            console.print(f"{name} was disturbed, so its times are unreliable: {seen}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "value", "95%", "higher", "could show", ""):
         table.add_column(title, justify="right" if title in ("value", "95%", "could show") else "left")
@@ -111,4 +111,4 @@ def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Di
     for name, (left, right) in others.items():
         console.print(f"they differ in {name} too: {left} and {right}")
     if paired["prompts"] < FEW_PROMPTS:
-        console.print(f"{paired['prompts']} prompts are few: the intervals are rough")
+        console.print(f"{paired['prompts']} prompts only: the intervals are rough")

@@ -187,7 +187,7 @@ def _rules(given: dict[str, list[str]]) -> list[Overrides]:
         found += [[rule, *values] for values in product(*own)]
     stray = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
     if stray:
-        raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has one; name that rule too")
+        raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has this key; name that rule too")
     return found
 
 

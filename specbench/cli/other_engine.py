@@ -92,9 +92,9 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
     except OSError as error:
         raise UserError(f"--from {file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise UserError(f"--from {file}: is no JSON document ({error})") from error
+        raise UserError(f"--from {file}: is not a JSON document ({error})") from error
     if not isinstance(document, dict):
-        raise UserError(f"--from {file}: is no document of `specbench recommend`")
+        raise UserError(f"--from {file}: is not a document of `specbench recommend`")
     shown = said(document, options)
     print_rows(form, shown, lambda: draw(shown))
 
@@ -111,7 +111,7 @@ def text(one: EngineSettings) -> str:
     lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
     lines += [f"· {reason}" for reason in one["refused"]]
     if one["gamma"] is None:
-        return "\n".join([*lines, f"· nothing in this recommendation can be said to {engine.title}"])
+        return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
     lines.append(f"{one['candidate']} with γ={one['gamma']}, estimated at {one['estimated']:.2f}× here")
     if one["file"] is not None:
         lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]

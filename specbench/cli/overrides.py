@@ -116,7 +116,7 @@ def _horizontally(words: list[str]) -> list[str]:
     names = given[-1].partition("=")[2].strip("[]").split(",")
     if "draft=cascade" not in words or not 2 <= len(names) <= len(PLACES) or not all(names):
         raise UserError(
-            f"{given[-1]}: needs draft=cascade, and two drafts or three, the cheapest last: [t5-nano,bigram]"
+            f"{given[-1]}: requires draft=cascade and two or three drafts, the cheapest last: [t5-nano,bigram]"
         )
     kept = [word for word in words if word not in (*given, "draft=cascade")]
     return [

@@ -116,14 +116,14 @@ def table(rows: list[Row]) -> None:
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
-        print("disturbed: something else had the machine; c, v and the speedups mean little (docs/disturbed.md)")
+        print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
     if any(is_unproved(row) for row in rows):
         print(
             "unproved: sampled before records held a proof of their texts; two greedy texts were compared "
             "(docs/proof.md)"
         )
     if any(row.get("lossy") for row in rows):
-        print("lossy: the rule lets through what is not the target's own distribution; its speed is of other texts")
+        print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
 
 
 def is_unproved(row: Row) -> bool:

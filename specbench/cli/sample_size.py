@@ -1,4 +1,4 @@
-"""`specbench plan`: how many prompts an interval of a given width takes."""
+"""`specbench plan`: how many prompts an interval of a given width requires."""
 
 import argparse
 from collections.abc import Sequence

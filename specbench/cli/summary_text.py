@@ -102,7 +102,7 @@ def _theorem(s: Summary, number: str) -> str:
 def _calibration(s: Summary) -> str:
     if s["prediction"] in (BY_POSITION, BY_RANK):
         return "predicted tokens per pass over what these passes cost"
-    return "Theorem 3.8 with v + overhead for its 1"
+    return "Theorem 3.8 with v + overhead in place of 1"
 
 
 def _alpha(s: Summary) -> tuple[str, str, str]:
@@ -121,7 +121,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
         *_by_rank(s),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
-        ("verify cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
+        ("verification cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
         ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
         ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
@@ -180,7 +180,7 @@ def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
     if "alpha_rule" not in s:
         return []
     accepted = _interval(s["alpha_rule"], s["alpha_rule_low"], s["alpha_rule_high"], 3)
-    own = ("α under the rule", accepted, f"{s['accept']}; what the predictions below are made from")
+    own = ("α under the rule", accepted, f"of accept={s['accept']}; the predictions below use it")
     if not s["lossy"]:
         return [own]
     return [
@@ -196,17 +196,16 @@ def remarks(s: Summary) -> list[str]:
         lines.append(simulated(s))
     elif s.get("lossy"):
         lines.append(
-            f"LOSSY: accept={s['accept']} lets through what is not the target's own distribution; the speed is that of "
-            "other texts"
+            f"LOSSY: accept={s['accept']} changes the distribution of completions; the speedup is that of other texts"
         )
     elif not s["lossless"] and s.get("proof_tokens"):
         lines.append(_disproof(s))
     elif not s["lossless"] and s.get("numerics") == "invariant":
         lines.append(
-            "NOT LOSSLESS: texts differ although numerics are invariant, so no speed is given; please report this"
+            "NOT LOSSLESS: texts differ although numerics are invariant, so there is no speedup; please report this"
         )
     elif not s["lossless"]:
-        lines.append("NOT LOSSLESS: texts differ by more than rounding, so no speed is given; please report this")
+        lines.append("NOT LOSSLESS: texts differ by more than rounding, so there is no speedup; please report this")
     elif s["identical"] is not None and s["identical"] < 1:
         lines.append(
             f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
@@ -216,10 +215,10 @@ def remarks(s: Summary) -> list[str]:
         lines.append("Eq. 1 and Theorem 3.8 are of Algorithm 1; block verification has as many tokens a pass or more")
     if s["speedup_measured"] is not None and s["speedup_measured"] < 1:
         drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
-        most = "drafting" if drafting > checking - 1 else "checking several tokens at once"
+        most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
         lines.append(
             f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
-            f"{checking:.2f} (checking) + {s['accepting_per_pass']:.2f} (accepting) target steps in the mean; most of "
+            f"{checking:.2f} (verifying) + {s['accepting_per_pass']:.2f} (accepting) target steps in the mean; most of "
             f"it is {most}"
         )
     if s.get("disturbed"):
@@ -229,11 +228,9 @@ def remarks(s: Summary) -> list[str]:
     if s.get("learnt_positions") is not None:
         lines.append("the draft learns from prompt to prompt: α and the speedup depend on the order of the prompts")
     if s.get("prompts_cut"):
-        lines.append(
-            f"{s['prompts_cut']} of {s['prompts']} prompts hold only a part of their text: task.max_source_tokens"
-        )
+        lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
-        lines.append(f"{s['prompts']} prompts are few: the intervals are rough")
+        lines.append(f"{s['prompts']} prompts only: the intervals are rough")
     return lines
 
 
@@ -246,10 +243,10 @@ def simulated(s: Summary) -> str:
 
 
 def disturbed(s: Summary) -> str:
-    """That something else had the machine, and what showed it."""
+    """That another process used the machine, and what showed it."""
     return (
-        f"DISTURBED: {s['disturbed_by']}. c, v and the speedups mean little, and no table takes them; α and the texts "
-        "are right. Run it again with force=true when nothing else runs"
+        f"DISTURBED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
+        "texts are valid. Run it again with force=true when nothing else runs"
     )
 
 
@@ -266,13 +263,13 @@ def _disproof(s: Summary) -> str:
         }
         worst = max(z, key=lambda name: abs(z[name] or 0.0))
         seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
-    return f"NOT LOSSLESS: {seen}: the text was not drawn from the target, so no speed is given; please report this"
+    return f"NOT LOSSLESS: {seen}: the text was not drawn from the target, so there is no speedup; please report this"
 
 
 def _grown(s: Summary) -> str:
     return (
-        f"the draft took in each text once it was decoded ({s['grown']} tokens before the last): α and the speedup "
-        "depend on the order of the prompts"
+        f"the draft's store added each completion once it was decoded ({s['grown']} tokens before the last): α and the "
+        "speedup depend on the order of the prompts"
     )
 
 

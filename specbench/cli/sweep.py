@@ -50,7 +50,7 @@ def sweep(command: CommandLine) -> int:
             raise
         raise MachineError(
             f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
-            "what was finished is kept: run the same command again"
+            "finished work is kept: run the same command again"
         ) from error
     ended = sweep_log.all_of(file)
     _tell(ended, file, command.form, all_launched=True)

@@ -22,8 +22,8 @@ class BeamConfig:
     target: ModelConfig = fresh(ModelConfig, "the model that searches")
     draft: DraftConfig = fresh(DraftKeys, "the model that searches ahead")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
-    width: int = key(4, "w, the target's beams")
-    u: list[int] | None = key(None, "the draft's beams, each at least width; unset: width and twice that")
+    width: int = key(4, "w, the number of the target's beams")
+    u: list[int] | None = key(None, "u, numbers of the draft's beams, each at least width; unset: width and twice that")
     gamma: list[int] = fresh(lambda: [1, 2, 3, 5], "the draft's steps in a pass")
     length_penalty: float = key(
         1.0, "a hypothesis scores its log-probability over its length to the power of this, as in generate"
@@ -36,7 +36,7 @@ class BeamConfig:
     dtype: str = key("float32", "as in a run; in bfloat16 near ties fall either way")
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
-    results: str = key("results", "the folder that records go to")
+    results: str = key("results", "the folder of the records")
 
 
 def check_beam(config: BeamConfig) -> None:
@@ -63,7 +63,7 @@ def check_beam(config: BeamConfig) -> None:
     require(confidence is None, "draft.confidence", confidence, "null in a beam search")
     assert isinstance(config.draft, ModelConfig)
     for name, model in (("target", config.target), ("draft", config.draft)):
-        require(model.weights == "trained", f"{name}.weights", model.weights, "trained: what is kept depends on them")
+        require(model.weights == "trained", f"{name}.weights", model.weights, "trained: the beams depend on them")
     require_fixed(config.draft)
     check(beam_run(config))
 

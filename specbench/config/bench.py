@@ -41,7 +41,7 @@ def check_bench(config: BenchConfig) -> None:
     for name, default in vars(SamplingConfig()).items():
         value = getattr(config.sampling, name)
         require(value == default, f"sampling.{name}", value, "left out: bench times greedy decoding")
-    require(config.tree.shape == "none", "tree", config.tree.shape, "none: generate knows no trees")
+    require(config.tree.shape == "none", "tree", config.tree.shape, "none: generate does not support trees")
     require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
     require(
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),

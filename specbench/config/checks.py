@@ -76,9 +76,7 @@ def check(config: RunConfig) -> None:
         _check_learning(config)
     models = (config.target, *(one for one in config.draft.levels() if isinstance(one, ModelConfig)))
     if alpha is None and any(model.weights == "random" for model in models):
-        raise UserError(
-            "weights=random: alpha of random weights says nothing; give one to time with, simulate.alpha=0.75"
-        )
+        raise UserError("weights=random: alpha of random weights means nothing; set simulate.alpha=0.75 to time passes")
     check_tree(config.tree)
     _check_tree_in_run(config)
     _check_task(config.task)
@@ -115,7 +113,7 @@ def _check_batch(config: RunConfig) -> None:
         )
     if any(isinstance(one, EarlyExitConfig | LayerSkipConfig) for one in config.draft.levels()):
         raise UserError(
-            f"draft={config.draft.label()}: cannot be batched, since it reads on in the target's own cache; use batch=1"
+            f"draft={config.draft.label()}: cannot be batched, since it extends the target's own cache; use batch=1"
         )
     if config.target.device_map or config.target.tp_plan:
         raise UserError(
@@ -132,7 +130,7 @@ def _check_accept(accept: AcceptConfig, temperature: float) -> None:
         if value is None and rule == accept.rule:
             raise UserError(f"accept.{key} is not set: accept={rule} needs one")
         if value is not None and rule != accept.rule:
-            raise UserError(f"accept.{key}={value}: only accept={rule} has one; set both, or neither")
+            raise UserError(f"accept.{key}={value}: only accept={rule} has this key; set both, or neither")
     require(
         accept.lenience is None or 0 < accept.lenience <= 1,
         "accept.lenience", accept.lenience, "above 0 and at most 1",
@@ -153,11 +151,9 @@ def _check_tree_in_run(config: RunConfig) -> None:
     tree = config.tree
     if tree.shape == "none":
         if config.gamma == BY_TREE:
-            raise UserError("gamma=tree: is what a tree comes with; pick one, such as tree=sequoia")
+            raise UserError("gamma=tree: requires a tree, such as tree=sequoia")
         if (chain := ON_TREES_ALONE.get(config.accept.rule)) is not None:
-            raise UserError(
-                f"accept={config.accept.rule}: is for trees; pick one, such as tree=widths, or use accept={chain}"
-            )
+            raise UserError(f"accept={config.accept.rule}: requires a tree, such as tree=widths; or use accept={chain}")
         if (objection := config.draft.objection_to_chain()) is not None:
             raise UserError(f"draft={config.draft.kind}: {objection}; pick one, such as tree=widths")
         if config.draft.own_tree:
@@ -176,7 +172,7 @@ def _check_tree_in_run(config: RunConfig) -> None:
         raise UserError(f"tree={tree.shape}: draft={config.draft.label()}: {objection}; use tree=none, or {others}")
     if config.draft.finds and tree.children not in ("distinct", "fixed"):
         raise UserError(
-            f"tree.children={tree.children}: draft={config.draft.label()} finds its tokens and draws none; leave it out"
+            f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave the key out"
         )
     if config.draft.confidence_bound() is not None:
         raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
@@ -185,7 +181,7 @@ def _check_tree_in_run(config: RunConfig) -> None:
     rule = config.accept.rule
     if rule in ("match", "onehot"):
         same = "accept=exact" if tree.shape == "dynamic" else "accept=exact tree.children=fixed"
-        raise UserError(f"accept={rule}: not together with tree={tree.shape}; its like for a tree is {same}")
+        raise UserError(f"accept={rule}: not together with tree={tree.shape}; for a tree use {same}")
     require(rule in ON_TREES, "accept.rule", rule, f"{' | '.join(ON_TREES)} with tree={tree.shape}")
     if rule == "k-seq":
         _check_k_sequential(config)

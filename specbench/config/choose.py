@@ -26,7 +26,7 @@ class ChooseConfig(RunConfig):
         200, "sets of sublayers that the search for draft.skip=[auto] tries at most", ("alpha", "recommend")
     )
     search_tokens: int = key(300, "of the target's own text for that search", ("alpha", "recommend"))
-    batches: list[int] = fresh(lambda: [1], "what batch=1,4,16 comes to: a ranking for each", ("recommend",))
+    batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", ("recommend",))
     repeats: int = key(2, "how often each candidate decodes each prompt", ("validate",))
 
 
@@ -54,7 +54,7 @@ def check_choose(config: ChooseConfig) -> None:
     require(config.verify >= 0, "verify", config.verify, "at least 0")
 
 
-# Keys of a run that a verb has no use for, and what to give in their place.
+# Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
 UNUSED = {
     "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
@@ -74,7 +74,7 @@ def require_used(verb: str, key: str, value: object) -> None:
     others = {one.name: "" for one in keys_of(ChooseConfig) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED[verb]).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""
-        raise UserError(f"{key}={value}: specbench {verb} has no use for {key}{advice}")
+        raise UserError(f"{key}={value}: specbench {verb} does not use {key}{advice}")
 
 
 def require_distinct(names: list[tuple[str, str]]) -> None:

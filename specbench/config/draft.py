@@ -24,7 +24,7 @@ class DraftConfig(NamedConfig):
     builder: of a kind from another package, where its `run.draft_builders.base.DraftBuilder` is, 'module:Class'.
     """
 
-    kind: str = key("model", "what drafts: model, or the name of a draft without weights of its own (specbench list)")
+    kind: str = key("model", "model, or the name of a draft without weights of its own (specbench list)")
     cache_dir: str | None = key(None, "where fitted counts and indexes are cached, if the draft has any")
 
     builder: ClassVar[str | None] = None

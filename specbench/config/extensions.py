@@ -32,5 +32,5 @@ def loaded(group: Group, name: str) -> Any:
     except Exception as error:  # whatever another package raises when it is imported
         package = entry.dist.name if entry.dist is not None else entry.module
         raise UserError(
-            f"specbench.{group}: {name} of {package} cannot be loaded ({error_line(error)}); mend or uninstall it"
+            f"specbench.{group}: {name} of {package} cannot be loaded ({error_line(error)}); fix or uninstall it"
         ) from error

@@ -70,7 +70,7 @@ def check_model(key: str, model: ModelConfig) -> None:
     elif model.path is not None:
         there = Path(model.path).is_dir()
         if not there and (how := made_by(model.path)):
-            raise UserError(f"{key}.path={model.path}: is not there yet; {how}")
+            raise UserError(f"{key}.path={model.path}: does not exist yet; {how}")
         word = REPOSITORY.fullmatch(model.path)
         of_hub = (
             f"; of the hub: {key}.hub={word[1]}" + (f" {key}.revision={word[2]}" if word[2] else "") if word else ""

@@ -65,8 +65,8 @@ class AcceptConfig:
         "exact", "exact | match | onehot | block | traversal | k-seq (lossless), lenient | typical | top-beta (lossy)"
     )
     lenience: float | None = key(None, "lenient: l of A.5")
-    epsilon: float | None = key(None, "typical: the highest bar that a token's p must pass")
-    delta: float | None = key(None, "typical: the bar is delta exp(-entropy) below that")
+    epsilon: float | None = key(None, "typical: the upper bound of the threshold that p must exceed")
+    delta: float | None = key(None, "typical: below that bound the threshold is delta exp(-entropy)")
     beta: int | None = key(
         None, "top-beta: how many of the target's likeliest tokens may be accepted; 1: the argmax alone"
     )
@@ -121,5 +121,5 @@ class RunConfig:
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     warmup: int = key(2, "prompts decoded before anything is timed")
     resamples: int = key(2000, "bootstrap resamples over prompts")
-    results: str = key("results", "the folder that records go to")
-    force: bool = key(False, "run again although the record of this very config exists")
+    results: str = key("results", "the folder of the records")
+    force: bool = key(False, "run again although a record of this config exists")

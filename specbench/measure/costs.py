@@ -3,7 +3,7 @@
 Made from timed passes (`measure.probe`). Each round is divided by its own target step, so that a machine that slows
 down between rounds cancels. A walltime is a sum, so what is added up are means and not medians: passes that do more
 (where the draft reads two tokens after a full acceptance, or looks up for the first time) belong to it. Passes and
-steps that took more than `ODD` medians are left out, on both sides alike: there something else had the machine.
+steps that took more than `ODD` medians are left out, on both sides alike: there another process used the machine.
 
 The first pass of a text costs more than others (what belongs to the source is made ready), and so does one that checks
 fewer tokens than those before it; the first step of the baseline too. On texts of ten tokens that decides.

@@ -4,7 +4,7 @@ Three figures for a (draft, gamma), each with fewer of the paper's assumptions t
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
   draft, from the acceptance rate at each position of the passes that the texts need, and from the texts' lengths
   (`prediction` says which).
-- calibrated: Theorem 3.8 with v + overhead for its 1, E as before. A run's `speedup_calibrated` is the same.
+- calibrated: Theorem 3.8 with v + overhead in place of 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very texts need
   (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a

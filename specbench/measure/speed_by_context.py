@@ -28,7 +28,7 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
         elif summary["speedup_measured"] is None:
             missing.append(f"{record['run_id']}: its texts are not the target's own, so it has no speedup")
         elif summary.get("disturbed"):
-            missing.append(f"{record['run_id']}: something else had the machine, so its times mean little")
+            missing.append(f"{record['run_id']}: another process used the machine, so its times are unreliable")
         else:
             for index, speed in _speeds(record, summary["gamma"]).items():
                 speeds.setdefault((summary.get("batch") or 1, index), []).append(speed)

@@ -36,7 +36,7 @@ def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[f
 
 
 def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
-    """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead for its 1 (`speedup_calibrated`)."""
+    """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead in place of 1 (`speedup_calibrated`)."""
     c, verify_cost = summary["c"], summary["verify_cost"]
     return {
         "prediction": EQUATION_1,

@@ -79,7 +79,7 @@ def with_engine(
 def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
     """`model`, which runs kernels that nobody chose for that."""
     if numerics != "fast":
-        model.not_invariant = f"engine={model.engine} takes its kernels as they come"
+        model.not_invariant = f"engine={model.engine} does not control its kernels"
     return model
 
 

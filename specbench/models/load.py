@@ -132,7 +132,7 @@ def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
     else:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
-        raise UserError(f"{key}: {name_of(model)} names no token to begin a text with (bos_token or eos_token)")
+        raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
     return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type)
 
 

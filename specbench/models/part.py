@@ -36,7 +36,7 @@ def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
     for name in names:
         found = NAMED.fullmatch(name)
         if found is None:
-            raise ValueError(f"{name} is no sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
+            raise ValueError(f"{name} is not a sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
         kind, layer = found[1], int(found[2])
         if layer >= layers:
             raise ValueError(f"{name}: the target has {layers} decoder layers, 0 to {layers - 1}")

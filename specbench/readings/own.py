@@ -45,7 +45,7 @@ def read(document: Document, known: Known) -> Reading:
             if (value := summary.get(name)) is not None
         ]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{where}: no record of specbench, or a damaged one ({error})") from error
+        raise UserError(f"{where}: not a record of specbench, or damaged ({error})") from error
     return Reading(printed, [one for one in requests if one.passes], by_request=True, ends="censored")
 
 

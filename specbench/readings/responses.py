@@ -135,6 +135,6 @@ def _dense(histogram: object, where: str) -> Sequence[int]:
         try:
             places = {int(key): whole_number(count, where, HISTOGRAM) for key, count in histogram.items()}
         except ValueError as error:
-            raise UserError(f"{where}: {HISTOGRAM} has a key that is no count") from error
+            raise UserError(f"{where}: {HISTOGRAM} has a key that is not a count") from error
         return [places.get(place, 0) for place in range(max(places, default=-1) + 1)]
     return [] if histogram is None else counts(histogram, where, HISTOGRAM)

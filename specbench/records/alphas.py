@@ -43,7 +43,7 @@ def _rows(file: Path) -> list[Row]:
         record = read_document(file)
         return [_row(row, record["alpha_id"]) for row in record["rows"]]
     except (ValueError, KeyError, OSError) as error:
-        warnings.warn(f"{file}: skipped, it is no record of specbench alpha ({error})", stacklevel=2)
+        warnings.warn(f"{file}: skipped, it is not a record of specbench alpha ({error})", stacklevel=2)
         return []
 
 

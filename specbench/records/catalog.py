@@ -119,7 +119,7 @@ class Catalog:
         try:
             head = store.read_head(file)
         except (ValueError, KeyError, OSError) as error:
-            raise UserError(f"{file}: is no record of specbench ({error})") from error
+            raise UserError(f"{file}: is not a record of specbench ({error})") from error
         if head.failed:
             raise _without_numbers(head)
         self._heads[head.run_id] = head
@@ -150,4 +150,4 @@ def _read(files: list[Path]) -> Iterator[Head]:
         try:
             yield store.read_head(file)
         except (ValueError, KeyError, OSError) as error:
-            warnings.warn(f"{file}: skipped, it is no record ({error})", Damaged, stacklevel=4)
+            warnings.warn(f"{file}: skipped, it is not a record ({error})", Damaged, stacklevel=4)

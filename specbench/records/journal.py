@@ -36,9 +36,7 @@ class Journal:
             self._lock.acquire(blocking=False)
             self._opened = open(self.file, "a+b")
         except Timeout as error:
-            raise MachineError(
-                f"{self.run_id}: another process is at work on this very run; it is left to it"
-            ) from error
+            raise MachineError(f"{self.run_id}: another process works on this run; wait for it, or stop it") from error
         except OSError as error:
             raise self._unwritable(error) from error
         self._read()
@@ -106,6 +104,6 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> MachineError:
         return MachineError(
-            f"{self.file}: cannot be written ({error.strerror}); what was finished is kept: run the same command "
+            f"{self.file}: cannot be written ({error.strerror}); finished work is kept: run the same command "
             "again, or set results=FOLDER elsewhere"
         )

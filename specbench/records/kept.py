@@ -30,7 +30,7 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
     folder = kept_folder(records.results)
     files = []
     for run_id in records.disturbed:
-        say(f"{run_id}: not kept, something else had the machine while it was timed")
+        say(f"{run_id}: not kept, another process used the machine while it was timed")
     for run_id in sorted(records.all_kinds["run_id"]):
         record = records.whole(run_id)
         if local := _local_paths(record["config"]):

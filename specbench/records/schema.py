@@ -174,7 +174,7 @@ class Predicted(TypedDict):
     prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
     speedup_predicted: Annotated[float | None, "Theorem 3.8"]
-    speedup_calibrated: Annotated[float | None, "with what passes cost for its 1"]
+    speedup_calibrated: Annotated[float | None, "with the cost of the passes in place of 1"]
     operations_predicted: Annotated[float | None, "Theorem 3.11"]
 
 
@@ -245,7 +245,7 @@ class Proved(TypedDict, total=False):
 
 
 class Disturbed(TypedDict, total=False):
-    """Whether something else had the machine while the run was timed (`specbench.measure.disturbance`)."""
+    """Whether another process used the machine while the run was timed (`specbench.measure.disturbance`)."""
 
     disturbed: bool
     disturbed_by: Annotated[str | None, "the signs, in words"]
@@ -400,7 +400,7 @@ class PredictionRow(TypedDict):
     drafted_per_pass: float
     steps_per_pass: Annotated[float, "what a pass costs in the mean, in target steps"]
     predicted: Annotated[float, "speedup by Theorem 3.8"]
-    calibrated: Annotated[float, "speedup with what passes cost for its 1"]
+    calibrated: Annotated[float, "speedup with the cost of the passes in place of 1"]
     estimated: Annotated[IntervalRecord, "speedup from the passes that the texts need"]
 
 

@@ -48,5 +48,5 @@ def _read(file: Path) -> Row | None:
     try:
         document = read_document(file)
     except (ValueError, OSError) as error:
-        raise UserError(f"{file}: is no record of specbench ({error})") from error
+        raise UserError(f"{file}: is not a record of specbench ({error})") from error
     return document if KEY in document else None

@@ -93,7 +93,7 @@ class ModelLoader:
                 f"slower: c, v and the speedup are those of an eager model ({model.fell_back})"
             )
         if model.not_invariant is not None and (request.numerics == "invariant" or model.engine != "eager"):
-            say(f"{request.key}: numerics={request.numerics} came to fast, {model.not_invariant}")
+            say(f"{request.key}: numerics={request.numerics} is fast instead: {model.not_invariant}")
         return model
 
 

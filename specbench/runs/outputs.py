@@ -55,7 +55,7 @@ def read_outputs(
         read += 1
         _add(found, row, vocabulary, eos_ids, longest, target)
     if not read:
-        raise UserError(f"{path}: there is no row in it")
+        raise UserError(f"{path}: it has no rows")
     return found
 
 

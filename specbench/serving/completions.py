@@ -76,7 +76,7 @@ class Completions:
         except ValueError:
             fits = False
         if not fits:
-            raise UserError(f"{key}={url}: is no address; give one like http://127.0.0.1:8000/v1")
+            raise UserError(f"{key}={url}: is not an address; give one like http://127.0.0.1:8000/v1")
         if not timeout > 0:
             raise UserError(f"timeout={timeout:g}: must be above 0")
         self.url, self.model, self.now = url.rstrip("/"), model, now
@@ -159,7 +159,7 @@ class Completions:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise UserError(f"{self.said}: the answer is no JSON object; does the address end in /v1?")
+            raise UserError(f"{self.said}: the answer is not a JSON object; does the address end in /v1?")
         return found
 
 

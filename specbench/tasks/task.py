@@ -48,7 +48,7 @@ class Task:
         found = (example for example in self._examples() if later_turns or len(example.turns) < 2)
         examples = list(itertools.islice(found, limit))
         if not examples:
-            raise UserError(f"{self.origin()}: there is no row in it")
+            raise UserError(f"{self.origin()}: it has no rows")
         return examples
 
     def _examples(self) -> Iterator[Example]:

@@ -43,7 +43,7 @@ def test_what_finds_no_run_says_why(tmp_path: Path) -> None:
         "nothing": "nothing: no record of that id in .*'specbench results' lists the ids",
         failed: "this run failed .UserError: no such folder.",
         str(store.record_file(tmp_path, failed)): "this run failed",
-        str(other): "other.json: is no record of specbench",
+        str(other): "other.json: is not a record of specbench",
     }.items():
         with pytest.raises(UserError, match=said):
             Catalog(tmp_path).find(name)

@@ -176,7 +176,7 @@ def test_sampled_texts_follow_their_seed(small: Small) -> None:
     [
         (404, b'{"error": {"message": "no model m"}}', UserError, "the server answers HTTP 404: no model m"),
         (503, b"", MachineError, "the server answers HTTP 503: Service Unavailable"),
-        (200, b"<html>", UserError, "the answer is no JSON object"),
+        (200, b"<html>", UserError, "the answer is not a JSON object"),
         (200, b'{"choices": []}', UserError, "the answer has no choices"),
         (200, b'{"choices": [{"text": "a"}]}', UserError, "usage.completion_tokens is null"),
         (200, b'{"choices": [{"text": "a"}], "usage": {"completion_tokens": 99}}', UserError, "is 99, not a count"),
@@ -206,8 +206,8 @@ def test_no_connection_and_no_answer_are_one_line(small: Small) -> None:
 def test_what_cannot_be_timed_is_one_line(small: Small) -> None:
     engine = engine_of(small)
     for call, said in (
-        (lambda: Completions("127.0.0.1:80", "m"), "url=127.0.0.1:80: is no address"),
-        (lambda: Completions("http://a:b/v1", "m"), "url=http://a:b/v1: is no address"),
+        (lambda: Completions("127.0.0.1:80", "m"), "url=127.0.0.1:80: is not an address"),
+        (lambda: Completions("http://a:b/v1", "m"), "url=http://a:b/v1: is not an address"),
         (lambda: Completions("http://a/v1", "m", timeout=0), "timeout=0: must be above 0"),
         (lambda: engine_of(small, Sampling(1.0, top_k=5)), "top_k=5: the API"),
         (lambda: engine.generate(PROMPT, 5, 0), "drafts gamma=3 tokens a pass and not 5"),

@@ -40,7 +40,7 @@ def gamma(records: Records) -> Drawn:
     ]  # fmt: skip
     notes = [
         "Predicted: Theorem 3.8 at the run's α and c. Calibrated: with the measured cost of verifying and accepting "
-        "for its 1. Measured: decoding time a token, with 95% interval",
+        "in place of 1. Measured: decoding time a token, with 95% interval",
         *captions(drawn, "gamma"),
     ]
     return Drawn("gamma", TITLE, figure, drawn[kept], notes)

@@ -44,7 +44,7 @@ def beyond(records: Records) -> Table:
     missing = bool((values["state"] == "no record").any())
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the share of drafted tokens that match, onehot or a lossy rule "
-        "accepts along the target's text. v: verify cost. measured: decoding time a token, target alone over "
+        "accepts along the target's text. v: verification cost. measured: decoding time a token, target alone over "
         "speculative. [95% interval, bootstrap over prompts]",
         "lossy: what comes out is not the target's own distribution, by TV a token (mean total variation along its "
         "text). quality: of the run's texts, and by how much it differs from that of the target's alone, row against "

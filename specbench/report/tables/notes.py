@@ -103,7 +103,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
         )
     if records.disturbed:
         names = ", ".join(digest(run_id) for run_id in records.disturbed)
-        lines.append(f"left out, for something else had the machine while they were timed: {names}")
+        lines.append(f"left out, since another process used the machine while they were timed: {names}")
     return lines
 
 

@@ -55,13 +55,13 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     behind = pd.concat(used)
     legend = [
         "EXP: Theorem 3.8; by position: with the acceptance at each position for α, where a draft agrees less the "
-        "further ahead it drafts. v: verify cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v and the time of "
-        "accepting for its 1 (by position: with what the passes cost). EMP: decoding time a token, target alone over "
-        "speculative; end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over "
-        "prompts]",
+        "further ahead it drafts. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v and the time "
+        "of accepting in place of 1 (by position: with the cost of the passes). EMP: decoding time a token, target "
+        "alone over speculative; end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap "
+        "over prompts]",
     ]
     if behind["lossy"].any():
-        legend.append("lossy: the rule lets through what is not the target's own distribution")
+        legend.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
         legend.append(
             "pairs that the paper does not have are shown at the γ that was fastest of those we ran, over the most "
