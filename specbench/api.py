@@ -43,7 +43,7 @@ Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
 
 
 class _Shown:
-    """What displays itself as the table that the command line prints."""
+    """Displays itself as the table that the command line prints."""
 
     def _print(self) -> None:
         raise NotImplementedError

@@ -69,10 +69,10 @@ class Constant:
 class Adaptive:
     """The gamma with the most expected tokens for its price, at an estimate of alpha that each text updates.
 
-    `prices[gamma]` is what a pass costs, in any unit; only these gammas are picked. `alpha` is the estimate to begin
-    with and counts as `weight` judged tokens. A judged token is one that was accepted or the one that was rejected:
-    what follows a rejection tells nothing. So the estimate is the mean of a beta posterior, that of a run of
-    successes cut off at gamma.
+    `prices[gamma]` is the cost of a pass, in any unit; only these gammas are picked. `alpha` is the initial estimate
+    and counts as `weight` tested tokens. Tested tokens are the accepted tokens and the first rejected token; later
+    tokens carry no information. So the estimate is the mean of a beta posterior for a run of successes censored at
+    gamma.
     """
 
     alpha: float
@@ -121,7 +121,7 @@ class Heuristic:
 
 
 class HeuristicState:
-    """What the next pass of one text will draft."""
+    """The gamma of the next pass of one text."""
 
     def __init__(self, policy: Heuristic) -> None:
         self.policy = policy
@@ -136,7 +136,7 @@ class HeuristicState:
 
 
 class AdaptiveState:
-    """Accepted and judged tokens of one text so far, on top of what it began with."""
+    """Accepted and tested tokens of one text so far, added to the initial weight."""
 
     def __init__(self, policy: Adaptive) -> None:
         self.policy = policy
@@ -182,7 +182,7 @@ class GammaChoice:
 
     @property
     def policy(self) -> Gamma:
-        """What decides in each pass."""
+        """The policy that chooses gamma before each pass."""
         if (constant := self.gamma or self.most) is not None:
             return Constant(constant)
         if self.alpha is None or self.prices is None:

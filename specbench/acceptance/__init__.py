@@ -1,7 +1,7 @@
-"""Which drafted tokens are accepted, and what comes next: Algorithm 1's rule and others beside it, one a file.
+"""Acceptance rules: which drafted tokens are accepted, and the token that follows. One rule a file.
 
-A rule is a function of (p, q, drafted, generator) that returns which drafted tokens are accepted and the token that
-follows them. It knows nothing of models, caches or text.
+A rule is a function of (p, q, drafted, generator) that returns a `Verdict`. It does not depend on models, caches or
+text.
 """
 
 from specbench.acceptance.base import (

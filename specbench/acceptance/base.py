@@ -1,4 +1,4 @@
-"""What goes into a rule and what comes out: a proposal, a verdict, and the residual that all lossless rules share.
+"""The input and output of a rule: a proposal, a verdict, and the residual that all lossless rules share.
 
 Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """
@@ -67,8 +67,8 @@ class Proposal(NamedTuple):
 class PendingProposal(NamedTuple):
     """A chain of tokens [G] that is still on the device, with the q [G, V] that they were drawn from.
 
-    It ends with the first of `ends_E`: what follows that was computed before anybody could know, and does not count.
-    NOT_DRAWN stands where q was not finite.
+    It ends with the first of `ends_E`: later tokens were computed before the end was known, and do not count. NOT_DRAWN
+    marks a q that was not finite.
     """
 
     tokens_G: Tensor
@@ -92,7 +92,7 @@ class PendingProposal(NamedTuple):
 
     @property
     def read_G(self) -> Tensor:
-        """The tokens as a model reads them: any in the place of NOT_DRAWN."""
+        """The tokens as a model reads them: an arbitrary token instead of NOT_DRAWN."""
         return self.tokens_G.clamp(min=0)
 
     def proposed(self) -> Tensor:
@@ -236,7 +236,7 @@ class TokenRule(ChainRule):
 
     @abstractmethod
     def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
-        """The distribution [L, V] of the token that replaces a rejected one."""
+        """The distribution [L, V] of the token that replaces a rejected token."""
 
     def bonus(self, p_LV: Tensor) -> Tensor:
         """The distribution [L, V] of the token that follows a fully accepted proposal: the target's own."""

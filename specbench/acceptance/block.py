@@ -1,7 +1,7 @@
 """Block verification (Sun et al., ICLR 2025, "Block Verification Accelerates Speculative Decoding", Algorithm 2).
 
-Lossless, and no rule that is has more expected tokens in a pass: a token that Algorithm 1 would have refused may stay
-where the drafted text as a whole is no less likely under p than under q.
+Lossless, and no lossless rule has more expected tokens in a pass: a token that Algorithm 1 would reject may be accepted
+if the proposal as a whole is no less likely under p than under q.
 
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """

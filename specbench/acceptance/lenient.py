@@ -1,4 +1,4 @@
-"""Lenience (appendix A.5): more is accepted, and what comes out is no longer the target's own distribution.
+"""Lenience (appendix A.5), lossy: it accepts more, and the output no longer has the target's distribution.
 
 Shapes: K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """
@@ -21,14 +21,16 @@ def lenient(lenience: float, sampling: Sampling) -> TokenRule:
 
 @dataclass(frozen=True)
 class Lenient(TokenRule):
-    """T > 0: keep a drafted x while r l q(x) < p(x); at the first rejection draw from norm(max(0, p - l q)).
+    """T > 0: accept a drafted x while r l q(x) < p(x); at the first rejection draw from norm(max(0, p - l q)).
 
-    A.5 multiplies q by l in the comparison and promises that no token comes out with more than p(x) / l; of the
-    residual it says nothing. We put l q in the place of q there too. The rule is then Algorithm 1 against the measure
-    p / l: min(p / l, q) of it is accepted, and what is left of it, p / l - q where that is positive, is the residual. A
-    rejection happens with the chance sum_x max(0, q - p / l), which is at most the mass of that rest, so that accepted
-    and redrawn together no token exceeds p(x) / l. l = 1 is Algorithm 1. (norm(max(0, p - q)) keeps the promise as
-    well, and stays a little nearer to p; it would be a second change, which A.5 does not make.)
+    A.5 multiplies q by l in the comparison and promises that no token is emitted with probability above p(x) / l. It
+    does not define the residual; we use l q there as well. The rule is then Algorithm 1 against the measure p / l: it
+    accepts min(p / l, q), and the residual is the rest, p / l - q where that is positive. A rejection has probability
+    sum_x max(0, q
+    - p / l), which is at most the mass of that rest, so that accepted and redrawn together no token exceeds p(x) / l. l
+      = 1 is
+    Algorithm 1. (norm(max(0, p - q)) keeps the promise as well, and a little closer to p; but it would be a second
+    change, which A.5 does not make.)
     """
 
     lenience: float
@@ -43,10 +45,10 @@ class Lenient(TokenRule):
 
 @dataclass(frozen=True)
 class NearBest(TokenRule):
-    """T = 0: keep x where p(x) >= l max p; a rejection, and what follows the last drafted token, is the argmax.
+    """T = 0: accept x where p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
 
-    Here p must be that of T = 1: one-hot rows would leave l nothing to do. The paper compares p before argmax; its
-    inequality is printed reversed, and with l < 1 would refuse the argmax itself. This is our reading of it.
+    p must be that of T = 1: with one-hot rows l has no effect. The paper compares p before argmax. Its inequality is
+    printed reversed, and with l < 1 would reject the argmax itself; this is our reading of it.
     """
 
     lenience: float

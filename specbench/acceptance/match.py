@@ -1,8 +1,8 @@
-"""Strict match: the target's own draws, and as many drafted tokens as agree with them.
+"""Strict match: the target's own draws decide, and drafted tokens are accepted while they equal them.
 
-Lossless whatever the draft says, for each token of the text is a draw from p. Drafted with q, a token is accepted with
-probability sum_x p(x) q(x), never above Algorithm 1's sum_x min(p(x), q(x)); drafted greedily, with p at q's argmax,
-which is what Algorithm 1 itself comes to for a one-hot q.
+Lossless for any draft, since each emitted token is a draw from p. Drafted with q, a token is accepted with probability
+sum_x p(x) q(x), never above Algorithm 1's sum_x min(p(x), q(x)); drafted greedily, with p at q's argmax, as Algorithm 1
+does for a one-hot q.
 
 Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
 """
@@ -38,6 +38,6 @@ def match_probability(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 def greedy_rows(q_LV: Tensor) -> Tensor:
-    """One-hot rows [L, V] at the likeliest token of q, of equals the first; a row without mass has none here either."""
+    """One-hot rows [L, V] at the likeliest token of q, the first of equal tokens; none for a row without mass."""
     highest_L1, index_L1 = q_LV.max(-1, keepdim=True)
     return torch.zeros_like(q_LV).scatter_(-1, index_L1, (highest_L1 > 0).to(q_LV.dtype))

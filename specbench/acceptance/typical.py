@@ -1,4 +1,4 @@
-"""Typical acceptance (Cai et al. 2024, "Medusa", section 2.3.1): keep what the target finds plausible.
+"""Typical acceptance (Cai et al. 2024, "Medusa", section 2.3.1): accept tokens that are plausible under the target.
 
 Shapes: K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """

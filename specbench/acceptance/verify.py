@@ -76,7 +76,7 @@ class Verification:
 
     @property
     def own_alpha(self) -> Literal["match", "onehot"] | None:
-        """Which alpha this rule has in the place of Algorithm 1's (`measure.agreement.OTHER_RULES`); None: none."""
+        """The name of this rule's own alpha (`measure.agreement.OTHER_RULES`); None if it is Algorithm 1's."""
         if self.sampling.temperature == 0:
             return None
         return "onehot" if self.greedy_draft else "match" if self.rule is accept_match else None

@@ -1,8 +1,8 @@
-"""Is our decoding worth comparing with? Ours beside `transformers.generate`, and where our own time goes.
+"""Benchmarks of our own decoding: against `transformers.generate`, and where its time goes.
 
-`timing` interleaves alternatives; `hf_baseline` holds transformers' own decoding; `breakdown` takes a step and a pass
-apart; `growth` follows them over gamma, length and vocabulary; `beams` compares beam searches; `output` writes table
-and JSON. Knows no tasks and no command line.
+`timing` interleaves alternatives; `hf_baseline` holds transformers' own decoding; `breakdown` splits a step and a pass
+into parts; `growth` follows them over gamma, length and vocabulary; `beams` compares beam searches; `output` writes
+table and JSON. Independent of tasks and the command line.
 """
 
 from specbench.bench.bench import Bench, bench

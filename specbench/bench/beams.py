@@ -1,6 +1,7 @@
 """Speculative beam search against the target's own, over u and gamma, and both against `transformers`'.
 
-What counts is runs of the target: a plain search needs one a step. Times are given beside them, one text at a time.
+The main result is the number of target runs: a plain search needs one a step. Times are given beside it, for one prompt
+at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from specbench.models.eager import EagerModel
 
 @dataclass(frozen=True)
 class BeamBench:
-    """What is compared: each of `us` with each of `gammas`, on every prompt."""
+    """The setup: each of `us` with each of `gammas`, on every prompt."""
 
     target: EagerModel
     draft: EagerModel
@@ -27,7 +28,7 @@ class BeamBench:
 
 @dataclass
 class BeamRow:
-    """One u and gamma over all texts; gamma 0 is the search without a draft. A pass is a run of the target."""
+    """One u and gamma over all prompts; gamma 0 is the search without a draft. A pass is a run of the target."""
 
     u: int
     gamma: int

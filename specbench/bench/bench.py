@@ -1,4 +1,4 @@
-"""The benchmark as a whole: what is measured, in which order, as rows that name their unit."""
+"""The whole benchmark: its parts, their order, and rows that name their unit."""
 
 import resource
 import sys
@@ -25,7 +25,7 @@ MATCH = 2  # tokens that a prompt lookup has to find again
 
 @dataclass(frozen=True)
 class Bench:
-    """What is compared, and how long."""
+    """The setup: the decoders compared, and for how long."""
 
     target: Model
     draft: Draft
@@ -59,7 +59,7 @@ class Row:
 
 
 def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
-    """All rows, in the order of the table. `say` is told what is being timed."""
+    """All rows, in the order of the table. `say` receives the name of each part as it is timed."""
     rows = []
     for letter, (name, part) in PARTS.items():
         if letter in setup.parts:

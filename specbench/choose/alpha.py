@@ -1,7 +1,7 @@
-"""alpha of many drafts in one go: the target writes its sample once, and every draft is scored on it, under every rule.
+"""alpha of many drafts at once: the target writes its sample once, and every draft is scored on it under every rule.
 
-A draft costs one reading of the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory
-is the models' weights and one chunk of distributions (`measure.agreement`), whatever the sample's size.
+A draft costs one reading of the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory is
+the models' weights and one chunk of distributions (`measure.agreement`), for a sample of any size.
 """
 
 import time
@@ -59,7 +59,7 @@ class Scored:
 
     @property
     def config(self) -> ChooseConfig:
-        """What they have in common."""
+        """The config of the first; all share its keys but draft and rule."""
         return self.candidates[0].config
 
     def judged(self) -> dict[str, list[Agreement]]:

@@ -43,12 +43,12 @@ class LoadedCandidate:
 
     @property
     def whole(self) -> bool:
-        """Whether the drafted block is judged as one."""
+        """Whether the drafted block is tested as a whole."""
         return self.parts.spec.verification.rule is accept_block
 
     @property
     def name(self) -> str:
-        """The draft, its tree where it drafts one, and its rule where that is not Algorithm 1. A lossy one says so."""
+        """The draft, its tree if it drafts one, and its rule if that is not Algorithm 1; a lossy rule is marked."""
         said = [self.draft, *([] if self.tree is None else [self.tree])]
         if self.rule != "exact":
             said.append(self.rule + (" (lossy)" if self.lossy is not None else ""))
@@ -74,7 +74,7 @@ class LoadedCandidate:
         return agreement if self.own_alpha is None else agreement.at(self.own_alpha)
 
     def names(self) -> CandidateNames:
-        """What tables call it, the draft and the rule alone too."""
+        """Its name in tables, and the names of draft and rule."""
         names: CandidateNames = {
             "draft": self.draft, "accept": self.rule, "lossy": self.lossy is not None, "candidate": self.name
         }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Predictions held to account: every (draft, gamma) is timed in short passes and decodes all prompts, in turn.
+"""Prediction errors: every (draft, gamma) is timed in short passes and decodes all prompts, interleaved.
 
-One process, one after the other on each prompt, and rounds of timed passes in between, so that a machine that slows
-down slows the prediction and the proof alike. Beside the fixed gammas decode the two policies that choose by themselves
-(`auto`, `adaptive`), from a probe as in a run, to be compared with the best fixed one on the same prompts.
+One process decodes with all candidates in turn on each prompt, with rounds of timed passes in between, so that a slower
+machine slows prediction and measurement alike. Beside the fixed gammas run the two policies that choose by themselves
+(`auto`, `adaptive`), from a probe as in a run, to be compared with the best fixed gamma on the same prompts.
 """
 
 from collections.abc import Sequence

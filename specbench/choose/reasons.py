@@ -144,7 +144,7 @@ def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
 
 
 def _differences(best: Prediction, other: Prediction) -> list[str]:
-    """What tells two candidates apart; costs only where they matter to a pass of all gamma."""
+    """The quantities in which two candidates differ; costs only if they matter to a pass of all gamma."""
     lines = []
     if (pair := _printed(best.alpha.value, other.alpha.value, 2)) is not None:
         lines.append(f"α {pair}")
@@ -233,7 +233,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
 
 
 def _paper(table: Predictions) -> list[str]:
-    """What Theorem 3.8 alone would have picked, where that is something else."""
+    """The candidate that Theorem 3.8 alone would have picked, if it is another."""
     best = table.ranked[0]
     theirs = max(table.ranked, key=lambda one: one.predicted)
     if (theirs.draft, theirs.gamma) == (best.draft, best.gamma):
@@ -247,7 +247,7 @@ def _paper(table: Predictions) -> list[str]:
 
 
 def of_batches(tables: Mapping[int, Predictions]) -> list[str]:
-    """The best at each batch, and from which batch on no draft pays; nothing of a batch of one alone."""
+    """The best candidate at each batch, and from which batch on no draft pays; nothing for a single batch."""
     if list(tables) == [1]:
         return []
     lines = []

@@ -44,7 +44,7 @@ from specbench.runs.identity import identify
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The record's file, and what a screen shows of it."""
+    """The record's file and content, and the lines for the screen."""
 
     file: Path
     record: RecommendDocument
@@ -203,7 +203,7 @@ def time_rows(scored: Scored, batch: int) -> list[Round]:
 
 
 def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress, batch: int) -> Verified:
-    """A real run of one candidate and gamma at this batch, beside what was predicted of it."""
+    """A real run of one candidate and gamma at this batch, beside its prediction."""
     progress.say(f"running {label(one)}")
     result = execute(as_run(config, None if one.tree else one.gamma, batch), progress)
     summary = result.record["summary"]

@@ -1,9 +1,9 @@
-"""The target's own text, written once and kept: what every draft is scored on.
+"""The target's own completions, written once and cached: the sample that every draft is scored on.
 
-A file holds token ids, not distributions: 10,000 tokens are some 60 KB. Its name is a hash of all that the text depends
-on (target and its files, sampling, seed, dtype, limit on new tokens); each text in it goes by a hash of its prompt's
-tokens and place, so that a larger sample takes over what a smaller one wrote. The draws are those of a run's baseline:
-`specbench run` on the same prompts writes the same texts.
+A file holds token ids, not distributions: 10,000 tokens are some 60 KB. Its name is a hash of all that a completion
+depends on (target and its files, sampling, seed, dtype, limit on new tokens). A completion is keyed by a hash of its
+prompt's tokens and place, so that a larger sample reuses a smaller one. The draws are those of a run's baseline:
+`specbench run` on the same prompts writes the same completions.
 """
 
 import time
@@ -29,7 +29,7 @@ SAVED_EVERY_S = 60.0
 
 
 class SampleText(TypedDict):
-    """One text, and the seconds that the target took to write it."""
+    """One completion, and the seconds that the target took to write it."""
 
     tokens: list[int]
     seconds: float
@@ -37,7 +37,7 @@ class SampleText(TypedDict):
 
 @dataclass(frozen=True)
 class Sample:
-    """`texts[i]` is what the target wrote for prompt i; `seconds`, what writing took, now or when it was done."""
+    """`texts[i]` is the target's completion of prompt i; `seconds` is the time of writing all of them."""
 
     texts: list[list[int]]
     seconds: float
@@ -74,7 +74,7 @@ def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progre
 
 
 def sample_file(config: RunConfig) -> tuple[Path, Config]:
-    """Where the texts of this config's target are kept, and what the name is a hash of."""
+    """The cache file of this config's target, and the values that its name is a hash of."""
     target = replace(config.target, note=None)
     key = {
         "target": asdict(target),
@@ -100,7 +100,7 @@ def _write_text(config: RunConfig, parts: Parts, index: int) -> SampleText:
 
 
 def _read(file: Path) -> dict[str, SampleText]:
-    """What is kept; nothing where there is no file, or one that cannot be read."""
+    """The cached completions; none if there is no file, or it cannot be read."""
     try:
         texts: dict[str, SampleText] = read_document(file)["texts"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -109,5 +109,5 @@ def _read(file: Path) -> dict[str, SampleText]:
 
 
 def _save(file: Path, key: Config, texts: dict[str, SampleText]) -> None:
-    """All of it, with what another process may have added since; a reader sees the old file or the new one."""
+    """Write all completions, with those that another process may have added, in one replacement of the file."""
     write_document(file, {"key": key, "texts": {**_read(file), **texts}})

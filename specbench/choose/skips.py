@@ -1,9 +1,10 @@
-"""Which sublayers a layer-skip draft should skip: a greedy search along a few of the target's own texts.
+"""The sublayers that a layer-skip draft should skip: a greedy search along a few of the target's own completions.
 
-Zhang et al. (2024, "Draft & Verify", section 3.2) search by Bayesian optimisation over timed runs. Here a set is valued
-without a clock, by Theorem 3.8 at its best gamma: alpha from reading the texts in the remaining sublayers, c as the
-share of the target's operations that they take. Beginning with the whole target, each step tries every sublayer that is
-left and skips the one whose set has the most value, until the budget is spent; the best set of all steps is returned.
+Zhang et al. (2024, "Draft & Verify", section 3.2) search by Bayesian optimisation over timed runs. Here the value of a
+set is its speedup by Theorem 3.8 at its best gamma, without timing: alpha from reading the completions in the remaining
+sublayers, c as their share of the target's operations. Beginning with the whole target, each step tries every remaining
+sublayer and skips the one whose set has the highest value, until the budget is spent. The best set of all steps is
+returned.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ MOST_GAMMA = 10
 
 @dataclass(frozen=True)
 class SkipSet:
-    """Sublayers to skip, and what they are worth along the texts of the search."""
+    """Sublayers to skip, and their value along the completions of the search."""
 
     names: tuple[str, ...]
     alpha: float
@@ -47,7 +48,7 @@ class SkipSet:
 
 @dataclass(frozen=True)
 class Search:
-    """The best set found, and what finding it took."""
+    """The best set, and the effort of the search."""
 
     best: SkipSet
     tried: int
@@ -107,7 +108,7 @@ def search(texts: Texts, budget: int) -> Search:
 
 
 def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[ChooseConfig]:
-    """`configs`, of which those with draft.skip=[auto] get the set that a search found. What it found is noted."""
+    """`configs`, with the set of a search for each draft.skip=[auto]; `progress` receives the result."""
     found = list[ChooseConfig]()
     for config in configs:
         draft = config.draft

@@ -1,4 +1,4 @@
-"""The command line: verbs to functions. The only owner of argv, of Hydra and of what is printed.
+"""The command line: verbs to functions. The only owner of argv, of Hydra and of the screen.
 
 This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def fail(message: str, code: int) -> int:
-    """Say on one line of stderr what is wrong; returns `code`."""
+    """Print an error as one line on stderr; returns `code`."""
     print(f"specbench: {' '.join(message.split())}", file=sys.stderr)
     return code
 

@@ -189,7 +189,7 @@ def _of_children(rows: list[AlphaRow]) -> Table:
 
 
 def remark(file: Path, record: AlphaDocument, form: str) -> None:
-    """What it took, and where the record is."""
+    """The time of the measurement, and the record's file."""
     from rich.console import Console
 
     from specbench.stats import FEW_PROMPTS

@@ -1,4 +1,4 @@
-"""`specbench check`: fail where alpha or a speedup moved from what was written down."""
+"""`specbench check`: compare records with a baseline, and fail if alpha or a speedup moved."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What can be picked by name, and what each choice still needs before it can be used on this machine."""
+"""The choices that can be picked by name, and what each still needs before it can be used on this machine."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of a group: what it needs (of NEEDS), where it comes from or what to give, and what it is."""
+    """One choice of a group: what it needs (of NEEDS), its source or the keys to give, and its description."""
 
     group: str
     name: str
@@ -98,7 +98,7 @@ def _added(group: str, name: str, note: str, search: Sequence[str]) -> Choice:
 
 
 def _comment(file: Path) -> str:
-    """What a file of `conf/` says of itself in its first lines."""
+    """The first comment lines of a file of `conf/`."""
     lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     return " ".join(line.removeprefix("#").strip() for line in lines if "@package" not in line)
 

@@ -26,7 +26,7 @@ ALIKE = ("draft", "temperature", "gamma", "accept", "batch")
 
 @dataclass(frozen=True)
 class Planned:
-    """One job: the keys that set it apart, and what it needs; None where that is not known."""
+    """One job: the keys in which it differs, and its needs; None where they are not known."""
 
     keys: str
     run_id: str | None = None
@@ -39,7 +39,7 @@ class Planned:
 
 
 def show_plan(command: CommandLine) -> int:
-    """List the jobs of a sweep and run none. Returns 2 where one of them would be refused."""
+    """List the jobs of a sweep without running any. Returns 2 if a job would raise `UserError`."""
     jobs = jobs_of("run", RunConfig, command)
     order = by_models([job.overrides for job in jobs])
     jobs.sort(key=lambda job: order.index(job.overrides))
@@ -51,7 +51,7 @@ def show_plan(command: CommandLine) -> int:
 
 
 def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
-    """What each job needs, by the records in `results`."""
+    """The needs of each job, from the records in `results`."""
     shared = set.intersection(*(set(job.overrides) for job in jobs))
     from specbench.records.catalog import Catalog  # torch is imported only from here on
 
@@ -105,7 +105,7 @@ def _weights(config: RunConfig) -> int | None:
 
 
 def _most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row]) -> Row | None:
-    """The record of the same target, task, dtype and hardware that shares most with the job; the newest of equals."""
+    """The record of the same target, task, dtype and hardware that shares most keys with the job, then the newest."""
     task = task_label(config.task.name, config.task.path)
     same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
     alike = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
@@ -125,7 +125,7 @@ def _of(row: Row, key: str) -> object:
 
 
 def _seconds_a_prompt(row: Row) -> float:
-    """Decoding a prompt with the target alone and with the draft, as a record has it."""
+    """Seconds of decoding a prompt with the target alone and with the draft, from a record."""
     target = row["tokens"] / row["prompts"] * row["target_step_s"] / (row.get("occupancy_baseline") or 1)
     return float(target * (1 + 1 / (row.get("speedup_measured") or 1)))
 

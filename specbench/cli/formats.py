@@ -1,4 +1,4 @@
-"""Rows on stdout as a table, CSV or JSON. What is not the rows goes to stderr, so that a pipe reads nothing else."""
+"""Rows on stdout as a table, CSV or JSON. Everything else goes to stderr, so that a pipe reads rows only."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def print_rows(
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it: numbers of numpy and pandas as Python's, and null for what is no number."""
+    """`value` for JSON: numbers of numpy and pandas as Python's, and null for a number that is not finite."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

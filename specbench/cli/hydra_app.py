@@ -173,7 +173,7 @@ def _given(overrides: Sequence[str]) -> set[str]:
 
 
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """A folder in the place of the default choice does not have its name; in that of the user's own choice it has."""
+    """Clear the default choice's name if a folder replaces it; keep the name of a choice that the user made."""
     given = _given(overrides)
     for model in [key.removesuffix(".path") for key in given if key.endswith(".path")]:
         node = OmegaConf.select(composed, model)
@@ -182,7 +182,7 @@ def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def one_line(error: BaseException, schema: Any) -> str:
-    """What a Hydra or OmegaConf error comes to, for a user."""
+    """A Hydra or OmegaConf error as one line for a user."""
     text = f"{error}\n{error.__cause__ or ''}"
     if found := re.search(r"Could not find '([\w/-]+)/([^'/]*)'.*?Available options in '[^']*':\n(.*)", text, re.S):
         group, value, rest = found.groups()

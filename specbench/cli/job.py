@@ -25,7 +25,7 @@ _models: "SharedModels | None" = None
 def job(composed: DictConfig, form: str = "table") -> None:
     """One run of a composed config, shown in `form`. Importable by name, so that launchers in other processes find it.
 
-    An error is told and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
+    Errors are printed and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
     """
     keys = task_overrides()
     try:

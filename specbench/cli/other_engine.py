@@ -52,7 +52,7 @@ def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
 
 
 def making(engine: str | None) -> Making | None:
-    """What makes the engine of that name; None for our own loop."""
+    """The function that makes the engine of that name; None for our own loop."""
     if engine is None:
         return None
     from specbench.choose.other_engine import assisted_generation
@@ -77,7 +77,7 @@ def requested(options: Mapping[str, str]) -> list[str]:
 
 
 def said(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
-    """What to set in each engine that `options` name."""
+    """The settings of each engine that `options` name."""
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
 

@@ -43,7 +43,7 @@ class CommandLine:
 
     @property
     def argv(self) -> list[str]:
-        """What Hydra is handed."""
+        """The words for Hydra."""
         return [*self.switches, *self.overrides]
 
     @property
@@ -147,7 +147,7 @@ def _checked(switch: str, value: str) -> str:
 
 
 def value_of(overrides: Sequence[str], key: str, default: str) -> str:
-    """What the last of `overrides` that sets `key` sets it to, as text."""
+    """The value of `key` in the last of `overrides` that sets it, as text."""
     given = [override for override in map(parsed, overrides) if override is not None and override.key_or_group == key]
     return str(given[-1].value()) if given else default
 
@@ -172,7 +172,7 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
 
 
 def parsed(word: str) -> Override | None:
-    """The override that `word` is, or None: what cannot be read is Hydra's to refuse."""
+    """The override that `word` is; None if it cannot be read, which Hydra will report."""
     if word.startswith("-"):
         return None
     try:

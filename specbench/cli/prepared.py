@@ -1,4 +1,4 @@
-"""What `specbench bench` and `specbench beam` share: their launch, the folder of their record, the parts of a run."""
+"""The common parts of `specbench bench` and `specbench beam`: launch, folder of the record, parts of a run."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MOST_GAMMA = 1000
 
 
 class Source(NamedTuple):
-    """A file, what it is, what it says, and what that comes to."""
+    """A file, its format, its content, and the estimates from it."""
 
     file: str
     form: "Format"

@@ -21,7 +21,7 @@ WITHIN = "how far the interval may reach to either side, as a share of the value
 
 @dataclass(frozen=True)
 class Planned:
-    """One quantity, and what it takes: prompts, and seconds where a run tells."""
+    """One quantity, and what it requires: prompts, and seconds if a run gives them."""
 
     draft: str
     quantity: str

@@ -1,4 +1,4 @@
-"""What a user may have meant: keys, choices, folders and repositories, and lists where one value is read."""
+"""Suggestions after a mistake: keys, choices, folders and repositories, and lists where one value is read."""
 
 import difflib
 from collections.abc import Iterable

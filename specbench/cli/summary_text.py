@@ -11,7 +11,7 @@ from specbench.theory import expected_tokens
 
 
 def biggest_lever(record: RunRecord) -> str | None:
-    """What costs a run most of its speed; None where the record does not explain it, or it loses none."""
+    """The loss with the largest effect on a run's speedup; None without a loss, or if the record lacks it."""
     if record.get("explanation") is None:
         return None
     said = biggest(waterfall(record, resamples=0))
@@ -24,7 +24,7 @@ def brief(s: Summary) -> str:
 
 
 def headline(s: Summary, threads: int) -> str:
-    """What was run, how much of it, and on what; `threads` is of torch on a CPU."""
+    """Target, draft, task, settings and size of the run; `threads` is of torch on a CPU."""
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{s['draft']}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
@@ -190,7 +190,7 @@ def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
 
 
 def remarks(s: Summary) -> list[str]:
-    """What the numbers mean, in words, where a reader could be misled."""
+    """Sentences on results that could mislead a reader."""
     lines = []
     if s.get("simulated"):
         lines.append(simulated(s))
@@ -235,7 +235,7 @@ def remarks(s: Summary) -> list[str]:
 
 
 def simulated(s: Summary) -> str:
-    """That acceptance was by chance, and which of the numbers are real nevertheless."""
+    """The remark that acceptance was drawn by chance, and which numbers are real nevertheless."""
     return (
         f"SIMULATED: drafted tokens were accepted by chance at simulate.alpha={s['alpha']:g}. Times are measured; α "
         "was chosen, speedups hold for that α only, and the texts mean nothing"
@@ -243,7 +243,7 @@ def simulated(s: Summary) -> str:
 
 
 def disturbed(s: Summary) -> str:
-    """That another process used the machine, and what showed it."""
+    """The remark that another process used the machine, with its signs."""
     return (
         f"DISTURBED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
         "texts are valid. Run it again with force=true when nothing else runs"

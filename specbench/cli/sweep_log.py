@@ -1,9 +1,9 @@
-"""What became of each job of a sweep, whichever process ran it.
+"""The outcome of each job of a sweep, whichever process ran it.
 
-Launchers run jobs in this process, in workers, or on other machines, and Hydra hands nothing back to the command line.
-So the jobs of a sweep share one file, a line a job, in the sweep's own folder beside the records; it stays there. Its
-path travels as an override, which every launcher passes on, and not in the environment, which a cluster that is there
-already would not see. A single run needs no file.
+Launchers run jobs in this process, in workers, or on other machines, and Hydra returns nothing to the command line. So
+the jobs of a sweep share one file, a line a job, in the sweep's own folder beside the records. Its path travels as an
+override, which every launcher passes on, and not in the environment, which an existing cluster would not see. A single
+run needs no file.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _begun = False  # whether this process is the one that will ask for the outcomes
 
 
 class Outcome(TypedDict):
-    """What became of one job. `code` is 0 where it went well; then there is a record, else an error."""
+    """The outcome of one job. `code` is 0 for success, with a record; otherwise there is an error."""
 
     code: int
     keys: list[str]
@@ -47,7 +47,7 @@ def new_file(results: str) -> Path:
 
 
 def overrides(file: Path) -> list[str]:
-    """What Hydra is told, so that each job notes its outcome in `file` and Hydra's own notes lie beside it."""
+    """Overrides for Hydra, so that each job notes its outcome in `file` and Hydra's own notes lie beside it."""
     return [f"+hydra.job.env_set.{VARIABLE}={_quoted(file)}", f"hydra.sweep.dir={_quoted(file.parent)}"]
 
 

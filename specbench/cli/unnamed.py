@@ -23,7 +23,7 @@ LOCAL = ("/", "./", "../", "~")
 
 
 def store_extensions() -> dict[str, dict[str, str]]:
-    """Make a choice of everything that other packages add; returns what it is, by group and name."""
+    """Make a choice of everything that other packages add; returns these choices by group and name."""
     found: dict[str, dict[str, str]] = {}
     for group, kind in EXTENDED.items():
         for name, entry in extensions(kind).items():
@@ -55,7 +55,7 @@ def _values(override: Override) -> Sequence[str]:
 
 
 def _node(group: str, value: str) -> dict[str, Any] | None:
-    """What a file of `conf/` would say in the place of `value`; None where `value` is a name."""
+    """The content of a file of `conf/` for `value`; None if `value` is a name."""
     found = REPOSITORY.fullmatch(value)
     is_local = value.startswith(LOCAL) or (value != "." and Path(value).exists() and "/" in value)
     if is_local or ("/" in value and found is None):

@@ -1,6 +1,6 @@
-"""What `specbench VERB --help` prints: what the verb does, what can be picked, and each key with its default and help.
+"""`specbench VERB --help`: what the verb does, its choices, and each key with its default and help.
 
-The help of a key stands beside the key, in the dataclass that types it; nothing is said twice.
+The help of a key stands beside the key, in the dataclass that types it.
 """
 
 import textwrap

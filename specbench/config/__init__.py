@@ -1,7 +1,7 @@
-"""What a run may be told: typed schemas, range checks, and where `conf/` lies.
+"""The keys of a run: typed schemas, range checks, and the path of `conf/`.
 
-Knows names, types and ranges. Does not know models, data or Hydra. Each name is imported when it is asked for: a
-package that adds a draft imports `specbench.config.draft` before the kinds of draft, its own among them, are listed.
+Independent of models, data and Hydra. Each name is imported when it is asked for: a package that adds a draft imports
+`specbench.config.draft` before the kinds of draft, its own among them, are listed.
 """
 
 from importlib import import_module

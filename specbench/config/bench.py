@@ -12,7 +12,7 @@ from specbench.errors import UserError
 
 @dataclass
 class BenchConfig(RunConfig):
-    """What is timed against what."""
+    """The keys of `specbench bench`."""
 
     limit: int | None = key(8, "prompts")
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at")

@@ -14,7 +14,7 @@ from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 
 @dataclass
 class CertifyConfig:
-    """What the texts are said to be written by, and how."""
+    """The keys of `specbench certify`."""
 
     target: ModelConfig = fresh(ModelConfig, "the model that the texts are said to be of")
     draft: DraftConfig = fresh(

@@ -1,4 +1,4 @@
-"""What every kind of draft has in common, and the list of kinds. The kinds themselves are in `draft_kinds`."""
+"""The base class of all kinds of draft. The kinds themselves are in `draft_kinds`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class DraftConfig(NamedConfig):
     own_tree: ClassVar[bool] = False
 
     def label(self) -> str:
-        """What tables call the draft."""
+        """The draft's name in tables."""
         return self.kind
 
     def parts(self) -> Mapping[str, "DraftConfig | None"]:

@@ -1,7 +1,7 @@
-"""What other packages add: drafts, rules, tasks and targets, found by entry points (docs/extending.md).
+"""Drafts, rules, tasks and targets of other packages, found by entry points (docs/extending.md).
 
-An entry point's name is what a user picks. Names are read from the metadata of installed packages, and what an entry
-point holds is imported when it is needed.
+An entry point's name is the name to pick. Names are read from the metadata of installed packages; the object of an
+entry point is imported when it is needed.
 """
 
 from functools import cache
@@ -25,7 +25,11 @@ def extensions(group: Group) -> dict[str, EntryPoint]:
 
 
 def loaded(group: Group, name: str) -> Any:
-    """What the entry point `name` holds. Raises UserError where it cannot be imported."""
+    """The object of the entry point `name`.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
     entry = extensions(group)[name]
     try:
         return entry.load()

@@ -1,4 +1,4 @@
-"""The keys of a model: where its weights come from, and what it is called."""
+"""The keys of a model: the source of its weights, and its name."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # OWNER/NAME, OWN
 
 @dataclass
 class NamedConfig:
-    """What can be picked by name: a model, or a draft of any kind."""
+    """A config that can be picked by name: a model, or a draft of any kind."""
 
     name: str | None = key(None, "the name in tables; unset: the folder's or the repository's")
     note: str | None = key(None, "what this checkpoint is, and which of the paper's it stands for")
@@ -46,7 +46,7 @@ class ModelConfig(NamedConfig):
 
 
 def name_of(model: ModelConfig) -> str:
-    """What tables call this model: the name it was given, or that of its folder or repository."""
+    """The model's name in tables: its key `name`, or that of its folder or repository."""
     if model.name is None and model.path is not None:
         return Path(model.path).resolve().name
     return model.name or (model.hub or "").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""What tables call the parts of a run, and what such a name says."""
+"""The names of a run's parts in tables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +24,10 @@ def beyond_the_paper(name: str) -> bool:
 
 
 def own_weights(config: Mapping[str, Any]) -> str:
-    """Of 'target' and 'draft' in a frozen config those with a folder in the place of what their name stands for.
+    """Those of 'target' and 'draft' in a frozen config whose folder replaces the model that their name stands for.
 
     `target=t5-xxl target.path=FOLDER` is called t5-xxl, and may be any model. A choice that is a folder by itself, such
-    as `gpt-97m`, is what its name says.
+    as `gpt-97m`, is not among them.
     """
     parts = {part: config.get(part) or {} for part in ("target", "draft")}
     named = [

@@ -26,7 +26,7 @@ def _command(path: str) -> str:
 
 
 def _recipe(path: str) -> Mapping[str, Any]:
-    """The recipe that writes to `path` unless it is told otherwise."""
+    """The recipe that writes to `path` by default."""
     file = conf_dir() / "recipe" / f"{Path(path).name}.yaml"
     if Path(path).parent != Path("models") or not file.is_file():
         return {}

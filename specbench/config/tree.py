@@ -53,7 +53,7 @@ class TreeConfig:
         return len(self.widths) if self.shape == "widths" and self.widths is not None else self.depth or 1
 
     def label(self) -> str:
-        """What tables call the tree."""
+        """The tree's name in tables."""
         if self.shape == "widths" and self.widths is not None:
             cut = "" if self.size is None else f" to {self.size}"
             return f"widths {'×'.join(map(str, self.widths))}{cut}{self._children()}"

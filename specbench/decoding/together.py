@@ -1,14 +1,14 @@
 """Several prompts at once: continuous batching.
 
-Rows go in step. The drafts' reads of all rows are answered first, in one run where they are due together; when all rows
-have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict says, and
-goes on from there: no row is cut to the shortest. A row that is over leaves, and the next prompt that waits takes its
-place, before the next pass.
+Rows are in step. The drafts' reads of all rows are answered first, in one run if they are due together; when all rows
+have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict allows and
+continues from there: no row is cut to the shortest. When a row ends, the next waiting prompt takes its place before the
+next pass.
 
-Time belongs to a pass of the batch: all rows are told the same moments, so that the times of `Pass` and
-`Trace.steps_s` are walltimes, in which a row waits for the others, and `Trace.decode_s` is the row's share of them:
-shares sum to what the batch took. While prompts of rows that join are read the clock of the others stands still; that
-time is in `Trace.start_s`.
+A pass of the batch is timed as a whole: all rows receive the same moments, so the times of `Pass` and `Trace.steps_s`
+are walltimes, which include waiting for other rows, and `Trace.decode_s` is the row's share of them: shares sum to the
+time of the batch. While prompts of joining rows are read, the clock of the others is paused; that time is in
+`Trace.start_s`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from specbench.models import Model, Read, batch_of, read_together
 
 @dataclass
 class _Row:
-    """A sequence at work, what it asks for, and how many rows each of its passes had."""
+    """A sequence at work, its pending reads, and how many rows each of its passes had."""
 
     index: int
     decoding: Decoding
@@ -31,7 +31,7 @@ class _Row:
     rows: list[int] = field(default_factory=list)
 
     def go_on(self, answer: Any) -> Trace | None:
-        """Up to what it asks for next, or its trace where that is the end."""
+        """Continue to its next read, or to its trace at the end."""
         try:
             self.asked = self.decoding.send(answer)
         except StopIteration as over:

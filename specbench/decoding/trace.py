@@ -1,4 +1,4 @@
-"""What decoding one prompt gave. Times in seconds."""
+"""The result of decoding one prompt. Times in seconds."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Trace:
-    """What decoding one prompt gave, and how long it took. Times in seconds."""
+    """The result of decoding one prompt, and its times in seconds."""
 
     tokens: list[int]
     start_s: float  # encoder and prefill, of the draft too

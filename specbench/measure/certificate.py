@@ -1,9 +1,9 @@
-"""Are texts the target's? From what was read of them to a verdict, with what they could have shown.
+"""Are completions the target's? From the tests of their tokens to a verdict, with its power.
 
-At T = 0 every token must be the target's best one, but for rounding (`measure.departures`). Where none of n tokens is
-another, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). At T > 0 the tests of `measure.proof` decide, and
-their power is the total variation a token that they would have shown nine times in ten. A yes needs both: nothing
-found, and enough tokens to have found it.
+At T = 0 every token must be the target's best token, except for rounding (`measure.departures`). If none of n tokens
+departs, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). At T > 0 the tests of `measure.proof` decide, and
+their power is the total variation per token that they would have shown nine times in ten. A positive verdict requires
+both: no fault found, and enough tokens to have found it.
 """
 
 import math

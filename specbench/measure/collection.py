@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def already_collected() -> Iterator[None]:
-    """Within, the collector does not look through what was there before.
+    """A context in which the garbage collector does not scan existing objects.
 
-    Torch and the captured graphs are so many objects that one look at them takes 0.4 s, and it comes in the middle of
-    whatever step makes the next object.
+    Torch and the captured graphs are so many objects that one scan takes 0.4 s, in the middle of whichever step creates
+    the next object.
     """
     gc.collect()
     gc.freeze()

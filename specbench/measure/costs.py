@@ -1,12 +1,12 @@
-"""What a pass costs with each candidate and gamma, in steps of the target: c, v(gamma) and overhead.
+"""The cost of a pass of each candidate and gamma in target steps: c, v(gamma) and overhead.
 
 Made from timed passes (`measure.probe`). Each round is divided by its own target step, so that a machine that slows
-down between rounds cancels. A walltime is a sum, so what is added up are means and not medians: passes that do more
-(where the draft reads two tokens after a full acceptance, or looks up for the first time) belong to it. Passes and
-steps that took more than `ODD` medians are left out, on both sides alike: there another process used the machine.
+down between rounds cancels. A walltime is a sum, so its terms are means and not medians: passes that do more (the draft
+reads two tokens after full acceptance, or looks up for the first time) belong to it. Passes and steps longer than `ODD`
+medians are left out, on both sides alike, since another process used the machine.
 
-The first pass of a text costs more than others (what belongs to the source is made ready), and so does one that checks
-fewer tokens than those before it; the first step of the baseline too. On texts of ten tokens that decides.
+The first pass of a text costs more than others (the source's tensors are prepared), and so does a pass that verifies
+fewer tokens than those before it, and the first step of the baseline. On texts of ten tokens this is decisive.
 
 Plain numbers only. An interval resamples rounds (`measure.predict`).
 """
@@ -45,7 +45,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Prices:
-    """What everything costs, in target steps that do not begin a text."""
+    """All costs, in target steps that do not begin a text."""
 
     costs: dict[Key, Cost]
     first_step: float  # the baseline's first step of a text
@@ -170,7 +170,7 @@ def _mean(times: Iterable[Times], at_least: int = 1) -> Times | None:
 
 
 def _middle(more_N: NDArray[np.float64]) -> float:
-    """The mean without what is far above the median; 0 of too few."""
+    """The mean without values far above the median; 0 for too few values."""
     if len(more_N) < FEW:
         return 0.0
     return float(more_N[more_N <= np.median(more_N) + ODD].mean())

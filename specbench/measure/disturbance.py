@@ -33,12 +33,13 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What was seen.
+    """The signs of another process on the machine.
 
     Attributes:
-        waited: share of the time in which the process wanted a core that it had none; None where it is not known.
+        waited: share of the time for which the process waited for a core; None where it is not known.
         unevenness: the ratio of neighbouring steps, longer over shorter, that 9 of 10 pairs stay below; None with fewer
-            than `FEWEST_PAIRS` pairs.
+            than
+            `FEWEST_PAIRS` pairs.
         signs: the signs of a disturbance, in words.
     """
 
@@ -47,7 +48,7 @@ class Disturbance:
     signs: list[str] = field(default_factory=list)
 
     def columns(self) -> Disturbed:
-        """What a record's summary says of it."""
+        """Its columns in a record's summary."""
         return {
             "disturbed": bool(self.signs),
             "disturbed_by": "; ".join(self.signs) or None,
@@ -67,7 +68,7 @@ def disturbance(prompts: Sequence[PromptRecord], summary: Mapping[str, Any]) -> 
 
 
 def impossible(summary: Mapping[str, Any]) -> list[str]:
-    """What in a summary cannot be, in words."""
+    """The impossible numbers in a summary, in words."""
     signs = []
     v, speedup, tokens = (summary.get(key) for key in ("verify_cost", "speedup_measured", "tokens_per_pass"))
     # A step of the baseline includes the draw of its token, which a pass counts as accepting.

@@ -1,12 +1,11 @@
-"""What a sampled text says of the distribution that it was drawn from: sums for the tests of `measure.proof`.
+"""Sums over a sampled completion for the tests of `measure.proof`, by one reading of target and draft.
 
-One teacher-forced reading of the text by the target and the draft. Distributions are made `CHUNK` positions at a time
-and dropped.
+Distributions are made `CHUNK` positions at a time and dropped.
 
-A token that p gives no probability (top-k, top-p) was not drawn from p. In bf16 a pass over gamma + 1 tokens rounds
-differently from the reading, so that a token at the edge of the top k can be in for the one and out for the other.
+A token of probability 0 under p (top-k, top-p) was not drawn from p. In bf16 a pass over gamma + 1 tokens rounds
+differently from the reading, so that a token at the edge of the top k can be inside for one and outside for the other.
 As at T = 0 (`measure.lossless`) the position is then computed in two ways, and rounding explains the token if logits
-that move by that noise let it in. It counts with the lowest probability that p has.
+moved by that noise include it. It counts with the lowest probability of p.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """

@@ -1,8 +1,8 @@
-"""Is the speculative text the target's own? At T = 0 it must be, token for token, but for rounding.
+"""Is the speculative completion the target's own? At T = 0 it must be, token for token, except for rounding.
 
 In bf16 a step over one token and a step over several round differently, and where the target's two best tokens nearly
-tie, either may win. Such a difference is told from a fault by measuring: the same position is computed both ways, and
-the difference is put down to rounding only if the two best tokens lie closer than that noise can shift them.
+tie, either may win. To distinguish this from a fault, the position is computed both ways, and the difference counts as
+rounding only if the two best tokens are closer than that noise can shift them.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""What a lossy rule lets through: how much more is accepted, and how far the output leaves the target.
+"""Lossy rules: how much more they accept, and how far their output is from the target's distribution.
 
-Computed from a rule's own formulas (`acceptance.TokenRule`), position by position, along the target's own text, as
-alpha is. Text written under the rule would go elsewhere. For lenience l at T > 0 the mean chance is A.5's alpha(l),
-E sum_x min(p(x) / l, q(x)).
+Computed from a rule's own formulas (`acceptance.TokenRule`), position by position, along the target's own completion,
+as alpha is. A completion under the rule would differ. For lenience l at T > 0 the mean acceptance probability is A.5's
+alpha(l), E sum_x min(p(x) / l, q(x)).
 
 Shapes: L positions, V tokens of the vocabulary.
 """

@@ -1,4 +1,4 @@
-"""What a draft of another vocabulary loses to that, along the target's own text.
+"""The cost of a draft's other vocabulary, along the target's own completion.
 
 Shapes: L positions, V tokens of the target's vocabulary.
 """

@@ -1,7 +1,7 @@
-"""Two runs over the prompts they share: differences with intervals, prompt against prompt.
+"""Two runs over the prompts they share: paired differences with intervals.
 
-What a prompt has of its own (length, difficulty) is in both runs and cancels, so the interval of a difference is
-narrower than two intervals side by side would suggest, and it says what they cannot: whether one is better.
+The effects of a prompt (length, difficulty) are in both runs and cancel, so the interval of a difference is narrower
+than two separate intervals suggest.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class ComparedRecord(IntervalRecord):
 
 
 class PairedRecord(TypedDict):
-    """`Paired` as JSON has it."""
+    """`Paired` as JSON."""
 
     prompts: int
     faster: ComparedRecord

@@ -1,7 +1,7 @@
-"""What the passes of a run cost: in time and in arithmetic operations, all passes counted as they were.
+"""The cost of a run's passes, in time and in operations, over all passes.
 
-A pass that drafted less than gamma is cheaper than a full one, so c and v, which are of full passes, do not add up to
-what a draft costs that often proposes nothing.
+A pass that drafted less than gamma is cheaper than a full pass, so c and v, which are of full passes, do not add up to
+the cost of a draft that often proposes nothing.
 """
 
 from collections.abc import Sequence

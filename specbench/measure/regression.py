@@ -1,9 +1,11 @@
-"""Have the numbers of these runs moved? Summaries of today against those that were written down before.
+"""Have the numbers of these runs moved? Today's summaries against recorded summaries.
 
-alpha must lie within its recorded interval; a measured speedup may fall short of the recorded one by a margin, since
-clocks are noisy, and is compared on the same hardware only. The speed of a run that was disturbed is not judged, nor
-written down. One baseline holds the measurements of several kinds of
-device; those of a kind that was not measured now are left alone. Pure comparison: no files, no screen.
+alpha must lie within its recorded interval; a measured speedup may fall short of the recorded speedup by a margin,
+since times are noisy, and is compared on the same hardware only. The speedup of a disturbed run is neither compared nor
+recorded. One baseline holds the measurements of several kinds of device; kinds without new measurements are not
+changed.
+
+Pure comparison: no files, no screen.
 """
 
 from collections.abc import Iterable
@@ -87,7 +89,7 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
 
 
 def _unjudged(row: Row) -> Row:
-    """What takes the place of a disturbed run's speedup."""
+    """The columns that replace a disturbed run's speedup."""
     return {"speedup_measured": None} if row.get("disturbed") else {}
 
 
@@ -97,7 +99,7 @@ def _name(row: Row) -> tuple[Any, ...]:
 
 
 def _gamma(row: Row) -> Any:
-    """The number, or where a pass decides anew (a policy, a tree) what was asked for."""
+    """The number, or for a policy or a tree the value requested."""
     return row.get("gamma_requested") if row.get("gamma") is None else row["gamma"]
 
 

@@ -1,9 +1,9 @@
-"""What the paper's theorems make of a run's own alpha, c and v.
+"""The paper's theorems applied to a run's own alpha, c and v.
 
-Eq. 1 has one alpha for every position of a proposal. Where a draft agrees less the further ahead it drafts (heads that
-predict several tokens at once, copies that go on from one place), Eq. 1 is no prediction but an upper bound. There the
-acceptance at each position takes alpha's place: 1 + a_1 + a_1 a_2 + ... in the place of 1 + alpha + alpha^2 + ..., and
-the last pass of a text emits what is left of it.
+Eq. 1 has one alpha for all positions of a proposal. For a draft that agrees less the further ahead it drafts (heads
+that predict several tokens at once, copies that continue from one place), Eq. 1 is an upper bound and not a prediction.
+There the acceptance at each position replaces alpha: 1 + a_1 + a_1 a_2 + ... instead of 1 + alpha + alpha^2 + ..., and
+the last pass of a text emits the tokens that remain.
 """
 
 from collections.abc import Sequence

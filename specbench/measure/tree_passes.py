@@ -1,4 +1,4 @@
-"""What passes whose proposals were trees say of them. Plain arithmetic over what a record holds; no torch."""
+"""Statistics of passes whose proposals were trees. Plain arithmetic over a record; no torch."""
 
 from collections.abc import Sequence
 

@@ -73,7 +73,7 @@ class Batch:
 
     @torch.inference_mode()
     def extend_many(self, reads: Sequence[Read]) -> list[Tensor]:
-        """What `Session.extend` returns for each of `reads`, of sessions of this batch, one a session, in one run."""
+        """The results of `Session.extend` for each of `reads`, one for each session of this batch, from one run."""
         self._close_gaps()
         return self._read(reads)
 
@@ -86,7 +86,7 @@ class Batch:
         return keys, values
 
     def keep(self, session: "RowSession", slots: list[int], start: int) -> None:
-        """Copy what is in `slots` of the session's row to the slots from `start` on."""
+        """Copy the content of `slots` of the session's row to the slots from `start` on."""
         self._own.rows(session.row, session.row + 1).move_slots(slots, start)
 
     def _read(self, reads: Sequence[Read], last_row: bool = False) -> list[Tensor]:
@@ -160,7 +160,7 @@ class Batch:
             session.row = row
 
     def _reserve(self, needed: int) -> None:
-        """Room for `needed` tokens in each row, in the next power of two; what was read moves along."""
+        """Make room for `needed` tokens in each row, rounded up to a power of two; cached tokens are moved."""
         if needed <= self._own.slots:
             return
         capacity = _power_of_two(needed)

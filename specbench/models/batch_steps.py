@@ -46,7 +46,7 @@ class StepsOfRows(Protocol):
 
 
 class BatchableModel(Protocol):
-    """What a batch uses of its model."""
+    """The interface of a model that a batch uses."""
 
     device: torch.device
     vocabulary_size: int

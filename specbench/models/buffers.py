@@ -67,7 +67,7 @@ class Buffers:
             mine[..., :count, :] = theirs[..., :count, :]
 
     def move_slots(self, slots: list[int], start: int) -> None:
-        """Copy what is in `slots` to the slots from `start` on, all of it read before any is written."""
+        """Copy the content of `slots` to the slots from `start` on; everything is read before anything is written."""
         while slots and slots[0] == start:
             slots, start = slots[1:], start + 1
         if not slots:

@@ -1,8 +1,8 @@
-"""What no rule can exceed: the largest probability with which one of k drafted tokens can be the target's.
+"""The bound on all rules: the largest probability with which one of k drafted tokens can be the target's.
 
-The optimal transport between p and the drafted sets (Sun et al. 2023, "SpecTr") accepts with probability
-1 + min_H [p(H) - Pr(all k drafts are in H)], and H need only be sets of the tokens of the highest q / p (Hu et al.
-2025, "Towards Optimal Multi-draft Speculative Decoding").
+The optimal transport between p and the drafted sets (Sun et al. 2023, "SpecTr") accepts with probability 1 + min_H
+[p(H) - Pr(all k drafts are in H)], and H need only be sets of the tokens of the highest q / p (Hu et al. 2025, "Towards
+Optimal Multi-draft Speculative Decoding").
 
 Shapes: V tokens of the vocabulary, G groups of neighbouring tokens, K numbers of drafts, T points of time.
 """
@@ -17,10 +17,10 @@ SINGLES, RUNS = 48, 32
 
 
 def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) -> Numbers:
-    """The bound [K] for 1, 2, ... `drafts` tokens drawn from q: independent ones if `replaced`, else distinct ones.
+    """The bound [K] for 1, 2, ... `drafts` tokens drawn from q, independent if `replaced`, otherwise distinct.
 
     Of distinct draws from more than `SINGLES` tokens the likeliest are treated one by one, and the rest in runs of
-    neighbours, as tokens so rare that none is drawn for certain: right to 1e-3, as the tests show.
+    neighbours, as tokens so rare that none is drawn for certain; the tests show an error below 1e-3.
     """
     drawn_V = q_V > 0
     if not drawn_V.any():  # nothing is drafted here

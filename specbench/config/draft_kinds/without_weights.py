@@ -14,7 +14,7 @@ MOST_MATCHED = 32
 
 @dataclass
 class TextDraftConfig(DraftConfig):
-    """What is fitted on training text."""
+    """A draft fitted on training text."""
 
     corpus: str | None = key(
         None, "a file or folder of text to fit on, with the task's fields; unset: the task's training text"
@@ -96,7 +96,7 @@ class RandomConfig(DraftConfig):
 
 @dataclass
 class LookupConfig(DraftConfig):
-    """What followed the last tokens where they stood before."""
+    """Copies the tokens that followed an earlier occurrence of the last tokens."""
 
     kind: str = "lookup"
     match: int = key(3, MATCH)
@@ -110,7 +110,7 @@ class LookupConfig(DraftConfig):
 
 @dataclass
 class RetrievalConfig(TextDraftConfig):
-    """What most often followed the last tokens in a corpus."""
+    """Proposes the tokens that most often followed the last tokens in a corpus."""
 
     kind: str = "retrieval"
     match: int = key(3, MATCH)

@@ -1,4 +1,4 @@
-"""What would have to change for a given speedup: which alpha, c or v alone, all else as measured."""
+"""The value of alpha, c or v that alone would give a certain speedup, all else as measured."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Need:
 
 
 def needs(found: Waterfall, speedup: float) -> list[Need]:
-    """What each quantity alone would have to be. c and v are means over passes."""
+    """The required value of each quantity alone. c and v are means over passes."""
     made, levels = found.sample, found.levels
     totals, measured = made.totals, float(levels.measured)
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)

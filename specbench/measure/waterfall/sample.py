@@ -1,4 +1,4 @@
-"""What the waterfall of a run is made from: sums of each prompt, so that prompts can be drawn again."""
+"""The input of a run's waterfall: sums of each prompt, so that prompts can be resampled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def sample(record: RunRecord) -> Sample:
 
 
 def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, ruled: bool) -> list[str]:
-    """What the record does not hold, and so is a part of what is left over."""
+    """Data that the record lacks, whose effect is part of what is left over."""
     summary, without = record["summary"], "the record does not hold"
     rest = "that positions are not independent is part of what is left over"
     if summary.get("simulated"):

@@ -119,7 +119,7 @@ def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> W
 
 
 def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
-    """The speedups that totals over prompts come to, step by step."""
+    """The speedups after each step, from totals over prompts."""
     passes = totals["passes"]
     after: dict[StepName, Floats] = {}
     alpha = totals["beta"] / totals["judged"]
