@@ -1,7 +1,10 @@
-"""What a user is told when something is wrong: one line, and an exit code.
+"""The errors that a user sees: one line, and an exit code.
 
 `cli` prints the message and ends with the code; no other room prints errors or exits.
 """
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -20,6 +23,12 @@ def error_line(error: BaseException) -> str:
     """One line on `error`: its message, and before it the kind of one that we did not raise ourselves."""
     message = " ".join(str(error).split())
     return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"
+
+
+def closest_first(value: str, names: Iterable[str]) -> list[str]:
+    """`names` for a message about the unknown name `value`: those that resemble it first, then the others in order."""
+    likeness = {name: difflib.SequenceMatcher(None, value, name).ratio() for name in names}
+    return sorted(likeness, key=lambda name: -likeness[name] if likeness[name] > 0.6 else 0.0)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

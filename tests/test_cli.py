@@ -27,16 +27,28 @@ def test_help_everywhere_without_torch(argv: list[str]) -> None:
     assert time.perf_counter() - began < 5  # half a second on a quiet machine; this one only catches torch
 
 
-def test_help_of_run_lists_what_can_be_picked(capfd: Capture) -> None:
+def test_help_of_run_is_in_groups(capfd: Capture) -> None:
     assert main(["run", "--help"]) == 0
     out = capfd.readouterr().out
-    for word in ("t5-xxl", "gpt2", "unigram", "cnndm", "sampling.temperature", "target.path"):
+    for word in (
+        "target=t5-mini",
+        "specbench list draft",
+        "tree=none",
+        "sequoia",
+        "sampling.temperature",
+        "target.path",
+    ):
         assert word in out
+    titles = [out.index(f"\n{title}:\n") for title in ("model", "draft", "decoding", "task", "output")]
+    assert titles == sorted(titles)
+    assert out.index("\ndecoding:") < out.index("  gamma=7") < out.index("\ntask:") < out.index("  task.prefix=")
 
 
 def test_unknown_verbs_and_the_version(capfd: Capture) -> None:
     assert main(["walk"]) == 2
     assert "walk: no such verb; choose from run, sweep" in capfd.readouterr().err
+    assert main(["tabels"]) == 2
+    assert "tabels: no such verb; choose from tables, " in capfd.readouterr().err
     assert main(["--version"]) == 0
     assert capfd.readouterr().out.strip()
 

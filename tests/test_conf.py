@@ -85,8 +85,8 @@ WRONG = {
     "draft=gpt-6m": "draft.path=models/gpt-6m: does not exist yet; specbench train recipe=gpt-6m ... after specbench "
     "train recipe=gpt-97m (",
     "target=hub": "target: names no model; give target=OWNER/NAME",
-    "dtype=float8": "dtype=float8: must be auto | bfloat16",
-    "device=tpu": "device=tpu: must be auto | cpu",
+    "dtype=float8": "dtype=float8: must be float32 | float16 | bfloat16 | auto",
+    "device=tpu": "device=tpu: must be cpu | auto",
     "device=cuda:9": "device=cuda:9: this machine has ... CUDA devices; use device=cpu",
     "sampling.temperature=-1": "sampling.temperature=-1.0: must be from 0",
     "sampling.top_k=0": "sampling.top_k=0: must be at least 1",

@@ -61,9 +61,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     verb, *rest = argv
     verb = ALIASES.get(verb, verb)
+    from specbench.errors import MachineError, UserError, closest_first
+
     if verb not in VERBS:
-        return fail(f"{verb}: no such verb; choose from {', '.join(VERBS)}", 2)
-    from specbench.errors import MachineError, UserError
+        return fail(f"{verb}: no such verb; choose from {', '.join(closest_first(verb, VERBS))}", 2)
 
     warnings.formatwarning = _plain
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 
 FORMATS = ("table", "csv", "json")
 Rows = Sequence[Mapping[str, Any]]
@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 def checked_format(form: str) -> str:
     """`form`, if it is one of FORMATS. Raises UserError."""
     if form not in FORMATS:
-        raise UserError(f"--format {form}: no such format; choose from {', '.join(FORMATS)}")
+        raise UserError(f"--format {form}: no such format; choose from {', '.join(closest_first(form, FORMATS))}")
     return form
 
 

@@ -1,7 +1,7 @@
 """`specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group."""
 
 from specbench.cli.formats import plain, print_rows
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 from specbench.records.schema import Row
 
 # What may differ within a group: a column of the table, and the keys of a run that set it.
@@ -27,7 +27,7 @@ def grouped(results: str, key: str, form: str) -> None:
         UserError: `key` is not among KEYS.
     """
     if key not in KEYS:
-        raise UserError(f"--group-by {key}: choose from {', '.join(KEYS)}")
+        raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")
     groups = _groups(results, key)
     rows = [group["group"] | row for group in groups for row in group["rows"]]
     print_rows(form, rows, lambda: _show(groups, key), document=groups)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specbench.cli.formats import FORMATS
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 from specbench.records.store import FEWEST_PROMPTS
 
 RUN = "a run: its id, a unique part of it, the path of its record, or 'last'"
@@ -73,5 +73,5 @@ def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:
         raise UserError(f"{option} '{text}': names no format; choose from {', '.join(allowed)}")
     for word in words:
         if word not in allowed:
-            raise UserError(f"{option} {word}: no such format; choose from {', '.join(allowed)}")
+            raise UserError(f"{option} {word}: no such format; choose from {', '.join(closest_first(word, allowed))}")
     return words

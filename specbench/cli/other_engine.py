@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.cli.formats import print_rows
 from specbench.cli.overrides import CommandLine
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 from specbench.serving.said import EngineSettings, parse_schedule, settings_for
 from specbench.serving.settings import ENGINES
 
@@ -70,7 +70,7 @@ def requested(options: Mapping[str, str]) -> list[str]:
     names = [name for name in options["for"].split(",") if name]
     for name in names or [""]:
         if name not in ENGINES:
-            raise UserError(f"--for {name}: no such engine; choose from {', '.join(ENGINES)}")
+            raise UserError(f"--for {name}: no such engine; choose from {', '.join(closest_first(name, ENGINES))}")
     if "schedule" in options:
         parse_schedule(options["schedule"])
     return names

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 
 T = TypeVar("T")
 
@@ -18,5 +18,5 @@ def selected(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]
     """
     for name in names:
         if name not in among:
-            raise UserError(f"{name}: no such {what}; choose from {', '.join(among)}")
+            raise UserError(f"{name}: no such {what}; choose from {', '.join(closest_first(name, among))}")
     return [among[name] for name in names or among]

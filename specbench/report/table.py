@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
 from specbench.markdown import markdown_table
 
 NONE = "–"
@@ -34,7 +34,7 @@ def render(table: Table, form: str) -> str:
         UserError: there is no such format.
     """
     if form not in FORMATS:
-        raise UserError(f"--format {form}: no such format; choose from {', '.join(FORMATS)}")
+        raise UserError(f"--format {form}: no such format; choose from {', '.join(closest_first(form, FORMATS))}")
     return FORMATS[form](table)
 
 
