@@ -1,7 +1,7 @@
-"""Checks that a draft or a rule from elsewhere keeps speculative decoding exact; for tests of other packages.
+"""Checks that a draft or a rule of another package keeps speculative decoding exact, for its tests.
 
-Both sample with a fixed seed and compare with what must come out by chi-square; a right one fails for one seed in
-10,000. A failure raises `NotConforming`, which says what was wrong.
+Both sample with a fixed seed and compare with the expected distribution by chi-square; a correct draft or rule fails
+for one seed in 10,000. A failure raises `NotConforming` with the reason.
 
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """

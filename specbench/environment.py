@@ -1,4 +1,4 @@
-"""What a record says of where it was made: versions, commit, hardware."""
+"""The origin of a record: versions, commit, hardware."""
 
 import os
 import platform
@@ -48,7 +48,7 @@ def environment() -> Environment:
 
 
 def hardware(surroundings: Environment, device: str) -> str:
-    """What computed, in a few words: the GPU, or the CPU and how many threads of it."""
+    """The GPU, or the CPU and its number of threads, in a few words."""
     if device.startswith("cuda") and surroundings["gpus"]:
         return surroundings["gpus"][int(device.partition(":")[2] or 0)]
     return f"{surroundings['cpu']}, {surroundings['threads']} threads"

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: the message names the key or file and the way out. Exit code 2."""
+    """A mistake of the user: the message names the key or file and says what to do. Exit code 2."""
 
     exit_code = 2
 
 
 class MachineError(RuntimeError):
-    """The machine failed (no memory, no disk, no hub): the message says what and what to try. Exit code 1."""
+    """A failure of the machine (memory, disk, hub): the message says what failed and what to try. Exit code 1."""
 
     exit_code = 1
 

@@ -43,10 +43,9 @@ def before_argmax(sampling: Sampling) -> Sampling:
 def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> Tensor:
     """Adjusted probabilities, fp32 [L, vocabulary_size].
 
-    Logits past the tokenizer's last token are padding of the weight matrix (T5: 32,128 logits, 32,100 tokens) and
-    are cut off. At T = 0 the highest entry takes all; of equals the first one, as `argmax` does.
-
-    A row without a finite maximum becomes NaN, at T = 0 too, which `draw` refuses.
+    Logits past the tokenizer's last token are padding of the weight matrix (T5: 32,128 logits, 32,100 tokens) and are
+    cut off. At T = 0 the highest entry takes all, the first of equal entries, as in `argmax`. A row without a finite
+    maximum becomes NaN, at T = 0 too, and `draw` raises for it.
     """
     logits_LV = logits_LV[..., :vocabulary_size].float()
     if sampling.temperature == 0:
@@ -170,7 +169,7 @@ class Choice:
         return self.sampling.temperature > 0
 
     def uniforms(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """What `count` choices take from `generator`; None where that is nothing."""
+        """The uniform numbers of `count` choices from `generator`; None where none are needed."""
         return uniforms(count, generator, generator.device) if self.draws else None
 
     def on_device(self, logits_1V: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -31,8 +31,8 @@ def expected_tokens_by_position(accepted: Sequence[float]) -> float:
 def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float = 1.0) -> float:
     """Expected speedup, (1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1)): Theorem 3.8.
 
-    The theorem takes a pass over gamma+1 positions to cost one target step. `verify_cost`, the measured
-    T_p(gamma+1) / T_p(1), stands in the place of that 1 for a calibrated figure.
+    The theorem assumes that a pass over gamma+1 positions costs one target step. For a calibrated speedup
+    `verify_cost`, the measured T_p(gamma+1) / T_p(1), replaces that 1.
     """
     return expected_tokens(alpha, gamma) / (gamma * c + verify_cost)
 
@@ -87,7 +87,7 @@ def guaranteed_improvement(alpha: float, c: float) -> float:
 
 
 def optimal_gamma(alpha: float, c: float, limit: int = 100) -> int:
-    """The gamma from 1 to `limit` that maximises Theorem 3.8; the smallest of equals."""
+    """The gamma from 1 to `limit` that maximises Theorem 3.8; the smallest of equal gammas."""
     return max(range(1, limit + 1), key=lambda gamma: walltime_improvement(alpha, gamma, c))
 
 

@@ -1,7 +1,7 @@
-"""The static step as CUDA graphs: one launch a step, in the place of hundreds.
+"""The static step as CUDA graphs: one launch a step instead of hundreds.
 
 A graph is captured for each number of new tokens and each set of buffers, before a clock starts (`get_ready`), and
-replayed after that. What has no graph yet runs uncaptured, and is captured before the next text. A graph reads tokens
+replayed after that. A step without a graph runs uncaptured, and is captured before the next text. A graph reads tokens
 and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma steps of a
 draft are one graph (`rollout`).
 """

@@ -67,7 +67,7 @@ class EagerModel:
         return self._shallow[part]
 
     def project(self, states_ND: Tensor) -> Tensor:
-        """Logits [N, V] of the head alone, of a network that hands over what it reads."""
+        """Logits [N, V] of the head alone, for a network that returns the input of its head."""
         logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
         return logits_NV
 

@@ -21,7 +21,7 @@ from specbench.models.tree import OpenTree
 
 
 class SessionModel(Protocol):
-    """What a session uses of its model."""
+    """The interface of a model that a session uses."""
 
     network: Any
     device: torch.device

@@ -77,7 +77,7 @@ def with_engine(
 
 
 def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
-    """`model`, which runs kernels that nobody chose for that."""
+    """`model`, whose kernels were not chosen for invariance."""
     if numerics != "fast":
         model.not_invariant = f"engine={model.engine} does not control its kernels"
     return model

@@ -62,21 +62,21 @@ def reduced(network: Any, part: Part) -> Any:
 
 
 class _NoAttention(nn.Module):
-    """In the place of an attention: adds nothing, and caches nothing."""
+    """Replaces an attention: adds nothing, and caches nothing."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         return torch.zeros_like(hidden_states), None
 
 
 class _NoT5Attention(nn.Module):
-    """In the place of an attention of T5, which adds its input itself and hands the position bias on."""
+    """Replaces an attention of T5, which adds its input itself and passes the position bias on."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, None]:
         return hidden_states, kwargs.get("position_bias"), None
 
 
 class _Nothing(nn.Module):
-    """In the place of a feed-forward layer."""
+    """Replaces a feed-forward layer."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return torch.zeros_like(hidden_states)

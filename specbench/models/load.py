@@ -34,7 +34,7 @@ transformers.logging.disable_progress_bar()
 
 
 def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | None]]:
-    """What `from_pretrained` is given: a folder or id, and its keywords."""
+    """The arguments of `from_pretrained`: a folder or id, and keywords."""
     if model.path is not None:
         folder = Path(model.path)
         if not (folder / "config.json").is_file():

@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
     @property
     def caching(self) -> list[int]:
-        """The layers whose self-attention runs, and caches what it reads."""
+        """The layers whose self-attention runs, and so caches its tokens."""
         return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
 
 

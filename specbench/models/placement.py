@@ -76,7 +76,7 @@ class Placement:
     def _mask(
         self, layout: Layout, library: Callable[..., Any], *, mask_function: Callable[..., Tensor], **options: Any
     ) -> Any:
-        """What `transformers` calls a mask interface: the mask [B, 1, L, C] that the attention takes."""
+        """A mask interface of `transformers`: the mask [B, 1, L, C] for the attention."""
         if mask_function is masking_utils.bidirectional_mask_function:
             return library(mask_function=mask_function, **options)  # the source's
         if options.get("use_vmap"):

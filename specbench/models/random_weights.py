@@ -42,7 +42,7 @@ def random_network(config: Any, dtype: torch.dtype, device: torch.device) -> Any
 
 
 class WordNumbers:
-    """In the place of a tokenizer: a word is a token, numbered by what it is. Its methods are named as theirs are."""
+    """A stand-in for a tokenizer: a word is a token, numbered by its digits. Its methods have a tokenizer's names."""
 
     eos_token_id = END
     bos_token_id = START

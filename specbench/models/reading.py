@@ -37,7 +37,7 @@ Reading = Generator[Read, Tensor, T]
 
 
 def answered(reading: Generator[Any, Any, T]) -> T:
-    """What `reading` returns, each of its reads answered by the session itself."""
+    """The result of `reading`, each of its reads answered by the session itself."""
     answer = None
     while True:
         try:

@@ -76,7 +76,7 @@ class StaticModel(EagerModel):
         self._prepare()
 
     def read_rows(self, rows: int) -> None:
-        """From now on a step reads so many rows at least; what is missing is filled up."""
+        """From now on a step reads at least so many rows; missing rows are padding."""
         if rows != self.rows:
             self.rows = rows
             self._forget_placed()

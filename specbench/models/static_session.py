@@ -28,7 +28,7 @@ MOST_ROWS = 16  # of one step where rows must not depend on their number; longer
 
 
 class CapturedModel(SessionModel, Protocol):
-    """What a session uses of a model whose steps are captured."""
+    """The interface of a model with captured steps that a session uses."""
 
     program: Program
     pool: BufferPool
@@ -138,7 +138,7 @@ class StaticSession:
             buffer[:, :, : len(source)] = state
 
     def reserve(self, needed: int) -> None:
-        """Room for `needed` tokens; what was read moves along."""
+        """Make room for `needed` tokens; cached tokens are moved."""
         old, self._capacity = self._held.get("self"), self.model.capacity(needed)
         new = self.model.pool.take("self", self._capacity)
         if old is not None:
@@ -208,7 +208,7 @@ class StaticSession:
         return step.run(*self.inputs(step, tokens, rows))[0]
 
     def inputs(self, step: Step, tokens: Tokens, rows: int) -> list[Tensor]:
-        """What `step` takes to read `tokens`, filled up to so many rows."""
+        """The inputs of `step` to read `tokens`, padded to so many rows."""
         # The step proper reads no positions: what it computes from them is an input, too.
         ids_1L, count = self._ids(tokens, rows), len(tokens)
         fixed = self._of_source(step, ids_1L, count)
@@ -251,7 +251,7 @@ class StaticSession:
         return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
     def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
-        """What the step computes from sizes and the source's length."""
+        """The tensors that the step computes from sizes and the source's length."""
         rows = ids_1L.shape[1]
         cached, key = self.model.sources, (id(step), self._sources, rows, self._capacity)
         found = cached.get(key)

@@ -106,7 +106,7 @@ class TranslatedSession(ReadsThrough):
         return Read(self.session, ids, own_parents), answer
 
     def _text(self, tokens: Sequence[int]) -> tuple[list[int], None, list[int]]:
-        """What is read of a text, and the row of it that follows each of `tokens`."""
+        """The draft's tokens of a text, and the row that follows each of `tokens`."""
         start, before = self.session.length, len(self._ends)
         for token in tokens:
             pending = b""

@@ -74,7 +74,7 @@ class Translation:
         return self._read[token], b""
 
     def continued(self, tokens: Sequence[int]) -> list[int]:
-        """What the draft reads where the target's text goes on with `tokens`."""
+        """The draft's tokens when the target's text continues with `tokens`."""
         found, pending = list[int](), b""
         for token in tokens:
             ids, pending = self.step(token, pending)

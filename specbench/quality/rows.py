@@ -24,7 +24,7 @@ class RowScore(NamedTuple):
 
 
 def columns_of(metric: str, texts: Sequence[str], references: Sequence[str]) -> NDArray[np.float64]:
-    """What each row adds to the totals of `metric`: [rows, K]."""
+    """The contribution of each row to the totals of `metric`: [rows, K]."""
     of_row = ROW_SCORES[metric].row
     return np.array([of_row(text, reference) for text, reference in zip(texts, references, strict=True)], float)
 

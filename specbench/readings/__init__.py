@@ -1,4 +1,4 @@
-"""What engines print about speculative decoding, translated: `read` finds the format of a file and reads it.
+"""Acceptance numbers of other engines: `read` detects the format of a file and reads it.
 
 A format is a file of this room and a line in `FORMATS`. Plain Python; torch is not needed.
 """
@@ -88,9 +88,10 @@ FORMATS = (
 
 
 def read(path: Path, known: Known | None = None, name: str | None = None) -> tuple[Format, Reading]:
-    """The format of a file, and what it says. `name` is the format that the user takes it for.
+    """The format of a file, and its reading. `name` is the format that the user gives; None: it is detected.
 
-    Raises UserError where no format fits, another does than `name`, or the file is cut off.
+    Raises:
+        UserError: no format fits, another than `name` fits, or the file is cut off.
     """
     document = Document.read(path)
     fitting = [form for form in FORMATS if form.fits(document)]

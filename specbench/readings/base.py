@@ -1,4 +1,4 @@
-"""What a file of an engine says of speculative decoding: numbers as printed, each with its meaning here, and counts.
+"""The common types of readings: numbers as printed, each with its definition here, and counts.
 
 Every format is a file of this room that makes a `Reading` of a `Document`. Plain Python.
 """
@@ -80,7 +80,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Known:
-    """What the user knows and the file may not say. `gamma`: tokens drafted in a pass."""
+    """Facts that the user gives if the file lacks them. `gamma`: tokens drafted in a pass."""
 
     gamma: int | None = None
 
@@ -91,7 +91,7 @@ def of_requests(requests: int) -> Pooling:
 
 
 def bonus_of(meaning: str) -> Bonus:
-    """Whether the token that the target adds is in it: tokens per pass have it, accepted tokens do not."""
+    """Whether a quantity includes the target's own token: tokens per pass do, accepted tokens do not."""
     if meaning == LENGTH:
         return "with"
     return "without" if meaning in (RATE, ACCEPTED) else ""

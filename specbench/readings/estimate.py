@@ -28,12 +28,13 @@ LARGEST_GAMMA = 64
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the counts of one file come to, on the definitions of this project.
+    """Estimates from the counts of one file, with the definitions of this project.
 
     Attributes:
         alpha, low, high: the acceptance rate and its 95% interval; None where the file does not suffice.
-        method: how alpha was found; `interval`: what the interval takes to be independent.
-        alpha_ends: where ends of texts are cut and each looks like a rejection, alpha if none of these was one: the
+        method: how alpha was estimated; `interval`: what the interval assumes to be independent.
+        alpha_ends: where ends of texts are cut and each looks like a rejection, alpha if none of them was a rejection:
+            the
             truth lies between.
         rate, length: accepted over drafted, and tokens per pass with the token that the target adds; both pooled.
         mean_rate, mean_length: the means of these over requests, which some tools print.
@@ -81,7 +82,7 @@ class Difference:
 
 
 def estimate(reading: Reading, known: Known) -> Estimate | None:
-    """What the counts of `reading` come to; None where it has none."""
+    """Estimates from the counts of `reading`; None where it has none."""
     requests = [_with_gamma(one, known.gamma) for one in reading.requests]
     if not requests:
         return None
@@ -145,7 +146,7 @@ def expected_accepted(alpha: float, gamma: float) -> float:
 
 
 def likelihood_interval(accepted: int, rejections: int) -> tuple[float, float]:
-    """The alphas that a likelihood ratio test at 5% does not refuse."""
+    """The alphas that a likelihood ratio test at 5% does not reject."""
     trials = accepted + rejections
     best = accepted / trials
 

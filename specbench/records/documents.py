@@ -16,7 +16,7 @@ from specbench.stats import IntervalRecord
 
 
 class Document(TypedDict):
-    """What all of them have."""
+    """The common fields of all documents."""
 
     schema_version: Literal[2]
     environment: Environment
@@ -105,7 +105,7 @@ class ScoredSetting(TypedDict):
 
 
 class AlphaDocument(Document):
-    """What `specbench alpha` leaves."""
+    """The document of `specbench alpha`."""
 
     alpha_id: str
     rows: list[AlphaRow]
@@ -114,7 +114,7 @@ class AlphaDocument(Document):
 
 
 class CandidateNames(TypedDict):
-    """What tables call a candidate: a draft under a rule."""
+    """A candidate's names in tables: a draft under a rule."""
 
     draft: str
     accept: str
@@ -175,7 +175,7 @@ class RoundRecord(TypedDict):
 
 
 class Choosing(Document):
-    """What `recommend` and `validate` have in common."""
+    """The common fields of `recommend` and `validate`."""
 
     target: str
     task: str
@@ -189,7 +189,7 @@ class Choosing(Document):
 
 
 class RecommendDocument(Choosing):
-    """What `specbench recommend` leaves: the ranking, best first, its reasons and its proof."""
+    """The document of `specbench recommend`: the ranking, best first, its reasons and its proof."""
 
     recommend_id: str
     rows: list[RankedRow]
@@ -223,7 +223,7 @@ class PolicyRow(TypedDict):
 
 
 class Learning(TypedDict):
-    """What it took to learn alpha of all drafts by scoring, and by decoding."""
+    """The time to estimate alpha of all drafts by scoring, and by decoding."""
 
     drafts: int
     score_s: Seconds
@@ -231,7 +231,7 @@ class Learning(TypedDict):
 
 
 class DecodedRecord(TypedDict):
-    """What one candidate and gamma did with each prompt, over all repeats."""
+    """The decoding of each prompt by one candidate and gamma, over all repeats."""
 
     candidate: str
     gamma: int | str
@@ -243,7 +243,7 @@ class DecodedRecord(TypedDict):
 
 
 class ValidateDocument(Choosing):
-    """What `specbench validate` leaves."""
+    """The document of `specbench validate`."""
 
     prompts: int
     tokens: int
@@ -257,7 +257,7 @@ class ValidateDocument(Choosing):
 
 
 class Timed(Document):
-    """What `bench` and `beam` have in common."""
+    """The common fields of `bench` and `beam`."""
 
     command: str
     hardware: str
@@ -281,7 +281,7 @@ class BenchRecord(TypedDict):
 
 
 class BenchDocument(Timed):
-    """What `specbench bench` leaves."""
+    """The document of `specbench bench`."""
 
     engine: str
     rollout_fell_back: NotRequired[Annotated[str | None, "as in the summary of a run"]]
@@ -305,7 +305,7 @@ class BeamRecord(TypedDict):
 
 
 class BeamDocument(Timed):
-    """What `specbench beam` leaves."""
+    """The document of `specbench beam`."""
 
     target: str
     draft: str
@@ -333,5 +333,9 @@ def write_document(file: Path, document: Mapping[str, object], indent: int | Non
 
 
 def read_document(file: Path) -> Row:
-    """What a file holds, in the words of this version. Raises ValueError or OSError where it is damaged."""
+    """The content of a file, in the format of this version.
+
+    Raises:
+        ValueError, OSError: it is damaged.
+    """
     return migrated(json.loads(file.read_text(encoding="utf-8")))

@@ -1,9 +1,11 @@
-"""What a run has finished so far: one line a prompt, so that a killed run goes on where it was.
+"""The finished prompts of a run, one line each, so that a killed run resumes.
 
-A journal is one JSON-lines file per run, held under a lock by the process that works on it. Each process that works on
-the run begins with a `part` line; a prompt's line is appended and flushed to the disk when the prompt is done. A last
-line that was cut off by a kill or a full disk is dropped. The record at the end is made from the journal's lines alone,
-so that a resumed run and an undisturbed one give the same texts and the same alpha, bit for bit.
+A journal is one JSON-lines file per run, locked by the process that works on it. Each process that works on the run
+begins with a `part` line; a prompt's line is appended and flushed to the disk when the prompt is done. A last line that
+was cut off by a kill or a full disk is dropped.
+
+The record at the end is made from the journal's lines alone, so that a resumed run and an uninterrupted run give the
+same completions and the same alpha, bit for bit.
 """
 
 import json

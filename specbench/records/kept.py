@@ -46,7 +46,7 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
 
 
 def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -> Path:
-    """`folder`, or another where what is drawn from these records must not replace what is drawn from the kept ones.
+    """`folder`, or `local/` if drawing these records there would replace a drawing of the kept records.
 
     The folders beside `kept/` are committed with it. A record without a copy in there is drawn into `local/` instead.
     """

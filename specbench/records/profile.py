@@ -41,7 +41,7 @@ class RangeShare(Share):
 
 
 class GammaSpeed(TypedDict):
-    """What one gamma gave in a range of contexts."""
+    """The speedup of one gamma in a range of contexts."""
 
     gamma: int
     speedup: IntervalRecord
@@ -60,7 +60,7 @@ class GammaRange(TypedDict):
 
 
 class TaskProfile(TypedDict):
-    """What was measured on one task."""
+    """The profile of one task."""
 
     task: str
     sources: Annotated[list[str], "ids of the records"]

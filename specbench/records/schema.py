@@ -63,7 +63,7 @@ class DifferenceRecord(TypedDict):
 
 
 class RuleSums(TypedDict):
-    """What a rule with an alpha of its own does along the target's text, summed over its tokens."""
+    """Sums over the target's completion for a rule with an alpha of its own."""
 
     accept_probability: float
     total_variation: NotRequired[Annotated[float, "of a lossy rule"]]
@@ -78,7 +78,7 @@ class SumsRecord(TypedDict):
 
 
 class EvidenceRecord(TypedDict):
-    """What a sampled text says of the distribution that it was drawn from (`specbench.measure.evidence`)."""
+    """Sums of the proof over a sampled completion (`specbench.measure.evidence`)."""
 
     tokens: int
     likelihood: SumsRecord
@@ -90,14 +90,14 @@ class EvidenceRecord(TypedDict):
 
 
 class TreeForecast(TypedDict):
-    """What the trees of a run were expected to give along the target's own text (`specbench.measure.tree_forecast`)."""
+    """The expected passes of a run's trees along the target's completion (`specbench.measure.tree_forecast`)."""
 
     accepted: Annotated[list[float] | None, "by rank of the child: probability of acceptance, summed over the tokens"]
     passes: Annotated[float | None, "null where they cannot be computed"]
 
 
 class LoadRecord(TypedDict):
-    """What the process's threads did while a prompt was decoded, both ways together."""
+    """Times of the process's threads while a prompt was decoded, both ways together."""
 
     ran_s: Annotated[float, "seconds on a core, summed over threads"]
     waited_s: Annotated[float, "seconds ready to run without a core, summed over threads"]
@@ -158,7 +158,7 @@ class LenienceRow(TypedDict):
 
 
 class Names(TypedDict):
-    """What was run."""
+    """Target, draft, task and settings of a run."""
 
     target: str
     draft: str
@@ -169,7 +169,7 @@ class Names(TypedDict):
 
 
 class Predicted(TypedDict):
-    """What the theorems make of the run's own alpha, c and v; null where gamma changed from pass to pass."""
+    """The theorems applied to the run's own alpha, c and v; null where gamma changed from pass to pass."""
 
     prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
@@ -190,7 +190,10 @@ class Speedups(TypedDict):
 
 
 class UnderRule(TypedDict, total=False):
-    """What a rule with an alpha of its own does along the target's own text: match, onehot, or a lossy rule."""
+    """The acceptance of a rule with an alpha of its own: match, onehot, or a lossy rule.
+
+    It is measured along the target's own completion.
+    """
 
     alpha_rule: Annotated[float, "probability that the rule accepts a drafted token"]
     alpha_rule_low: Probability | None
@@ -201,7 +204,7 @@ class UnderRule(TypedDict, total=False):
 
 
 class Counted(TypedDict):
-    """What the raw prompts of a run come to, but for predictions and speedups."""
+    """Statistics of a run's raw prompts, without predictions and speedups."""
 
     prompts: int
     tokens: Annotated[int, "of the target alone"]
@@ -254,7 +257,7 @@ class Disturbed(TypedDict, total=False):
 
 
 class Throughput(TypedDict, total=False):
-    """What a machine gives at this batch, and what a reader of one text waits for. Without encoder and prefill."""
+    """Throughput at this batch, and the latency of one row; without encoder and prefill."""
 
     batch: Annotated[int, "prompts that decode at once"]
     occupancy: Annotated[float, "rows of the mean pass"]
@@ -272,7 +275,7 @@ class UnderLenience(TypedDict, total=False):
 
 
 class OfTrees(TypedDict, total=False):
-    """What a run whose proposals are trees comes to besides; absent for chains."""
+    """Further statistics of a run whose proposals are trees; absent for chains."""
 
     nodes_per_pass: Annotated[float, "drafted tokens of the mean pass"]
     depth_per_pass: Annotated[float, "levels of the mean pass"]
@@ -283,7 +286,7 @@ class OfTrees(TypedDict, total=False):
 
 
 class Grown(TypedDict, total=False):
-    """A draft that takes in what was decoded; absent for others. Its numbers depend on the order of the prompts."""
+    """A draft that adds completions to its store; absent for others. Its numbers depend on the order of the prompts."""
 
     grown: Annotated[int, "tokens of earlier texts that the draft had taken in at the last prompt"]
 
@@ -302,7 +305,7 @@ class Learnt(TypedDict, total=False):
 class Measured(
     Counted, Throughput, OfTrees, Grown, Learnt, Proved, Disturbed, UnderRule, UnderLenience, Predicted, Speedups
 ):
-    """What the raw prompts of a run come to."""
+    """All statistics of a run's raw prompts."""
 
 
 class Quality(TypedDict):
@@ -368,14 +371,14 @@ class Summary(Names, Measured, Quality, Vocabularies):
 
 
 class FailedSummary(Names):
-    """What was to be run, and why it failed."""
+    """The names of a failed run, and the reason."""
 
     error: str
     created: str
 
 
 class CostRecord(TypedDict):
-    """What passes cost, in target steps."""
+    """The costs of passes, in target steps."""
 
     c: float
     verify_cost: float
@@ -405,7 +408,7 @@ class PredictionRow(TypedDict):
 
 
 class GammaRecord(TypedDict):
-    """What `gamma=` came to."""
+    """The choice that `gamma=` was resolved to."""
 
     requested: int | str
     gamma: int | None
@@ -446,7 +449,7 @@ class RunRecord(TypedDict):
 
 
 class Failure(TypedDict):
-    """What failed, and where in the code."""
+    """The error, and where in the code it was raised."""
 
     type: str
     message: str
@@ -454,7 +457,7 @@ class Failure(TypedDict):
 
 
 class FailedRecord(TypedDict):
-    """What a failed run leaves."""
+    """The record of a failed run."""
 
     schema_version: Literal[2]
     run_id: str

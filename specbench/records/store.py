@@ -27,7 +27,7 @@ TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
 @dataclass(frozen=True)
 class Head:
-    """What a record's first line says, and where the record is."""
+    """The first line of a record, and its file."""
 
     run_id: str
     summary: Row

@@ -49,7 +49,7 @@ def biggest(found: Waterfall) -> str | None:
 
 
 def needed(speedup: float, rows: list[Need]) -> list[str]:
-    """What a speedup would take, one quantity at a time."""
+    """The values that would give a speedup, one quantity at a time."""
     return [f"a speedup of {speedup:g} {_needed(row)}" for row in rows]
 
 

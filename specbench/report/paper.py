@@ -1,4 +1,4 @@
-"""What the paper printed (`experiments/paper.yaml`), and what fills each of its tables and figures."""
+"""The paper's printed numbers (`experiments/paper.yaml`), and the runs that fill each of its tables and figures."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -25,7 +25,7 @@ def experiment(name: str) -> Content:
 
 
 def label(name: str) -> str:
-    """A model or task as the paper writes it, where it has it; else our own name."""
+    """A model or task as the paper writes it; our own name if the paper lacks it."""
     names: dict[str, str] = paper()["names"]
     return names.get(name, name)
 

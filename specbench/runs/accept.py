@@ -50,7 +50,10 @@ def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
 
 
 def canonicalise(accept: AcceptConfig) -> AcceptConfig:
-    """Lenience 1 is Algorithm 1, and at T = 0 so is top-beta with beta 1: the run is the very one of accept=exact."""
+    """The config with a rule at its limit replaced by Algorithm 1, so that both are one run.
+
+    Lenience 1 is Algorithm 1, and at T = 0 so is top-beta with beta 1.
+    """
     exact = accept.lenience == 1 if accept.rule == "lenient" else accept.rule == "top-beta" and accept.beta == 1
     return AcceptConfig() if exact else accept
 

@@ -1,4 +1,4 @@
-"""Config to working parts: prompts, target, draft. What can be refused is refused before weights are loaded."""
+"""Config to working parts: prompts, target, draft. Errors of the user are raised before weights are loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from specbench.tasks import Example
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run works with; `prompts[i]` is `examples[i]` in tokens."""
+    """The parts of a run; `prompts[i]` is `examples[i]` in tokens."""
 
     examples: list[Example]
     prompts: list[Prompt]
@@ -45,7 +45,7 @@ class Parts:
 
     @property
     def engine(self) -> str:
-        """What runs the target, and after a '+' the draft where it is another."""
+        """The target's engine, and after a '+' the draft's if it is another."""
         return "+".join(dict.fromkeys(model.engine for model in self.models))
 
     @property
@@ -184,6 +184,6 @@ def _batched(config: RunConfig) -> str | None:
 
 
 def _key(config: RunConfig) -> str:
-    """What makes one draft another: its own config, and where it is fitted on text that text."""
+    """The identity of a draft: its own config, and the training text if it is fitted on text."""
     fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
     return repr((config.draft, config.task if fitted else None))

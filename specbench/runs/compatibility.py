@@ -1,4 +1,4 @@
-"""What does not go together, refused in one line before any weight is loaded."""
+"""Checks that parts go together, before any weight is loaded."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
 """Several processes on one target: tensor parallelism under `torchrun`.
 
 Every rank builds the same parts and decodes the same prompts with the same random numbers, since each of its target
-runs needs all ranks. Rank 0 alone keeps the journal, writes the record and speaks; what it decides from files, the
-others are told.
+runs needs all ranks. Only rank 0 writes the journal and the record and prints; its decisions from files are sent to the
+others.
 """
 
 import os

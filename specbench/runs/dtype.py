@@ -1,8 +1,8 @@
 """`dtype=auto` on a CPU: the faster of bfloat16 and float32, by a short probe of the target's shape.
 
 Which is faster depends on the processor (some compute in bf16, others emulate it), on the engine and on the model's
-size. What the probe found is cached in the user's cache folder: all jobs of a sweep, and the same command another day,
-come to the same dtype. A choice that changed with noise would make another run of it.
+size. The result is cached in the user's cache folder, so that all jobs of a sweep, and the same command on another day,
+use the same dtype: a choice that changed with noise would make it another run.
 """
 
 import json
@@ -25,7 +25,7 @@ CLEARLY = 0.6
 
 @dataclass(frozen=True)
 class DtypeProbe:
-    """What was chosen, and how long the linear maps of the target's shape took over one token plus over eight, ms."""
+    """The dtype chosen, and the times of the linear maps of the target's shape over one token plus over eight, ms."""
 
     dtype: str
     bfloat16_ms: float

@@ -1,4 +1,4 @@
-"""What a model may run into while it decodes, as errors that name the key."""
+"""Errors of a model while it decodes, as errors that name the key."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATU
 
 @contextlib.contextmanager
 def translated_errors(config: RunConfig) -> Iterator[None]:
-    """Raises MachineError in the place of what the block raises, where that is known."""
+    """A context that raises MachineError for known errors of the block."""
     try:
         yield
     except FloatingPointError as error:

@@ -61,7 +61,7 @@ def choose_gamma(config: RunConfig, parts: Parts) -> GammaChoice:
 
 
 def _price(one: Prediction) -> float:
-    """What Eq. 1 must be divided by for the estimated speedup: the cost of a pass, and by how much Eq. 1 is off."""
+    """The divisor of Eq. 1 for the estimated speedup: the cost of a pass, corrected for the error of Eq. 1."""
     return expected_tokens(one.alpha.value, one.gamma) / one.estimated.value
 
 

@@ -1,4 +1,4 @@
-"""What a run is called: the same resolved config on the same content has the same id, and nothing else has."""
+"""The id of a run: the same for the same resolved config on the same content, and for nothing else."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a batch takes of a machine's memory, before it is taken."""
+"""The memory that a batch needs, checked before it is reserved."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def row_bytes(models: Sequence[Model], prompts: Sequence[Prompt], max_new_tokens
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """What `device` can still give; None where the system does not tell."""
+    """The free bytes of `device`; None where the system does not tell."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu" or not MEMINFO.is_file():

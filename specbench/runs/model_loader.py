@@ -50,11 +50,11 @@ class ModelRequest:
 
     @property
     def numerics(self) -> str:
-        """A draft may round as it likes: what it proposes is verified. Rows of several texts are not proved."""
+        """The draft's numerics: always fast, since its tokens are verified; batches are not proved."""
         return self.run.numerics if self.key == "target" and self.run.batch == 1 else "fast"
 
     def weights(self) -> tuple[Any, ...]:
-        """What tells apart two models in memory: where the weights come from, and what runs them."""
+        """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
         states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)

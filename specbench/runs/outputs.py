@@ -1,8 +1,8 @@
-"""What a server wrote, row by row, as prompts and tokens of the target; and which rows cannot be judged, and why.
+"""A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be judged.
 
-A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and what was
-written (`tokens` or `token_ids`, else `text`). With `finish_reason` a text that the server ended is told from one that
-was cut by length. The prompt is what the server was given, whole; of `tokens` the prompt is no part.
+A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and a
+completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes a completion that ended by itself from
+a completion cut by length. The prompt is the whole input of the server; `tokens` do not include it.
 """
 
 from collections import Counter

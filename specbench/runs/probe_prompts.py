@@ -25,7 +25,11 @@ def rows_to_read(config: RunConfig) -> int | None:
 
 
 def split_examples(config: RunConfig, examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """What is measured, and what is probed on. Raises UserError where one row would have to serve for both."""
+    """The examples to measure, and the examples to probe on.
+
+    Raises:
+        UserError: one row would have to serve for both.
+    """
     if not is_probed(config):
         return list(examples), []
     rows = len(examples)

@@ -138,7 +138,7 @@ def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> 
 
 
 def failed_record(config: RunConfig, run_id: str, error: Exception) -> FailedRecord:
-    """What is left of a run that failed: its config, why, and where in the code. The same command runs it again."""
+    """The record of a failed run: its config, the reason, and where in the code. The same command runs it again."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "schema_version": SCHEMA_VERSION,

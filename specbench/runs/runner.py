@@ -31,20 +31,20 @@ from specbench.runs.turns import put_answers
 
 
 class Progress(Protocol):
-    """Who is told how a run goes."""
+    """Receives the progress of a run."""
 
     def say(self, text: str) -> None:
-        """What is being done now."""
+        """The current step."""
 
     def note(self, text: str) -> None:
-        """What must still be on the screen when the run is done."""
+        """A line that must remain on the screen after the run."""
 
     def advance(self, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """Where the record is, what it says, and whether it was there already."""
+    """The file of the record, the record, and whether it existed already."""
 
     file: Path
     record: RunRecord
@@ -84,7 +84,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
 
 
 def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> None:
-    """What a rank does that only lends its device: it decodes what the first rank decodes, and writes nothing."""
+    """Lend this rank's device: decode what the first rank decodes, and write nothing."""
     loader = loader or ModelLoader()
     config = resolve(config)
     join(config)

@@ -76,7 +76,7 @@ def measured_acceptance(
 
 
 def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
-    """The ranks of the draft's children along what the target wrote for the prompt of this number."""
+    """The ranks of the draft's children along the target's completion of this prompt."""
     levels = config.tree.levels
     reader = RankReader(parts.spec.sampling, generator_for(config.seed, index, "ranks", parts.device), levels=levels)
     agreements(parts.target, [parts.draft], prompt, text, parts.spec.sampling, ahead=levels, readers=[reader])

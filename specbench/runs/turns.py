@@ -10,9 +10,12 @@ from specbench.runs.prompts import encode, transcript_of
 
 
 def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[int, str]) -> None:
-    """Complete the prompt at `place` by the answers, by index of their example, to the turns before it.
+    """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
 
-    Both ways of decoding read the same: what the target wrote alone. Raises UserError where the prompt is too long.
+    Both ways of decoding read the target's own answers.
+
+    Raises:
+        UserError: the prompt is too long.
     """
     example = parts.examples[place]
     earlier = len(example.turns) - 1

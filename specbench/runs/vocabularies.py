@@ -21,7 +21,7 @@ class VocabularyChoice:
     translation: Translation | None = None
 
     def line(self, target: str, draft: str) -> str:
-        """What a reader must know of vocabularies that differ."""
+        """A line for the reader on vocabularies that differ."""
         assert self.translation is not None
         overlap = self.translation.overlap
         return (
@@ -58,7 +58,7 @@ def choose_vocabulary(
 
 
 def draft_name(draft: DraftConfig, choice: VocabularyChoice | None) -> str:
-    """What tables call `draft`: its label, and how it drafts for a vocabulary that differs."""
+    """The name of `draft` in tables: its label, and how it drafts for another vocabulary."""
     label = draft.label()
     if choice is None or choice.how == "same" or label.endswith(f"-{choice.how}"):
         return label
@@ -66,7 +66,7 @@ def draft_name(draft: DraftConfig, choice: VocabularyChoice | None) -> str:
 
 
 def vocabulary_facts(choice: VocabularyChoice | None) -> Vocabularies:
-    """What records say of vocabularies that differ; nothing where they agree."""
+    """The fields of a record on vocabularies that differ; none where they agree."""
     if choice is None or choice.translation is None:
         return {}
     overlap = choice.translation.overlap

@@ -99,7 +99,7 @@ class AssistedGeneration:
 
 
 class Watch:
-    """A streamer that notes when tokens come out, and what was drafted and run before. It begins when it is made."""
+    """A streamer that records when tokens come out, and the drafting and runs before. It starts when it is created."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -113,7 +113,7 @@ class Watch:
         self._began = now()
 
     def put(self, value: Tensor) -> None:
-        """What `generate` hands to a streamer: the prompt, then the tokens of each step or pass."""
+        """Called by `generate` with the prompt, then with the tokens of each step or pass."""
         if not self._prompt_seen:
             self._prompt_seen = True
             return
@@ -121,7 +121,7 @@ class Watch:
         self.written.append(value.flatten().tolist())
 
     def end(self) -> None:
-        """Called by `generate` when the text is whole; what it does after that is next to nothing."""
+        """Called by `generate` when the completion is whole; little happens after that."""
         self._ended = self._now()
 
     def run_begins(self) -> None:
@@ -147,7 +147,7 @@ class Watch:
 
 
 def _alike(drafted: Sequence[int], written: Sequence[int]) -> int:
-    """How many of the drafted tokens were accepted: the first that are what was written."""
+    """How many of the drafted tokens were accepted: those at the beginning that equal the emitted tokens."""
     pairs = enumerate(zip(drafted, written, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(drafted), len(written)))
 

@@ -25,7 +25,7 @@ COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 @dataclass(frozen=True)
 class Counts:
-    """What a server has counted since it started: passes, drafted tokens, accepted tokens."""
+    """A server's counts since it started: passes, drafted tokens, accepted tokens."""
 
     passes: int
     drafted: int
@@ -164,7 +164,7 @@ class Completions:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What the server says of it, or what the code is called."""
+    """The server's own message, or the name of the status code."""
     try:
         told = json.loads(error.read())
         told = told.get("error", told)

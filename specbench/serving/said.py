@@ -41,9 +41,10 @@ class EngineSettings(TypedDict):
 
 
 def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Span] = ()) -> EngineSettings:
-    """What to set in `engine` for the best candidate of `document`, one of `specbench recommend`.
+    """The settings of `engine` for the best candidate of `document`, one of `specbench recommend`.
 
-    Raises UserError where the document lacks what that takes.
+    Raises:
+        UserError: the document lacks a field that this requires.
     """
     known = ENGINES[engine]
     said: EngineSettings = {

@@ -10,9 +10,10 @@ Message = dict[str, str]  # 'role' and 'content'
 
 
 def messages_of(row: Row, field: str) -> list[Message] | None:
-    """The messages in `field`, or in `messages` where the row does not have it; None where there is text instead.
+    """The messages in `field`, or in `messages` if the row lacks it; None where there is text instead.
 
-    Raises UserError where a message has no role or no text.
+    Raises:
+        UserError: a message has no role or no text.
     """
     found = row.fields.get(field if field in row.fields else MESSAGES_FIELD)
     if not isinstance(found, list) or (found and all(isinstance(turn, str) for turn in found)):

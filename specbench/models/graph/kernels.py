@@ -1,9 +1,9 @@
-"""What a simplified graph calls in the place of longer chains of operations. Plain functions of tensors.
+"""The kernels of a simplified graph, which replace longer chains of operations. Plain functions of tensors.
 
-The choices for CPU are measured ones (2 cores, AVX-512): attention of one token is 3 to 8 times as fast in fp32 as in
-bf16, whose kernel repacks the whole cache at every call; oneDNN with weights laid out in advance costs about 11 us a
-call, where the plain bf16 product costs 15 us and up, and its time hardly grows from 1 to 8 tokens, so that checking
-gamma + 1 tokens costs what one step costs.
+The choices for CPU are measured (2 cores, AVX-512): attention of one token is 3 to 8 times as fast in fp32 as in bf16,
+whose kernel repacks the whole cache at every call; oneDNN with weights laid out in advance costs about 11 us a call,
+where the plain bf16 product costs 15 us and up, and its time hardly grows from 1 to 8 tokens, so that verifying gamma +
+1 tokens costs as much as one step.
 
 Shapes: B rows, H query heads, K key heads, L new tokens, C slots of a cache, D channels of a head, E channels of the
 model.

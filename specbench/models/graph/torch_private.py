@@ -1,4 +1,4 @@
-"""What is used of torch that is not public: oneDNN's weight layout and the tracer of `make_fx`. Tried on torch 2.13.
+"""The private parts of torch that are used: oneDNN's weight layout and the tracer of `make_fx`. Tried on torch 2.13.
 
 Shapes: B rows, L tokens, E channels.
 """

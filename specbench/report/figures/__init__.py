@@ -1,4 +1,4 @@
-"""Every figure by name: the paper's five, and what it does not show."""
+"""Every figure by name: the paper's five, and others."""
 
 from collections.abc import Callable, Sequence
 

@@ -51,7 +51,7 @@ def _choose(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _values(row: "pd.Series[object]", record: RunRecord) -> Row:
-    """What is drawn of a run: measured, expected at its own costs, and expected at saturation."""
+    """The points of a run: measured, expected at its own costs, and expected at saturation."""
     summary, gamma = record["summary"], record["summary"]["gamma"]
     assert gamma is not None
     expected = expected_of_rows(record["prompts"], gamma, record["config"]["max_new_tokens"])

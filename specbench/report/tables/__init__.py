@@ -1,4 +1,4 @@
-"""The paper's tables with ours beside them, and one of what it only names, by name."""
+"""Tables by name: the paper's with ours beside them, and others."""
 
 from collections.abc import Callable, Sequence
 

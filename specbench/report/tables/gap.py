@@ -24,7 +24,7 @@ def gap(records: Records) -> Table:
 
 
 def said(found: list[Gap]) -> list[str]:
-    """What the printed numbers say, and what they cannot."""
+    """What the printed numbers imply, and what they leave open."""
     above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
     never = [one for one in above if one.c.high < 0]
     least, most = (end(one.verify_cost.value for one in above) for end in (min, max))

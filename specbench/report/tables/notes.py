@@ -1,4 +1,4 @@
-"""What stands under a table: the records behind it, and the commands that fill what is empty."""
+"""The notes under a table: the records used, and the commands that fill empty cells."""
 
 from collections.abc import Iterable
 
@@ -87,7 +87,7 @@ def silent(name: str) -> list[str]:
 
 
 def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
-    """What the remarks in the record column mean, and which records are too small for a table or were disturbed."""
+    """The meaning of remarks in the record column, and which records are too small for a table or were disturbed."""
     lines = []
     counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
     if any((count > 1).any() for count in counts):

@@ -1,4 +1,4 @@
-"""What making a draft is: the same three moments for every kind."""
+"""How a draft is built: the same three steps for every kind."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ Needed = tuple[bool, tuple[int, ...], bool, tuple[Path, ...]]
 
 
 def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> Needed:
-    """What a target must hand over and read for all of these drafts: the last fields of a `ModelRequest`."""
+    """What a target must return and read for all of these drafts: the last fields of a `ModelRequest`."""
     making = list(builders)
     taps = sorted({depth for one in making for depth in one.taps})
     folders = sorted({folder for one in making for folder in one.look_ahead})

@@ -25,7 +25,7 @@ Fitted = TypeVar("Fitted", bound=TextDraftConfig)
 
 
 class FromText(DraftBuilder[Fitted]):
-    """What is fitted on the task's training text, or on `corpus`, and cached by content."""
+    """Builds a draft that is fitted on the task's training text, or on `corpus`, and cached by content."""
 
     def __init__(self, request: DraftRequest[Fitted]) -> None:
         super().__init__(request)
@@ -33,7 +33,7 @@ class FromText(DraftBuilder[Fitted]):
         self.task = Task(replace(task, train_path=corpus) if corpus else task)
 
     def fitted(self, kind: str, settings: str, make: Callable[[Corpus], Arrays], say: Say) -> Arrays:
-        """What `make` makes of the text. `settings` are what it depends on besides."""
+        """The result of `make` on the text. `settings` are its further inputs."""
         vocabulary = self.request.vocabulary
         key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{self.task.training_key()}/{settings}"
         return cached(cache_folder(self.draft), kind, key, lambda: make(self._corpus(say)))
@@ -95,7 +95,7 @@ class RetrievalBuilder(FromText[RetrievalConfig]):
 
 
 def cache_folder(draft: TextDraftConfig) -> Path:
-    """Where what is fitted on text is kept: `draft.cache_dir`, or the user's cache."""
+    """The folder of fitted drafts: `draft.cache_dir`, or the user's cache."""
     if draft.cache_dir:
         return Path(draft.cache_dir)
     return user_cache()

@@ -1,4 +1,4 @@
-"""What a recommendation asks of an engine, and what an engine's file answers."""
+"""The types of a recommendation's translation to an engine's settings."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ ENCODER_DECODER = (
 
 
 class NotExpressible(Exception):
-    """This engine has no setting for what was recommended; the message is the reason."""
+    """This engine has no setting for the recommendation; the message is the reason."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def settings(wanted: Recommended) -> Settings:
 
 
 def _gguf(weights: Weights) -> str:
-    """What the converted file could be called."""
+    """A name for the converted file."""
     return f"{PurePath(weights.place).name}.gguf"
 
 
