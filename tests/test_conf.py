@@ -107,7 +107,7 @@ WRONG = {
     "tree=dynamic tree.children=fixed": "tree.children=fixed: tree=dynamic has no such key",
     "tree.size=16": "tree.size=16: tree=none has no such key",
     "tree=widths gamma=3": "gamma=3: not together with tree=widths, whose depth takes its place",
-    "gamma=tree": "gamma=tree: is what a tree comes with; pick one",
+    "gamma=tree": "gamma=tree: requires a tree, such as tree=sequoia",
     "tree=widths draft=random": "tree=widths: draft=random: random makes no trees; use tree=none, or model | unigram",
     "tree=widths draft=lookup tree.children=replaced": "tree.children=replaced: draft=lookup finds its tokens",
     "tree=widths draft=cascade draft@draft.inner=random": "tree=widths: draft=cascade-random-t5-nano: the tree is the",
