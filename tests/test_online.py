@@ -21,6 +21,8 @@ from specbench.drafts.online import OnlineSession
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
+from specbench.records.frame import Records
+from specbench.report.figures import build
 from specbench.runs.model_loader import ModelLoader
 from specbench.sampling import Sampling
 from specbench.train.online import OnlineLearner
@@ -181,12 +183,26 @@ def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
         assert ours["decode_s"] == pytest.approx(passes + prompt["online"]["seconds"], abs=1e-3)
 
 
-def test_a_learning_rate_of_0_changes_nothing(folders: Folders, tmp_path: Path) -> None:
-    found = []
-    for name, keys in {"learning": (*ONLINE, "draft.online_lr=0"), "plain": ()}.items():
-        assert main(small_run(folders, tmp_path / name, *keys, "sampling.temperature=1", "engine=static")) == 0
-        found.append([one[:3] for one in without_times(newest(tmp_path / name))])
-    assert found[0] == found[1]
+def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_path: Path) -> None:
+    """It gives the tokens, passes and α of a run without learning, and the figure has both in each order."""
+    rates, orders = "draft.online_lr=0,0.02", "task.shuffle=null,1"
+    warm = ("sampling.temperature=1", "engine=static", "max_new_tokens=8")
+    assert main(small_run(folders, tmp_path / "plain", *warm)) == 0
+    assert main(small_run(folders, tmp_path / "learning", *ONLINE, rates, orders, *warm, verb="sweep")) == 0
+    records = Records(tmp_path / "learning")
+    control = records.every.query("learning_rate == 0")
+    whole = [records.whole(run_id) for run_id in control["run_id"]]
+    (in_order,) = [record for record in whole if record["config"]["task"]["shuffle"] is None]
+    plain = [one[:3] for one in without_times(newest(tmp_path / "plain"))]
+    assert [one[:3] for one in without_times(in_order)] == plain
+    (drawn,) = build(["online"], records)
+    points = drawn.points
+    assert len(points) == 3 * 4 and set(points["learning_rate"]) == {0, 0.02}
+    assert set(points["order"]) == {"as they come", "shuffled"}
+    of_control = points[(points["learning_rate"] == 0) & (points["order"] == "as they come")]
+    assert list(of_control["alpha"]) == [pytest.approx(sum(beta) / len(beta)) for beta, *_ in plain]
+    assert of_control["alpha_window"].iloc[-1] == pytest.approx(in_order["summary"]["alpha"])
+    assert len([note for note in drawn.notes if "learnt from" in note]) == 2
 
 
 def test_the_weights_that_other_runs_share_do_not_change(

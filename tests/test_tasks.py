@@ -7,7 +7,7 @@ import pytest
 
 from specbench.config import TaskConfig
 from specbench.errors import MachineError, UserError
-from specbench.tasks import Task
+from specbench.tasks import Example, Task, shuffled
 
 
 def task(path: Path | None = None, **keys: object) -> Task:
@@ -176,3 +176,11 @@ def test_translation_rows_of_the_hub_are_laid_flat(monkeypatch: pytest.MonkeyPat
     assert example.reference == "ein Hund"
     assert asked["names"] == ("wmt/wmt14", "de-en")
     assert asked["revision"] == "0" * 40 and asked["streaming"] is True
+
+
+def test_an_order_is_drawn_with_a_seed_and_turns_remain_together() -> None:
+    turns = [Example(index, "", None, turns=["a", "b"][: index % 2 + 1] if index < 4 else []) for index in range(10)]
+    found = [example.index for example in shuffled(turns, 1)]
+    assert found == [example.index for example in shuffled(turns, 1)] != [example.index for example in turns]
+    assert sorted(found) == list(range(10))
+    assert all(found.index(later) == found.index(later - 1) + 1 for later in (1, 3))

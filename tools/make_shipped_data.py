@@ -77,6 +77,19 @@ def write(name: str, rows: list[Row], fields: tuple[str, ...]) -> None:
     print(f"{name}: {len(rows)} rows")
 
 
+def shift(pairs: list[Row], passages: list[Row]) -> list[Row]:
+    """Translations, then summaries, as prompts: the domain changes in the middle of a run."""
+    translations = [
+        {"prompt": f"translate English to German: {row['en']}", "reference": row["de"], "category": "translation"}
+        for row in pairs[:90]
+    ]
+    summaries = [
+        {"prompt": f"summarize: {row['article']}", "reference": row["highlights"], "category": "summary"}
+        for row in passages
+    ]
+    return translations + summaries
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs")
@@ -86,7 +99,7 @@ def main() -> None:
     draw = random.Random(7)
     rows = [row for row in read(args.pairs) if row["src"] == "tatoeba"]
     draw.shuffle(rows)
-    held = held_out_pairs(rows, 300)
+    held = pairs = held_out_pairs(rows, 300)
     write("ende-mini.jsonl.gz", held, FIELDS)
     write("ende-mini-train.jsonl.gz", other_pairs(rows, held, 4000), FIELDS)
     novel, speeches = (
@@ -94,6 +107,7 @@ def main() -> None:
     )
     held = draw.sample(novel, 15) + draw.sample(speeches, 15)
     write("sum-mini.jsonl.gz", held, SUMMARY)
+    write("shift-mini.jsonl.gz", shift(pairs, held), ("prompt", "reference", "category"))
     others = [row for row in novel + speeches if row not in held]
     write("sum-mini-train.jsonl.gz", draw.sample(others, min(300, len(others))), SUMMARY)
 

@@ -222,6 +222,7 @@ def _check_task(task: TaskConfig) -> None:
             f"task.chat_template=true: task={task.name} gives the beginning of a text, which no template asks for; "
             "use task=prompts, or set task.source_field="
         )
+    require(task.shuffle is None or task.shuffle >= 0, "task.shuffle", task.shuffle, "at least 0, or null")
     require(task.rows_per_prompt >= 1, "task.rows_per_prompt", task.rows_per_prompt, "at least 1")
     require(task.max_source_tokens >= 1, "task.max_source_tokens", task.max_source_tokens, "at least 1")
     require(task.train_limit >= 1, "task.train_limit", task.train_limit, "at least 1")

@@ -41,6 +41,7 @@ class TaskConfig:
         "true: prompts go into the target's chat template; unset: only conversations do; prompt.template=chat|none",
     )
     prompt_words: int | None = key(None, "unconditional tasks: words of the text given; unset: 0, or 4 at T=0")
+    shuffle: int | None = key(None, "decode the prompts in an order drawn with this seed; unset: as they come")
     max_source_tokens: int = key(512, "longer prompts are cut to this many tokens")
     train_limit: int = key(100_000, "rows of training text that n-gram drafts are fitted on")
     metric: str | None = key(None, "bleu | rouge | chrf | exact | number")

@@ -22,7 +22,7 @@ EXPECTED = [
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "disturbed", "created", "batch",
-    "tree", "tokens_per_pass_predicted", "vocabulary",
+    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions",
 ]  # fmt: skip
 
 

@@ -294,6 +294,7 @@ class Grown(TypedDict, total=False):
 class Learnt(TypedDict, total=False):
     """A draft that learns between prompts; absent for others. Its numbers depend on the order of the prompts."""
 
+    learning_rate: Annotated[float, "draft.online_lr; 0 learns nothing"]
     learnt_positions: Annotated[int, "rejected tokens that the draft learnt from"]
     learnt_steps: Annotated[int, "steps of the optimiser"]
     learning_s: Annotated[float, "seconds of learning, in all"]

@@ -24,7 +24,20 @@ from specbench.report.table import NONE, Table
 from specbench.report.tables import build as build_tables
 
 # Tables and figures that the paper does not have.
-BEYOND = ("gamma", "position", "beta", "cost", "beyond", "waterfall", "gap", "levers", "trees", "verify", "strata")
+BEYOND = (
+    "gamma",
+    "position",
+    "beta",
+    "cost",
+    "beyond",
+    "waterfall",
+    "gap",
+    "levers",
+    "trees",
+    "verify",
+    "strata",
+    "online",
+)
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
 

@@ -26,7 +26,7 @@ def identify(config: RunConfig) -> str:
         del frozen["batch"]
     if config.numerics == "auto":  # and before this could be chosen
         del frozen["numerics"]
-    for key in ("template", "category_field"):  # as a run was called before tasks had these
+    for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
     if not config.draft.learns:

@@ -11,7 +11,7 @@ from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
 from specbench.runs.model_loader import Say
 from specbench.runs.probe_prompts import rows_to_read, split_examples
-from specbench.tasks import Example, Task, interleaved
+from specbench.tasks import Example, Task, interleaved, shuffled
 
 
 class EncodedTask(NamedTuple):
@@ -38,6 +38,8 @@ def encode_tasks(
     for config in configs:
         read = Task(config.task).examples(rows_to_read(config), later_turns)
         examples, probed = split_examples(config, read)
+        if config.task.shuffle is not None:
+            examples = shuffled(examples, config.task.shuffle)
         prompts, probe_prompts = ([encode(config, vocabulary, one) for one in part] for part in (examples, probed))
         encoded.append(EncodedTask(examples, prompts, probe_prompts))
     described = (_describe(config, vocabulary, one, later_turns) for config, one in zip(configs, encoded, strict=True))
@@ -51,7 +53,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
     task, target, number = config.task, name_of(config.target), len(encoded.prompts)
     in_template = any(example.messages or _in_template(config, vocabulary, example) for example in encoded.examples)
     yield (
-        f"task {task.name}, {number} prompt{'' if number == 1 else 's'}"
+        f"task {task.name}{'' if task.shuffle is None else ' (shuffled)'}, {number} prompt{'' if number == 1 else 's'}"
         f"{', in the chat template of the target' if in_template else ''}"
     )
     if any(example.turns for example in encoded.examples):

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from specbench.config import RunConfig
-from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.config.draft_kinds import DRAFT_KINDS, ModelDraftConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
@@ -17,6 +17,7 @@ from specbench.records.schema import (
     SCHEMA_VERSION,
     WAYS,
     FailedRecord,
+    Learnt,
     Names,
     Process,
     PromptRecord,
@@ -60,6 +61,7 @@ def make_record(
         **_names(config),
         "draft": draft_name(config.draft, parts.draft_vocabulary),
         **vocabulary_facts(parts.draft_vocabulary),
+        **_learning(config),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
         "accept": rule_label(config.accept),
@@ -163,6 +165,12 @@ def _names(config: RunConfig) -> Names:
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,
     }
+
+
+def _learning(config: RunConfig) -> Learnt:
+    """The learning rate of a draft that learns."""
+    draft = config.draft
+    return {"learning_rate": draft.online_lr} if isinstance(draft, ModelDraftConfig) and draft.online else {}
 
 
 UNSCORED: Quality = {

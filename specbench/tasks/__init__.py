@@ -4,6 +4,6 @@ A `Task` streams `Example`s and training text. It knows fields and files; it doe
 """
 
 from specbench.tasks.conversation import Message, interleaved
-from specbench.tasks.task import Example, Task
+from specbench.tasks.task import Example, Task, shuffled
 
-__all__ = ["Example", "Message", "Task", "interleaved"]
+__all__ = ["Example", "Message", "Task", "interleaved", "shuffled"]

@@ -1,6 +1,7 @@
 """A task: examples to decode, and text to fit n-gram drafts on."""
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,18 @@ class Example:
     shortened: bool = False
     turns: Sequence[str] = ()
     category: str | None = None
+
+
+def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
+    """`examples` in an order drawn with `seed`; the turns of a conversation remain together."""
+    rows: list[list[Example]] = []
+    for example in examples:
+        if len(example.turns) > 1:
+            rows[-1].append(example)
+        else:
+            rows.append([example])
+    random.Random(seed).shuffle(rows)
+    return list(itertools.chain.from_iterable(rows))
 
 
 class Task:

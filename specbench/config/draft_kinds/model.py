@@ -42,7 +42,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     def label(self) -> str:
         """The model's name, how it drafts for another vocabulary where that was chosen, and that it learns."""
         name = name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
-        return f"{name}-{ONLINE}" if self.online else name
+        return f"{name.removesuffix(f'-{ONLINE}')}-{ONLINE}" if self.online else name
 
     @property
     def learns(self) -> bool:

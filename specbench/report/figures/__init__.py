@@ -11,6 +11,7 @@ from specbench.report.figures.costs import cost
 from specbench.report.figures.curves import figure2, figure4
 from specbench.report.figures.gammas import gamma
 from specbench.report.figures.gap import gap
+from specbench.report.figures.online import online
 from specbench.report.figures.optimum import figure3
 from specbench.report.figures.sample import figure1
 from specbench.report.figures.strata import figure as strata
@@ -38,6 +39,7 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "gap": gap,
     "batches": batches,
     "strata": strata,
+    "online": online,
 }
 
 
