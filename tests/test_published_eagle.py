@@ -26,10 +26,18 @@ from specbench.trees import ByConfidence
 
 GREEDY = Sampling(0.0)
 PROMPT = Prompt((), (5, 9, 12, 30))
+
+
+def copied(told: dict[str, Any], state: dict[str, torch.Tensor]) -> Any:
+    """With fields of the target's config that do not fit one layer."""
+    more = {"num_hidden_layers": 40, "layer_types": ["full_attention"] * 28, "max_window_layers": 28, "head_dim": None}
+    return told | more, state
+
+
 # Target, layout, states after how many layers, name of the weights.
 CASES: dict[str, tuple[str, Any, tuple[int, ...], str]] = {
     "EAGLE for Llama": ("llama", published.eagle(), (), "pytorch_model.bin"),
-    "EAGLE for Qwen2": ("qwen2", published.eagle(bias=True), (), "model.safetensors"),
+    "EAGLE for Qwen2": ("qwen2", copied(*published.eagle(bias=True)), (), "model.safetensors"),
     "EAGLE-3 for Llama": ("llama", published.eagle3(), (2, 3, 4), "pytorch_model.bin"),
     "EAGLE-3 for Qwen2": ("qwen2", published.eagle3("layers.0"), (2, 3, 4), "model.safetensors"),
     "speculators, EAGLE": ("llama", published.speculators("eagle"), (), "model.safetensors"),
@@ -169,6 +177,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no layer": (in_layer(BY_THEM, hidden_size="wide"), "describes no decoder layer"),
     "several layers": (in_layer(BY_THEM, num_hidden_layers=2), "num_hidden_layers=2: only one decoder layer"),
     "sliding": (in_layer(BY_THEM, layer_types=["sliding_attention"]), "layer_types=sliding_attention"),
+    "part of the channels": (in_layer(BY_THEM, partial_rotary_factor=0.5), "rope_scaling=partial 0.5: only"),
     "rotation": (in_layer(BY_THEM, rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "rope_scaling=dynamic: only"),
     "extra norms": (changed("speculators, EAGLE", {"layernorms": True}), "layernorms=True: which of its norms"),
     "no word on the residual": (

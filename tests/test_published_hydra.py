@@ -4,6 +4,7 @@ weights, read, and what they draft computed a second time by plain code; what do
 from pathlib import Path
 from typing import Any
 
+import chi
 import published
 import pytest
 import torch
@@ -11,6 +12,7 @@ from calls import newest
 from decode import autoregressive, speculative
 from networks import network
 from published import SIZE
+from toy import EOS, VOCABULARY
 
 from specbench.cli import main
 from specbench.drafts import HydraDraft, TreeDraft
@@ -27,12 +29,12 @@ CASES = {"heads": published.hydra(), "two blocks": published.hydra(blocks=2), "p
 FILE = "hydra_lm_head.pt"
 
 
-def made(case: str, folder: Path) -> tuple[EagerModel, HydraDraft]:
+def made(case: str, folder: Path, size: int = SIZE, seed: int = 4, end: int = 1) -> tuple[EagerModel, HydraDraft]:
     """The target, which hands over its states, and the draft from files."""
     published.write(folder, *CASES[case], FILE)
-    own = network("llama", 4)
+    own = network("llama", seed)
     width = hand_over(own, "target")
-    target = EagerModel(own, SIZE, frozenset({1}))
+    target = EagerModel(own, size, frozenset({end}))
     target.state_width, target.states_of_prompt = width, case == "prefix"
     checkpoint = published_hydra(str(folder), {}, "draft")
     assert checkpoint is not None
@@ -77,6 +79,15 @@ def test_greedy_texts_are_the_targets_own(case: str, tmp_path: Path) -> None:
     assert sum(a_pass.drafted for a_pass in chain.passes) > 10 and any(a_pass.parents for a_pass in branched.passes)
 
 
+@pytest.mark.statistical
+def test_sampled_texts_have_the_targets_distribution(tmp_path: Path) -> None:
+    target, draft = made("prefix", tmp_path, size=VOCABULARY, seed=6, end=EOS)
+    prompt, sampling = Prompt((), (0,)), Sampling(2.0)
+    p_value, rejected = chi.speculative_p_value(target, draft, prompt, 2, sampling, 4, 300)
+    assert p_value > chi.ALARM
+    assert rejected > 50
+
+
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
     "width": ({}, {}, 48, "are for a target of width 32, not 48"),
     "vocabulary": ({}, {"hydra_lm_head.0.weight": torch.zeros(70, 32)}, 32, "is [70, 32]; this target needs [64, 32]"),
@@ -105,9 +116,8 @@ def load(folder: Path, own: Any) -> None:
     checkpoint.load(own)
 
 
-@pytest.mark.parametrize("case", ["heads", "prefix"])
-def test_a_run_reads_the_folder(case: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = published.write(tmp_path / "checkpoint", *CASES[case], FILE)
+def test_a_run_reads_the_folder(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = published.write(tmp_path / "checkpoint", *CASES["prefix"], FILE)
     argv = [
         "run", f"target.path={folders['llama']}", "task=ende", f"task.path={folders['rows']}", "gamma=3",
         f"results={tmp_path / 'results'}", "dtype=float32", "device=cpu", "engine=eager", "max_new_tokens=10",

@@ -116,7 +116,7 @@ def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
         return NOW, "fitted on the task's training text" if issubclass(kind, TextDraftConfig) else "nothing to fit"
     if content.get("path"):
         return _folder(str(content["path"]))
-    if issubclass(kind, TrainedConfig):
+    if issubclass(kind, TrainedConfig) and not content.get("hub"):
         return _trained_for(str(content["kind"]))
     if content.get("shipped"):
         folder = "data" if group == "task" else "models"

@@ -111,6 +111,7 @@ class DraftLayer(nn.Module):
     def __init__(self, shape: LayerShape, reads: int) -> None:
         super().__init__()
         self.shape = shape
+        self._angles_on: dict[torch.device, Tensor] = {}
         self.self_attn = Attention(shape, reads)
         if shape.positions == "relative":
             self.relative_bias = nn.Embedding(shape.buckets, shape.heads)
@@ -167,12 +168,13 @@ class DraftLayer(nn.Module):
 
     def _angles(self, device: torch.device) -> Tensor:
         """[E / 2]: by how much one position turns each pair of channels."""
-        if self.shape.angles:
-            return torch.tensor(self.shape.angles, device=device)
-        half = self.shape.head_width // 2
-        exponents = torch.arange(half, device=device, dtype=torch.float32) / half
-        angles: Tensor = self.shape.theta**-exponents
-        return angles
+        if device not in self._angles_on:
+            with torch.inference_mode(False):  # a training may need them later
+                half = self.shape.head_width // 2
+                exponents = torch.arange(half, device=device, dtype=torch.float32) / half
+                own = torch.tensor(self.shape.angles, device=device) if self.shape.angles else None
+                self._angles_on[device] = self.shape.theta**-exponents if own is None else own
+        return self._angles_on[device]
 
 
 def _joined(heads_BHLE: Tensor) -> Tensor:

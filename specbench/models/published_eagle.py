@@ -24,6 +24,11 @@ CONFIG = "config.json"
 SPECULATORS = "speculators_model_type"
 KINDS = ("eagle", "eagle3")
 LAYERS = ("llama", "qwen3")  # whose decoder layers speculators' EAGLE-3 is made of
+FIELDS = (  # that are read of a layer; others, copied from the target's config, need not go together with them
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings", "rope_theta", "rope_scaling",
+    "rope_parameters", "partial_rotary_factor",
+)  # fmt: skip
 FEWEST_LAYERS = 7  # of a target whose second, middle and third last layers differ
 
 
@@ -141,8 +146,7 @@ def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str)
     if model_type not in LAYERS:
         made.refuse("transformer_layer_config.model_type", model_type, f"only {' and '.join(LAYERS)} are supported")
     try:
-        named = {name: value for name, value in told.items() if name not in ("model_type", "architectures")}
-        layer = AutoConfig.for_model(model_type, **named)
+        layer = AutoConfig.for_model(model_type, **{name: told[name] for name in FIELDS if told.get(name) is not None})
     except Exception as error:  # TypeError, ValueError, StrictDataclassError: fields of other types
         raise UserError(f"{key}: {CONFIG} of {source} describes no decoder layer: {first_line(error)}") from error
     made = PublishedEagle(source, pinned, key, config, layer)
@@ -156,7 +160,7 @@ def _require_supported(made: PublishedEagle) -> None:
     if made.is_speculators:
         if layer.num_hidden_layers != 1:  # EAGLE's own configs say anything here, and mean one
             made.refuse("num_hidden_layers", layer.num_hidden_layers, "only one decoder layer is supported")
-        if "sliding_attention" in (getattr(layer, "layer_types", None) or []):
+        if "sliding_attention" in (config["transformer_layer_config"].get("layer_types") or []):
             made.refuse("layer_types", "sliding_attention", "only full attention is supported")
         if config.get("layernorms"):
             made.refuse("layernorms", True, "which of its norms comes before what is fed back is not documented")
