@@ -41,6 +41,7 @@ def test_what_each_needs(capfd: Capture) -> None:
     for draft in ("medusa", "hydra", "eagle"):
         row = rows["draft", draft]
         assert (row["needs"], row["origin"]) == ("now", "ships for gpt-mini and t5-mini")
+    assert rows["draft", "specdec"]["origin"] == "ships for t5-mini"
     assert rows["task", "sum-mini"]["note"].startswith("Passages that ship with the project")
     assert rows["accept", "exact"]["needs"] == "now"
     assert (rows["recipe", "gpt-97m"]["needs"], rows["recipe", "gpt-97m"]["time"][:13]) == ("download", "about 8 hours")

@@ -58,12 +58,21 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
 
-@pytest.mark.parametrize("draft", ["medusa", "hydra", "eagle", "eagle3"])
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [
+        ("gpt-mini", "medusa"),
+        ("gpt-mini", "hydra"),
+        ("gpt-mini", "eagle"),
+        ("gpt-mini", "eagle3"),
+        ("t5-mini", "specdec"),
+    ],
+)
 def test_heads_that_ship_run_on_the_fastest_engine(
-    draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    target: str, draft: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = main([
-        "run", "target=gpt-mini", f"draft={draft}", f"engine={fastest_on_a_cpu()}", "dtype=float32", "device=cpu",
+        "run", f"target={target}", f"draft={draft}", f"engine={fastest_on_a_cpu()}", "dtype=float32", "device=cpu",
         "limit=1", "max_new_tokens=12", "gamma=3", "resamples=100", f"results={tmp_path}",
     ])  # fmt: skip
     record = newest(tmp_path)

@@ -27,6 +27,7 @@ from specbench.models.eager import EagerModel
 from specbench.models.eagle_layer import Source, layer_shape
 from specbench.models.parallel_cache import ParallelCache
 from specbench.models.parallel_decoder import ParallelDecoder
+from specbench.models.parallel_session import ParallelSession
 from specbench.models.saved_heads import fingerprint
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling
@@ -71,23 +72,24 @@ def test_the_greedy_text_is_the_targets_own(kind: str, engine: Any) -> None:
             )
 
 
-@pytest.mark.parametrize("engine", [EagerModel, StaticModel])
+@pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest])
 def test_what_is_drafted_beside_a_cache_is_what_an_uncached_reading_gives(engine: Any) -> None:
     target, draft = made(engine=engine)
     session = target.start(PROMPTS[0])
     drafting = draft.start_on(session, PROMPTS[0], SAMPLED)
     tokens = [0, *TEXT, *TEXT[::-1], *TEXT * 12]  # past the first capacity
     with torch.inference_mode():
-        along_TKD = draft.decoder.along(torch.tensor([tokens]), drafting._sources())[0]
+        along_TKD = draft.decoder.along(torch.tensor([tokens]), drafting.sources())[0]
         expected_TKV = draft.decoder.project(along_TKD)
-        cache = ParallelCache(draft.decoder)
+        cache = drafting.cache
+        assert isinstance(cache, ParallelCache if engine is EagerModel else ParallelSession)
         for begin, end in ((0, 1), (1, 2), (2, 9), (5, 7), (7, 8), (8, 80), (80, len(tokens))):
             cache.rollback(begin)
-            found_KV = cache.step(tokens[begin:end], 3, drafting._sources())
+            found_KV = cache.step(tokens[begin:end], 3)
             assert torch.allclose(found_KV, expected_TKV[end - 1, :3], atol=1e-4)
             # No later entry than the new tokens was read from: the queries of the step before are forgotten.
     session.extend([0])  # the source's keys and values are the same once the target has read
-    assert torch.allclose(drafting._sources()[1].keys, draft.start(PROMPTS[0], SAMPLED)._sources()[1].keys, atol=1e-5)
+    assert torch.allclose(drafting.sources()[1].keys, draft.start(PROMPTS[0], SAMPLED).sources()[1].keys, atol=1e-5)
 
 
 def first_row(gamma: int) -> torch.Tensor:
@@ -198,10 +200,10 @@ def test_borrowed_layers_compute_what_the_targets_do() -> None:
             input_ids=torch.tensor([prompt.source]), decoder_input_ids=torch.tensor([[0, *TEXT]]),
             output_hidden_states=True,
         ).decoder_hidden_states  # fmt: skip
-        cache = ParallelCache(decoder)
+        cache = ParallelCache(decoder, lambda: [Source(layer.keys, layer.values) for layer in cross])
         states = []
         hook = decoder.blocks[-1].register_forward_hook(lambda *given: states.append(given[-1]))
-        cache.step([0, *TEXT], 1, [Source(layer.keys, layer.values) for layer in cross])
+        cache.step([0, *TEXT], 1)
         hook.remove()
         found = decoder.norm(states[0][:, : len(TEXT) + 1])
         scale = 32**-0.5

@@ -11,6 +11,7 @@ Shapes: L positions, K queries, D width, V logits.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -21,6 +22,8 @@ from specbench.models import Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.models.eagle_layer import Source
 from specbench.models.parallel_cache import ParallelCache
 from specbench.models.parallel_decoder import ParallelDecoder
+from specbench.models.parallel_session import ParallelSession, ReadsQueries, captured
+from specbench.models.static_session import StaticSession
 from specbench.sampling import Sampling, checked, drawn, most_likely, standardise, uniforms
 
 
@@ -30,6 +33,7 @@ class SpecDecDraft:
     def __init__(self, target: Model, decoder: ParallelDecoder) -> None:
         self.target, self.decoder = target, decoder
         self.operations = decoder.operations
+        self.captured = captured(decoder, target)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "SpecDecSession":
         """On a session of the target's own, which encodes the source."""
@@ -47,7 +51,10 @@ class SpecDecSession:
     def __init__(self, draft: SpecDecDraft, session: StatefulSession, prefix: int, sampling: Sampling) -> None:
         """`prefix` is how many tokens the text begins with: no proposal is made before them."""
         self.draft, self.session, self.prefix, self.sampling = draft, session, prefix, sampling
-        self.cache = ParallelCache(draft.decoder)
+        self.sources = partial(sources_of, session, draft.decoder.layers)  # no cycle: rows of a batch are freed at once
+        self.cache: ReadsQueries = ParallelCache(draft.decoder, self.sources)
+        if draft.captured is not None and isinstance(session, StaticSession):
+            self.cache = ParallelSession(draft.captured, draft.decoder, session)
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -55,7 +62,7 @@ class SpecDecSession:
         if count == 0:
             return Proposal([])
         self.cache.rollback(len(tokens) - 1)  # the queries follow a token of this step
-        logits_KV = self.cache.step(tokens[self.cache.length :], count, self._sources())
+        logits_KV = self.cache.step(tokens[self.cache.length :], count)
         target = self.draft.target
         if self.sampling.temperature == 0:
             return Proposal(up_to_end(most_likely(logits_KV, target.vocabulary_size, count), target.eos_ids))
@@ -78,7 +85,7 @@ class SpecDecSession:
         # Of proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
         first = max(self.prefix - 1, prefix_length - ahead)
         ids_1T = torch.tensor([list(tokens[:-1])], device=decoder.query_KD.device)
-        states_TKD = decoder.along(ids_1T, self._sources(), first)[0]
+        states_TKD = decoder.along(ids_1T, self.sources(), first)[0]
         return (self._q_ahead(states_TKD[:, place], rows, place) for place in range(ahead))
 
     @torch.inference_mode()
@@ -90,10 +97,12 @@ class SpecDecSession:
         q_LV = standardise(self.draft.decoder.project(states_LD), self.sampling, size)
         return torch.cat([q_LV.new_zeros(rows - len(q_LV), size), q_LV])
 
-    def _sources(self) -> list[Source]:
-        found = []
-        for layer in self.draft.decoder.layers:
-            states = self.session.source_states(layer)
-            assert states is not None, "a T5 has a source"
-            found.append(Source(*states))
-        return found
+
+def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:
+    """Return the target's keys and values of the source in these of its decoder layers."""
+    found = []
+    for layer in layers:
+        states = session.source_states(layer)
+        assert states is not None, "a T5 has a source"
+        found.append(Source(*states))
+    return found

@@ -6,7 +6,7 @@ inside another draft; `rollback` shortens it.
 Shapes: L new entries, K queries, C slots, D width, V logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -23,8 +23,9 @@ FIRST_CAPACITY = 64
 class ParallelCache:
     """What `decoder` has read of one text."""
 
-    def __init__(self, decoder: ParallelDecoder) -> None:
-        self.decoder = decoder
+    def __init__(self, decoder: ParallelDecoder, sources: Callable[[], Sequence[Source]]) -> None:
+        """`sources` has for each layer the keys and values of the source."""
+        self.decoder, self.sources = decoder, sources
         self.length = 0
         weight = decoder.query_KD
         # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
@@ -32,7 +33,7 @@ class ParallelCache:
         self._dtype = torch.promote_types(weight.dtype, torch.float32) if on_cpu else weight.dtype
         self._buffers = self._zeros(FIRST_CAPACITY)
 
-    def step(self, tokens: Sequence[int], queries: int, sources: Sequence[Source]) -> Tensor:
+    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
         """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
         decoder, device = self.decoder, self.decoder.query_KD.device
         end = self.length + len(tokens)
@@ -41,7 +42,7 @@ class ParallelCache:
         new = slice(self.length, None)  # rows of the new tokens and of the queries
         states_LD = torch.cat([decoder.embed(torch.tensor(tokens, device=device)), decoder.query_KD[:queries]])
         attends = [partial(self._attend, block, distance[new], visible[new]) for block in range(len(decoder.layers))]
-        after_1LD = decoder(states_LD.unsqueeze(0), sources, attends)
+        after_1LD = decoder(states_LD.unsqueeze(0), self.sources(), attends)
         self.length = end
         logits_KV: Tensor = decoder.project(after_1LD[0, len(tokens) :])
         return logits_KV

@@ -203,6 +203,11 @@ class StaticSession:
         keys, values = (states[:, :, : self._sources] for states in self._held["cross"].pair(layer))
         return keys, values
 
+    def of_source(self, layers: Sequence[int]) -> tuple[int, Tensor, list[Tensor]]:
+        """Return the source's length, as a tensor [1] too, and these decoder layers' buffers of its keys and values."""
+        buffers = [tensor for layer in layers for tensor in self._held["cross"].pair(layer)]
+        return self._sources, self._source_length_1, buffers
+
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         """Logits [`rows`, V], of which the first are those of `tokens`."""
         return step.run(*self.inputs(step, tokens, rows))[0]
