@@ -35,11 +35,11 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
     config.vocab_size = len(vocabulary) + decoder.queries
     made = T5ForConditionalGeneration(config)
     made.config.tie_word_embeddings = made.config.scale_decoder_outputs = False  # after construction, which ties them
-    blocks, theirs = layer_list(made), layer_list(target)
-    kept: list[tuple[Any, Any, Any, int]] = list(
-        zip(blocks, decoder.norms, decoder.blocks, decoder.layers, strict=True)
+    theirs: list[Any] = list(layer_list(target))
+    ours: list[tuple[Any, Any, Any, int]] = list(
+        zip(layer_list(made), decoder.norms, decoder.blocks, decoder.layers, strict=True)
     )
-    for block, norm, layer, number in kept:
+    for block, norm, layer, number in ours:
         own, cross, forward = (part for part in block.layer)
         for name in "qkvo":
             getattr(own.SelfAttention, name).weight.copy_(getattr(layer.self_attn, f"{name}_proj").weight)
