@@ -103,7 +103,7 @@ WRONG = {
     "tree=sequoia tree.size=1": "tree.size=1: must be from 2 to 256",
     "tree=sequoia max_new_tokens=8": "tree=sequoia: its 8 levels have no room in max_new_tokens=8",
     "tree=sequoia tree.acceptance=[0.9,0.2]": "tree.acceptance=[0.9, 0.2]: must be probabilities whose",
-    "tree=dynamic tree.top=null": "tree.top is not set: tree=dynamic needs one",
+    "tree=dynamic tree.top=null": "tree.top is not set: tree=dynamic requires it",
     "tree=dynamic tree.children=fixed": "tree.children=fixed: tree=dynamic has no such key",
     "tree.size=16": "tree.size=16: tree=none has no such key",
     "tree=widths gamma=3": "gamma=3: not together with tree=widths, whose depth takes its place",

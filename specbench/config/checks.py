@@ -128,7 +128,7 @@ def _check_accept(accept: AcceptConfig, temperature: float) -> None:
     for key, rule in RULE_OF.items():
         value = getattr(accept, key)
         if value is None and rule == accept.rule:
-            raise UserError(f"accept.{key} is not set: accept={rule} needs one")
+            raise UserError(f"accept.{key} is not set: accept={rule} requires it")
         if value is not None and rule != accept.rule:
             raise UserError(f"accept.{key}={value}: only accept={rule} has this key; set both, or neither")
     require(

@@ -74,7 +74,7 @@ def check_tree(tree: TreeConfig) -> None:
     for one in fields(tree):
         value = getattr(tree, one.name)
         if one.name in needs and value is None:
-            raise UserError(f"tree.{one.name} is not set: tree={tree.shape} needs one")
+            raise UserError(f"tree.{one.name} is not set: tree={tree.shape} requires it")
         if one.name != "shape" and one.name not in has and value != one.default:
             raise UserError(f"tree.{one.name}={value}: tree={tree.shape} has no such key")
     _check_values(tree)
