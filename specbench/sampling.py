@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 NOT_FINITE = "the model's logits are not finite"
-NOT_DRAWN = -1  # in the place of a token
+NOT_DRAWN = -1  # instead of a token
 BF16_INFINITY, BF16_MINUS_INFINITY = 0x7F80, 0xFF80  # as bits
 
 

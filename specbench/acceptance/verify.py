@@ -120,7 +120,7 @@ def settle(
         token_1 = rows.index_select(0, accepted_1)
     elif isinstance(rule, ChainRule):
         accepted_1, token_1 = rule.decide(rows, proposal.q(rows), proposal.read_G, count_1, generator)
-    else:  # a rule that asks the host as it goes on
+    else:  # a rule that reads values on the host
         known = proposal.brought()
         return known, verify(rows[: known.size + 1], known, verification, generator)
     *tokens, count, accepted, token = torch.cat([proposal.tokens_G, count_1, accepted_1, token_1]).tolist()

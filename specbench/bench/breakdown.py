@@ -59,7 +59,7 @@ class PassParts:
     verifying: float  # M_p over gamma + 1 tokens, the model alone
     judging: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
     accepting: float  # the rule, the next token, and both caches rolled back
-    overhead: float  # what is left beside the models' steps: the three of choosing, judging and accepting
+    overhead: float  # the rest beside the models' steps: choosing tokens for both, accepting
 
 
 class TooShort(Exception):
@@ -86,7 +86,7 @@ def take_apart(
         checking.runs.clear()
         proposing.runs.clear()
         trace = speculative(checking, watched_draft, prompt, spec, generator)
-        # Not the first pass, which sets up what later ones reuse.
+        # Not the first pass, which prepares tensors that later passes reuse.
         found += [parts for parts, count in _by_pass(trace.passes, checking, proposing)[1:] if count == gamma]
     if not found:
         raise TooShort

@@ -185,9 +185,9 @@ def _rules(given: dict[str, list[str]]) -> list[Overrides]:
     for rule in given.get("accept", ["accept=exact"]):
         own = [given[key] for key in ACCEPT[1:] if key in given and OWNER[key] == rule.partition("=")[2]]
         found += [[rule, *values] for values in product(*own)]
-    stray = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
-    if stray:
-        raise UserError(f"{stray[0]}: only accept={OWNER[stray[0]]} has this key; name that rule too")
+    unowned = [key for key in ACCEPT[1:] if key in given and f"accept={OWNER[key]}" not in given.get("accept", [])]
+    if unowned:
+        raise UserError(f"{unowned[0]}: only accept={OWNER[unowned[0]]} has this key; name that rule too")
     return found
 
 
@@ -199,9 +199,9 @@ def _trees(given: dict[str, list[str]]) -> list[Overrides]:
         has = KEYS_OF.get(shape.partition("=")[2], (tuple(key.partition(".")[2] for key in TREE[1:]), ()))[0]
         own = [given[key] for key in TREE[1:] if key in given and key.partition(".")[2] in has]
         found += [[shape, *values] for values in product(*own)]
-    stray = [key for key in TREE[1:] if key in given and not any(given[key][0] in these for these in found)]
-    if stray:
-        raise UserError(f"{given[stray[0]][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
+    unowned = [key for key in TREE[1:] if key in given and not any(given[key][0] in these for these in found)]
+    if unowned:
+        raise UserError(f"{given[unowned[0]][0]}: no tree here has this key; give tree=SHAPE, or a list of shapes, too")
     return found
 
 

@@ -36,7 +36,7 @@ def job(composed: DictConfig, form: str = "table") -> None:
             show(result, form)
     except (UserError, MachineError) as error:
         sweep_log.add({"code": fail(str(error), error.exit_code), "error": error_line(error), "keys": keys})
-    except BrokenPipeError:  # nobody reads on: not an error of the job
+    except BrokenPipeError:  # the reader is gone: not an error of the job
         raise
     except Exception as error:
         if sweep_log.in_sweep():  # the last lines of the sweep name it, and its record says where it came from

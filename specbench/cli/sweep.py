@@ -43,7 +43,7 @@ def sweep(command: CommandLine) -> int:
         with ordered_launcher():
             launch(job, "run", RunConfig, argv, "sweep")
     except UserError:
-        raise  # refused as a whole, before the first job
+        raise  # of the sweep as a whole, before the first job
     except BaseException as error:
         _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
         if type(error).__module__.partition(".")[0] not in LAUNCHERS:

@@ -71,7 +71,7 @@ def add(outcome: Outcome) -> None:
         with open(file, "a", encoding="utf-8") as opened:  # one short write in append mode: lines do not mix
             opened.write(json.dumps(outcome, ensure_ascii=False) + "\n")
     except OSError as error:
-        if not _begun:  # nobody would hear of this job
+        if not _begun:  # no other process would report this job
             raise MachineError(f"{file}: cannot be written ({error.strerror})") from error
         _here.append(outcome)
 

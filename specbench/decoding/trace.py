@@ -17,7 +17,7 @@ class Pass:
     draft_s: float
     verify_s: float
     accept_s: float
-    tokens: list[int] = field(default_factory=list)  # as drafted, the rejected ones too
+    tokens: list[int] = field(default_factory=list)  # as drafted, rejected tokens too
     draft_operations: float | None = None
     parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
     path: list[int] | None = None  # of a tree: the accepted tokens, by index

@@ -140,7 +140,7 @@ class _Seen:
         self.steps: Times = np.array(one.steps_s)[:, None] / step_s
         self.first_steps: Times = np.array(one.first_steps_s)[:, None] / step_s
         self.passes: dict[Key, dict[str, Times]] = {}
-        self.drafted: dict[Key, NDArray[np.int64]] = {}  # of the short ones
+        self.drafted: dict[Key, NDArray[np.int64]] = {}  # of the short passes
         for key, many in one.passes.items():
             kinds = [_kind(seen, key[1]) for seen in many]
             times = np.array([(seen.draft_s, seen.verify_s, seen.accept_s) for seen in many]).reshape(-1, 3) / step_s

@@ -96,7 +96,7 @@ class EagerSteps:
         cache: Any = markers.over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
         inputs: dict[str, Any] = {"input_ids": ids_BL}
         if of_source:
-            # The cache gives the buffers in the place of what it is handed, so that a source of one token will do.
+            # The cache returns the buffers instead of its input, so that a source of one token suffices.
             width = self._network.get_encoder().config.d_model
             nothing_B1D = torch.zeros(len(ids_BL), 1, width, dtype=self.cache_dtype, device=ids_BL.device)
             slots_S = torch.arange(of_source[0].shape[2], device=ids_BL.device)

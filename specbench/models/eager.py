@@ -46,7 +46,7 @@ class EagerModel:
         self.eos_ids = eos_ids
         self.device: torch.device = network.device
         self.is_encoder_decoder: bool = network.config.is_encoder_decoder
-        # Learned positions end here. Relative ones (T5) do not end; rotary ones are trusted to their stated length.
+        # Where learned positions end. Relative positions (T5) do not; rotary positions have their stated length.
         self.longest: int | None = getattr(network.config, "max_position_embeddings", None)
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)

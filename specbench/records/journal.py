@@ -47,7 +47,7 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._opened is not None:
             self._opened.close()
-        if not self.parts and not self.prompts:  # a run that was refused leaves nothing behind
+        if not self.parts and not self.prompts:  # a run that did not begin leaves no file
             self.remove()
         self._lock.release()
 

@@ -1,4 +1,4 @@
-"""A drawn figure with the numbers behind it, and how it is written: SVG that turns dark with the screen, PDF, PNG, CSV.
+"""A drawn figure with its numbers, and how it is written: SVG that turns dark with the screen, PDF, PNG, CSV.
 
 Every file carries the run ids of the records that its points come from.
 """

@@ -27,7 +27,7 @@ from specbench.report.tables.speedups import table2
 Verdict = Literal["reproduced", "differs", "not run", "not public"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")
 KINDS = (("formulas", True), ("measurements", False))
-FORMULA = "formula"  # in the place of a record, where a number follows from other printed numbers
+FORMULA = "formula"  # instead of a record, where a number follows from other printed numbers
 PAIR = ("target", "draft", "task", "temperature")
 
 

@@ -133,7 +133,7 @@ def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
         (count for count in range(len(own), -1, -1) if row.text.startswith(judge.vocabulary.text(own[:count]))), 0
     )
     if shared == len(own) and own[-1] in target.eos_ids:
-        shared -= 1  # the target ended its text here, and the row goes on
+        shared -= 1  # the target ended its text here, and the row continues
     found = first_difference(target, row.prompt, own, [*own[:shared], -1])
     assert found is not None
     best = own[shared] if shared < len(own) else -1

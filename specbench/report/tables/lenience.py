@@ -28,9 +28,9 @@ def table5(records: Records) -> Table:
     rows = [row | _measured(row, runs) for row in rows]
     values = pd.DataFrame(rows)
     shown = pd.DataFrame([_show(row) for row in rows])
-    behind = {*values["run_id"].dropna(), *values["run_measured"].dropna()}
+    run_ids = {*values["run_id"].dropna(), *values["run_measured"].dropna()}
     # A record may be in both; that of the run knows whether it is lossy.
-    used = pd.concat([runs[runs["run_id"].isin(behind)], frame[frame["run_id"].isin(behind)]])
+    used = pd.concat([runs[runs["run_id"].isin(run_ids)], frame[frame["run_id"].isin(run_ids)]])
     under = [
         "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token gets more than p(x)/l. "
         "α(l) = E Σ min(p/l, q) at T=1.",

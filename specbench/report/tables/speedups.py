@@ -52,7 +52,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     used.append(others)
     rows += [_ours(record) for _, record in others.iterrows()]
     values = pd.DataFrame(rows)
-    behind = pd.concat(used)
+    sources = pd.concat(used)
     legend = [
         "EXP: Theorem 3.8; by position: with the acceptance at each position for α, where a draft agrees less the "
         "further ahead it drafts. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v and the time "
@@ -60,7 +60,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         "alone over speculative; end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap "
         "over prompts]",
     ]
-    if behind["lossy"].any():
+    if sources["lossy"].any():
         legend.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
         legend.append(
@@ -72,8 +72,8 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         *legend,
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
-        *notes.of_records(behind),
-        *notes.of_precision(behind),
+        *notes.of_records(sources),
+        *notes.of_precision(sources),
         *notes.of_filling(name, missing),
         *notes.silent(name),
     ]

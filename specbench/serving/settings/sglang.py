@@ -19,7 +19,7 @@ from specbench.serving.settings.base import (
 def settings(wanted: Recommended) -> Settings:
     """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
     require_rule(wanted, "SGLang", ("exact", "onehot"))
-    verified = wanted.gamma + 1  # the newest token is read with the drafted ones
+    verified = wanted.gamma + 1  # the newest token is read with the drafted tokens
     values: dict[str, Any]
     notes = no_schedule(wanted, "SGLang")
     if wanted.kind == "lookup":
