@@ -18,7 +18,7 @@ INK, FAINT, PAPER = "#1f2328", "#6e7781", "#ffffff"
 GRID = "#d8dee4"
 BLUE, VERMILLION, GREEN, PURPLE, GOLD, SLATE = "#0072b2", "#c44e00", "#00805e", "#a3417a", "#8f6b00", "#505a66"
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, GOLD, SLATE)
-# Colours that are pale on paper and remain so in the dark: bands under tokens.
+# Pale colours of bands under tokens.
 PALE_GREEN, PALE_RED, PALE_BLUE = "#c9ebdc", "#fbd5c2", "#cfe5f5"
 TINT_BLUE, TINT_RED = "#7fb8d8", "#e5a77f"  # the same hue, for what prepares
 
