@@ -109,7 +109,7 @@ WRONG = {
     "tree=widths gamma=3": "gamma=3: not together with tree=widths, whose depth takes its place",
     "gamma=tree": "gamma=tree: requires a tree, such as tree=sequoia",
     "tree=widths draft=random": "tree=widths: draft=random: random makes no trees; use tree=none, or model | unigram",
-    "tree=widths draft=lookup tree.children=replaced": "tree.children=replaced: draft=lookup finds its tokens",
+    "tree=widths draft=lookup tree.children=replaced": "tree.children=replaced: draft=lookup does not draw its tokens",
     "tree=widths draft=cascade draft@draft.inner=random": "tree=widths: draft=cascade-random-t5-nano: the tree is the",
     "draft=merged": "draft=merged: several drafts make a tree together, and no chain; pick one, such as tree=widths",
     "draft=cascade draft@draft.inner=null": "draft@draft.inner=null: is picked by its name; 'specbench list'",
