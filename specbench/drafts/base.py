@@ -32,8 +32,10 @@ class DraftSession(Protocol):
         ...
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q [L, V] for each of the L tokens after the prefix, by teacher forcing. For a fresh session, or
-        one that has scored the prefix already: a long text is scored in parts."""
+        """q [L, V] for each of the L tokens after the prefix, by teacher forcing.
+
+        For a fresh session, or one that has scored the prefix already: a long text is scored in parts.
+        """
         ...
 
 
@@ -59,9 +61,11 @@ def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Gen
 
 
 def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
-    """The target reads all that it has not read, in one run: the end of the text, then the proposal, then what is read
-    beside it. In front of a tree the end of the text is read as a part of it, a stem that every path goes through; a
-    chain beside which something is read is a tree, too."""
+    """The target's read of one pass: the unread end of the text, the proposal, and the tokens beside it, in one run.
+
+    Before a tree the end of the text is read as a part of it, a stem that every path goes through; a chain with tokens
+    beside it is a tree, too.
+    """
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
         return Read(session, torch.cat([*before, proposal.read_G]))
@@ -75,16 +79,20 @@ def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
 
 @runtime_checkable
 class ScoresAhead(Protocol):
-    """A draft session whose tokens depend on where their proposal began: heads that predict several tokens at once,
-    copies that go on from one place. `score` scores the first token of a proposal alone, with which the others agree
-    less the further ahead they are."""
+    """A draft session whose tokens depend on where their proposal began.
+
+    Heads that predict several tokens at once, or copies that continue from one place. `score` scores the first token of
+    a proposal alone; the others agree less the further ahead they are.
+    """
 
     stops_at_end: bool  # whether a proposal ends with a token that ends the text
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`: the g-th tensor has
-        for each token the q of proposals that began g tokens before it (the 0-th is that of `score`), and zeros where
-        none is so long."""
+        """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`.
+
+        The g-th tensor has for each token the q of proposals that began g tokens before it (the 0-th is that of
+        `score`), and zeros where no proposal is so long.
+        """
         ...
 
 
@@ -97,8 +105,10 @@ class ReadsTrees(DraftSession, Protocol):
         ...
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
-        """What follows each of L more nodes of the tree. Nodes are numbered as they are read, from 0; `parents` are
-        such numbers, or -1 for the end of the text."""
+        """The continuations of each of L more nodes of the tree.
+
+        Nodes are numbered as they are read, from 0; `parents` are such numbers, or -1 for the end of the text.
+        """
         ...
 
     def select(self, path: Sequence[int]) -> None:
@@ -120,8 +130,10 @@ class ReadsBeside(DraftSession, Protocol):
     """A draft session that has the target read tokens beside its proposals (`Proposal.beside`)."""
 
     def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
-        """`logits_LV` are the target's after each of the tokens that were read beside the last proposal, of whose
-        tokens those at the indices `path` were accepted."""
+        """Receive the target's logits [L, V] after each token that was read beside the last proposal.
+
+        The tokens of that proposal at the indices `path` were accepted.
+        """
         ...
 
 
@@ -130,8 +142,10 @@ class SeesRejections(DraftSession, Protocol):
     """A draft session that records where its tokens are rejected."""
 
     def after_rejection(self, position: int, logits_V: Tensor) -> None:
-        """The target rejected the drafted token at `position` of the sequence; `logits_V` are its own there, and are
-        written over after this call."""
+        """Learn that the target rejected the drafted token at `position` of the sequence.
+
+        `logits_V` are the target's own there; they are overwritten after this call.
+        """
         ...
 
 
@@ -153,8 +167,10 @@ class ReadsTarget(Protocol):
     """A draft that works on what the target has read and computed. Started alone, it reads the text itself."""
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        """A draft session that follows `session`, the target's own: whoever verifies extends and rolls back that one
-        first."""
+        """A draft session that follows `session`, the target's own.
+
+        The caller extends and rolls back that session first.
+        """
         ...
 
 
@@ -193,8 +209,11 @@ class Batchable(Protocol):
     """A draft that runs models of its own, other than the target."""
 
     def in_batch(self, rows: int) -> Draft:
-        """The same draft, its models with room for `rows` sequences at a time. Raises UserError where one of them
-        cannot be batched."""
+        """The same draft, its models with room for `rows` sequences at a time.
+
+        Raises:
+            UserError: one of them cannot be batched.
+        """
         ...
 
 

@@ -130,8 +130,10 @@ class BlockwiseSession:
         """What was read is the target's to take back."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state. The
-        further heads agree less."""
+        """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state.
+
+        The further heads agree less.
+        """
         return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
@@ -145,8 +147,10 @@ class BlockwiseSession:
         return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
 
     def _q_ahead(self, states_ND: Tensor, length: int, ahead: int, tokens: Sequence[int]) -> Tensor:
-        """q [length, V] of head `ahead` + 2 for the last of `tokens`, from the states `ahead` tokens before those of
-        head 2, whose last is the last of `states_ND`; zeros where there is no state."""
+        """q [length, V] of head `ahead` + 2 for the last of `tokens`; zeros where there is no state.
+
+        It is computed from the states `ahead` tokens before those of head 2, whose last is the last of `states_ND`.
+        """
         known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
         missing = length - len(known_ND)
         if missing == length:

@@ -14,10 +14,10 @@ Arrays = dict[str, Any]  # of name to NDArray
 
 
 def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays kept under `key`, made at the first call. `key` must name the whole content: text, tokenizer and how
-    it was fitted. `kind` begins the file's name.
+    """The arrays cached under `key`, made at the first call.
 
-    A cache that is damaged or cannot be written costs time, not the run.
+    `key` must name the whole content: text, tokenizer and how it was fitted. `kind` begins the file's name. A cache
+    that is damaged or cannot be written costs time, not the run.
     """
     file = folder / f"{kind}-{json_digest(key, 20)}.npz"
     if file.exists():

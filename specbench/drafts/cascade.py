@@ -1,12 +1,11 @@
-"""A draft that is itself decoded speculatively, with a cheaper draft of its own (section 6 of the paper: "hierarchical"
-speculation; bigram to T5-small to T5-XXL).
+"""A draft that is itself decoded speculatively, with a cheaper draft of its own (section 6 of the paper).
 
-Inside, Algorithm 1 runs with the middle model in the target's place. It is lossless, so the tokens that it hands out
-are draws from the middle model's distribution given what stands before them, and that row of the verification is the
-q that the target's test must use, for the accepted tokens and for the one that follows them alike. The inner draft's
-own distribution plays no part outside.
+The paper calls this hierarchical speculation: bigram to T5-small to T5-XXL. Inside, Algorithm 1 runs with the middle
+model as its target. It is lossless, so the tokens that it emits are draws from the middle model's distribution given
+the tokens before, and that row of the verification is the q that the target's test must use, for the accepted tokens
+and for the token that follows them alike. The inner draft's own distribution has no effect outside.
 
-A pass inside never drafts past what was asked for outside, so nothing has to be cut off.
+A pass inside never drafts more than was asked for outside, so nothing has to be cut off.
 
 A tree is the middle model's own, node for node and on the same random numbers: its children are chosen from the middle
 model's rows. The inner draft guesses which nodes those will be. Its likeliest tokens are read together with the end of
@@ -60,8 +59,7 @@ class CascadeDraft:
 
 
 class CascadeSession(ModelDraftSession):
-    """The middle model's session, and the inner draft's beside it. By teacher forcing it scores as the middle model
-    alone does."""
+    """The middle model's session, and the inner draft's beside it; it scores as the middle model alone."""
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)

@@ -18,8 +18,7 @@ def certain(tokens_L: Sequence[int | None], vocabulary_size: int, device: torch.
 def certain_ahead(
     proposals: Sequence[Sequence[int]], length: int, most: int, vocabulary_size: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """`ScoresAhead.score_ahead` for the last `length` positions, from the tokens proposed at these and at those before
-    them."""
+    """`ScoresAhead.score_ahead` for the last `length` positions, from tokens proposed there and before."""
     first = len(proposals) - length
     for ahead in range(most):
         begun = [proposals[place - ahead] if place >= ahead else () for place in range(first, len(proposals))]

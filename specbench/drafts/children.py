@@ -26,13 +26,16 @@ def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
 
 
 def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[list[int]]:
-    """Up to `counts[i]` tokens drawn from row i, in the order in which they are to be tested, by inverting distribution
-    functions as `sampling.draw` does; one child of one node is what a chain drafts.
+    """Up to `counts[i]` tokens drawn from row i, in the order in which they are to be tested.
 
-    replaced: independent draws, in which a token may come again.
-    distinct: draws without replacement, each from what is left of its row; fewer where q has fewer tokens.
+    They are drawn by inverting distribution functions as `sampling.draw` does; one child of one node is a chain's
+    token.
 
-    Raises FloatingPointError where a row is not finite.
+    - replaced: independent draws, in which a token may come again.
+    - distinct: draws without replacement, each from the rest of its row; fewer if q has fewer tokens.
+
+    Raises:
+        FloatingPointError: a row is not finite.
     """
     device, most = q_LV.device, max(counts)
     if how == "replaced":

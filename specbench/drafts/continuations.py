@@ -23,16 +23,20 @@ Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
 
 
 class Siblings(NamedTuple):
-    """The children of one node in the order in which they are tested, and the row of q [V] of each. Without rows they
-    were not drawn."""
+    """The children of one node in the order in which they are tested, and the row of q [V] of each.
+
+    Without rows they were not drawn.
+    """
 
     tokens: Sequence[int]
     rows: Sequence[Tensor] = ()
 
 
 class Continuations(ABC):
-    """What may follow each of L nodes. `operations` are the arithmetic operations that it took; None: those of the
-    draft's step for each node."""
+    """The possible continuations of each of L nodes.
+
+    `operations` are the arithmetic operations that it took; None: those of the draft's step for each node.
+    """
 
     operations: float | None = None
 
@@ -109,8 +113,10 @@ class Found(Continuations):
         return [ranked[:count] for ranked in self._ranked]
 
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
-        """Each token is drawn from a row with all mass on it, unless another draft has drawn it: whether a child is
-        there depends on what was drawn before it, and not on a draw of its own."""
+        """Each token, drawn from a row with all mass on it, unless another draft has drawn it.
+
+        So whether a child is there depends on the children before it, and not on a draw of its own.
+        """
 
         def following(tokens: Iterator[int]) -> Next:
             def find_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
@@ -125,8 +131,11 @@ class Found(Continuations):
 
 
 class Merged(Continuations):
-    """Those of several drafts in turn. Each child has the q of the draft that chose it; distinct children are drawn
-    without all their earlier siblings, whichever draft chose these."""
+    """The continuations of several drafts in turn.
+
+    Each child has the q of the draft that chose it; distinct children are drawn without all their earlier siblings,
+    whichever draft chose these.
+    """
 
     def __init__(self, parts: Sequence[Continuations], operations: float) -> None:
         self.parts, self.operations = parts, operations

@@ -30,8 +30,11 @@ Row = tuple[NDArray[np.int32], NDArray[np.uint32]]
 
 @dataclass(frozen=True)
 class Level:
-    """The n-grams of one length: those that go on from n-gram i of the level above are
-    `tokens_P[offsets_A1[i]:offsets_A1[i + 1]]`, seen `times_P` each."""
+    """The n-grams of one length.
+
+    Those that extend n-gram i of the level above are `tokens_P[offsets_A1[i]:offsets_A1[i + 1]]`, counted `times_P`
+    each.
+    """
 
     offsets_A1: NDArray[np.int64]
     tokens_P: NDArray[np.int32]
@@ -50,8 +53,7 @@ class Counts:
         return 1 + len(self.levels)
 
     def row(self, context: Sequence[int]) -> Row | None:
-        """The tokens seen after `context` (at most `order` - 1 tokens) and how often each was; None if it was never
-        seen with a token after it."""
+        """The tokens counted after `context` (at most `order` - 1 tokens) and their counts; None if there are none."""
         place = context[0]
         for level, token in zip(self.levels, context[1:], strict=False):
             first, end = level.offsets_A1[place : place + 2]
@@ -75,8 +77,10 @@ class Counts:
 
 
 def fit(corpus: Corpus, vocabulary_size: int, order: int, say: Callable[[str], None] = lambda _: None) -> Counts:
-    """Counts of n-grams of up to `order` tokens (at least 2) that lie within one sequence of `corpus`. The token that
-    each sequence begins with stands before others, but is not itself counted. `say` is told of each level."""
+    """Counts of n-grams of up to `order` tokens (at least 2) that lie within one sequence of `corpus`.
+
+    The first token of each sequence is a context, but is not itself counted. `say` receives the name of each level.
+    """
     unigrams_V = np.zeros(vocabulary_size, np.int64)
     for part in _parts(corpus):
         unigrams_V += np.bincount(corpus.tokens_N[part][~corpus.begins_N[part]], minlength=vocabulary_size)
@@ -100,8 +104,10 @@ def _parts(corpus: Corpus) -> Iterator[slice]:
 
 
 def _keys(corpus: Corpus, ended_N: NDArray[np.int32], vocabulary_size: int) -> Iterator[tuple[slice, Keys]]:
-    """For each token of a part a key of the n-gram that ends there: the n-gram before it, then the token. -1 where
-    that would begin before the sequence does. What is yielded may be overwritten in `ended_N`."""
+    """For each token of a part a key of the n-gram that ends there: the n-gram before it, then the token.
+
+    -1 where that would begin before the sequence does. The yielded array may be overwritten in `ended_N`.
+    """
     last = -1  # what ended just before the part
     for part in _parts(corpus):
         before = np.concatenate([[last], ended_N[part][:-1]]).astype(np.int64)
@@ -115,8 +121,11 @@ def _counted(keys: Keys) -> Run:
 
 
 def _merged(runs: Iterable[Run]) -> Run:
-    """The sum of all `runs`. Of neighbours alike in size two are merged at once, so that few are held and each key is
-    moved some log2(runs) times."""
+    """The sum of all `runs`.
+
+    Two neighbours of similar size are merged at once, so that few exist at a time and each key is moved some log2(runs)
+    times.
+    """
     held: list[Run] = []
     for run in runs:
         held.append(run)

@@ -127,8 +127,10 @@ class EagleSession:
         return iter(found)
 
     def _after(self, tokens: Sequence[int]) -> Tensor | None:
-        """The predicted feature [1, D] of the last token, once all of the text has been read; None where there is no
-        feature to go on from."""
+        """The predicted feature [1, D] of the last token, after reading all of the text; None at the first pass.
+
+        The first pass of an encoder-decoder text has no feature to start from.
+        """
         self._read(tokens[:-1])
         if len(tokens) < 2:
             return None

@@ -1,12 +1,12 @@
-"""Layer skipping: the target without some of its attention and feed-forward sublayers, as the draft (Zhang et al. 2024,
-"Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding").
+"""Layer skipping: the target without some of its attention and feed-forward sublayers, as the draft.
 
-As in early exit, which skips the last layers whole and nothing else, weights, encoded source and cache are the
-target's. Which sublayers to skip is found by a search on a few texts (`choose.skips`).
+Zhang et al. 2024, "Draft & Verify: Lossless Large Language Model Acceleration via Self-Speculative Decoding". As in
+early exit, which skips exactly the last layers, weights, encoded source and cache are the target's. A search on a few
+completions chooses the sublayers to skip (`choose.skips`).
 
 An attention above a skipped sublayer reads other states than in the target, so that the draft's keys and values are not
-the target's. A proposal therefore attends to the target's own at the text so far and to the draft's own at what it has
-drafted, which the target writes over when it verifies.
+the target's. A proposal therefore attends to the target's own for the text so far and to the draft's own for its
+drafted tokens, which the target overwrites when it verifies.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,11 @@ from specbench.sampling import Sampling, standardise
 
 
 class LayerSkipDraft(EarlyExitDraft):
-    """`target` without the sublayers named `skip` ('attn3', 'mlp3'; 'layer3' is all of layer 3). Raises ValueError
-    where there is no such sublayer."""
+    """`target` without the sublayers named `skip` ('attn3', 'mlp3'; 'layer3' is all of layer 3).
+
+    Raises:
+        ValueError: there is no such sublayer.
+    """
 
     def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
         self.target = target
@@ -44,8 +47,11 @@ class LayerSkipSession(EarlyExitSession):
         self._scoring: LayeredSession | None = None
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of the first token of a proposal at each position. It attends to the target's keys and values, which are
-        read token by token in a session of its own: scoring costs a step of the target a token."""
+        """q of the first token of a proposal at each position.
+
+        It attends to the target's keys and values, which are read token by token in a session of its own: scoring costs
+        a step of the target a token.
+        """
         session = self._scoring = self._scoring or self._draft.target.start(self._prompt)
         part, rows = session.shallow(*self._draft.part), []
         for end in range(prefix_length, len(tokens)):

@@ -1,18 +1,18 @@
-"""Lookahead decoding: n-grams of the target's own guesses at what comes later, verified while it guesses on (Fu et al.
-2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding").
+"""Lookahead decoding: n-grams of the target's own guesses of later tokens, verified while it makes new guesses.
 
-In each pass the target reads two trees in one run. One holds n-grams of a pool that begin with the text's last token:
-they are the proposal. The other is the window: N - 1 rows of W guessed tokens, row j the guesses of j passes ago at the
-W positions that follow. The oldest row is a chain after the text; a token of another row follows the token of the row
-before it in its column, which stands one position earlier. After the last row the target's argmax tokens make the
-next row (a step of Jacobi's iteration), and each column with its new token is an n-gram for the pool.
+Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding". In each pass the target
+reads two trees in one run. One holds n-grams of a pool that begin with the text's last token: they are the proposal.
+The other is the window: N - 1 rows of W guessed tokens, row j the guesses of j passes ago at the W positions that
+follow. The oldest row is a chain after the text; a token of another row follows the token of the row before it in its
+column, which stands one position earlier. After the last row the target's argmax tokens make the next row (a Jacobi
+step), and each column with its new token is an n-gram for the pool.
 
 A window's tokens are guesses that nothing verifies: they are read beside the proposal and are no part of it. The
-n-grams are what the target found likeliest, at every temperature, from earlier passes alone. So q is one-hot, and
-children of a node are tested in turn as found tokens are.
+n-grams are the target's likeliest tokens, at every temperature, from earlier passes alone. So q is one-hot, and
+children of a node are tested in turn like found tokens.
 
-What the paper leaves open: the first window is copied from the source or the text, and so are the columns that become
-free where a pass accepts several tokens, so that the others keep their positions.
+Where the paper is silent: the first window is copied from the source or the text, and so are the columns that become
+free when a pass accepts several tokens, so that the others keep their positions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,8 +139,10 @@ class LookaheadSession:
         return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        """q of the newest n-gram at each position, if each pass before had emitted one token: the target reads the
-        window at each token of the text, in a session of its own."""
+        """q of the newest n-gram at each position, as if each pass before had emitted one token.
+
+        The target reads the window at each token of the text, in a session of its own.
+        """
         target, window = self.draft.target, self.window
         session = self._scoring = self._scoring or target.start(self.prompt)
         for end in range(max(self._length, prefix_length), len(tokens)):

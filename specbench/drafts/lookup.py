@@ -44,8 +44,11 @@ class LookupDraft:
 
 
 class LookupSession(GrowsFromPlaces):
-    """An index of every run of up to `match` tokens: the places where it ends, in order. Each token is indexed once,
-    and taken out again where the text is rolled back: inside a cascade it reads tokens that the target may reject."""
+    """An index of every run of up to `match` tokens: the places where it ends, in order.
+
+    Each token is indexed once, and removed again when the text is rolled back: inside a cascade it reads tokens that
+    the target may reject.
+    """
 
     stops_at_end = False
 

@@ -154,8 +154,7 @@ class Prefixed:
 
 
 class HydraSession(BlockwiseSession):
-    """Beside the view of the target's session it keeps, while a tree is grown, what heads read on the path to each
-    node."""
+    """The view of the target's session, and while a tree is grown the heads' input on the path to each node."""
 
     draft: HydraDraft
 
@@ -211,8 +210,7 @@ class HydraSession(BlockwiseSession):
         return Predicted(torch.stack([rows[node] for node in range(len(depths))]), size, self.sampling)
 
     def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
-        """The tokens that a head reads are those of the text: a token of a proposal is reached where they were
-        accepted."""
+        """q of a head whose input tokens are those of the text: a token is reached only if they were accepted."""
         narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
         read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
         return self._standardised(self.draft.after(states_ND, read_NJM))

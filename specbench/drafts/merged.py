@@ -36,8 +36,10 @@ class MergedDraft:
 
 
 class MergedSession:
-    """The drafts' sessions side by side. By itself, and where it is scored, it is its first draft: a chain has no place
-    for the others, and alpha is of one q."""
+    """The drafts' sessions side by side.
+
+    For chains, and for scores, it is its first draft: a chain has no place for the others, and alpha is of one q.
+    """
 
     def __init__(self, draft: MergedDraft, sessions: Sequence[DraftSession]) -> None:
         self.draft = draft

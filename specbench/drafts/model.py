@@ -24,8 +24,10 @@ from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, standardise
 
 
 class ModelDraft:
-    """Any `Model` that reads and predicts the target's tokens (one of another vocabulary as a
-    `TranslatedModel`). `vocabulary_size` is the target's: q must have p's width."""
+    """Any `Model` that reads and predicts the target's tokens; a `TranslatedModel` for another vocabulary.
+
+    `vocabulary_size` is the target's: q must have p's width.
+    """
 
     def __init__(self, model: Model, vocabulary_size: int, confidence: float | None = None) -> None:
         self.model = model
@@ -47,16 +49,16 @@ class ModelDraft:
 
 
 class ModelDraftSession:
-    """The draft model's session. It reads what it has not read yet at its next step, so after a fully accepted
-    block, whose last token it never read, that step takes two tokens.
+    """The draft model's session.
 
-    Where the model's engine has captured them, the steps of a proposal are one run, and the proposal is left on the
-    device (`PendingProposal`).
+    It reads unread tokens at its next step, so after a fully accepted block, whose last token it has not read, that
+    step takes two tokens. If the model's engine has captured them, the steps of a proposal are one run, and the
+    proposal remains on the device (`PendingProposal`).
 
     With a `confidence` a proposal ends after the first token whose own q is below it (at T = 0: q before argmax). That
-    token is part of the proposal. An end that depends on what was drawn so far is an end of the block like any other,
-    and each token is still a draw from the q that it is tested with. Dropping the token would make the proposal a draw
-    from the sure tokens alone, and no longer from q.
+    token is part of the proposal. An end that depends on earlier draws is an end of the block like any other, and each
+    token is still a draw from the q that it is tested with. Dropping the token would make the proposal a draw from the
+    confident tokens alone, and no longer from q.
     """
 
     def __init__(
@@ -105,8 +107,10 @@ class ModelDraftSession:
         return Proposal(sequence[len(tokens) :], torch.cat(rows) if rows else None, asked=gamma)
 
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
-        """Whether the q of `token` is below the confidence: of the row that it was drawn from, and where it needed none
-        (T = 0) of the row before argmax."""
+        """Whether the q of `token` is below the confidence.
+
+        q is the row that it was drawn from, or, where it needed none (T = 0), the row before argmax.
+        """
         if row_1V is None:
             row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)
         return float(row_1V[0, token]) < (self.confidence or 0.0)

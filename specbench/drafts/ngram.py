@@ -1,12 +1,12 @@
-"""N-gram drafts of any order (unigram and bigram are the paper's cheapest; it does not say how it fitted them, so we
-choose and say it).
+"""N-gram drafts of any order. The paper uses unigrams and bigrams and does not say how they were fitted.
 
 Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
-Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). After the last k - 1 tokens h,
-q_k(x | h) = max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token after it, t(h)
-is the number of distinct tokens seen after h, D the discount and h' is h without its first token; q_{k-1} where h was
-never seen. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram
-is the same draft alone and inside a trigram.
+
+Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). After the last k - 1 tokens h, q_k(x | h) =
+max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token after it, t(h) is the number
+of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} where h was never
+counted. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram is
+the same draft alone and inside a trigram.
 """
 
 from collections.abc import Sequence
@@ -97,9 +97,12 @@ class NgramDraft:
 
     @cached_property
     def _best_after_V(self) -> NDArray[np.int64]:
-        """The argmax of `probabilities` after each token, for all of them at once: a row of q made between two target
-        runs takes the place of the target's weights in the machine's caches, and slows more than itself. It is the best
-        of the tokens seen after it, or the most common one: all others rank as in the unigram."""
+        """The argmax of `probabilities` after each token, for all of them at once.
+
+        A row of q made between two target runs evicts the target's weights from the machine's caches, and slows more
+        than itself. The argmax is the best of the tokens counted after it, or the most common token: all others rank as
+        in the unigram.
+        """
         level, size = self.counts.levels[0], len(self.unigram_V)
         seen_V = np.diff(level.offsets_A1)
         before_P = np.repeat(np.arange(size), seen_V)

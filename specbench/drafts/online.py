@@ -38,8 +38,11 @@ class Learner(Protocol):
     steps: int  # of the optimiser, at each call of `learn`
 
     def learn(self, texts: Sequence[RejectedText]) -> float:
-        """Take the steps, and write the weights into the draft's network. Returns KL(p || q) before the first step,
-        mean over all positions."""
+        """Take the steps, and write the weights into the draft's network.
+
+        Returns:
+            KL(p || q) before the first step, mean over all positions.
+        """
         ...
 
 

@@ -1,15 +1,15 @@
-"""PaSS: the target itself predicts several tokens ahead, at learned inputs that stand for tokens not known yet (Monea
-et al. 2023, "PaSS: Parallel Speculative Sampling").
+"""PaSS: the target itself predicts several tokens ahead, at learned inputs for tokens that are not known yet.
 
-Look-ahead positions 1, 2, ... follow a token of the text; what the target predicts at number k is q of the token k
-after the next, which every pass emits itself. The paper reads them in a run of its own and verifies in another. Here
-they are read in the run that verifies: a set of them follows the text's last token and each token of the proposal,
-since each of these may turn out to be the last accepted. So a pass is one run of the target, of (γ + 1)(k + 1) tokens.
+Monea et al. 2023, "PaSS: Parallel Speculative Sampling". Look-ahead positions 1, 2, ... follow a token of the text; the
+target's prediction at number k is q of the token k after the next, which every pass emits itself. The paper reads them
+in a run of its own and verifies in another. Here they are read in the run that verifies: a set of them follows the
+text's last token and each token of the proposal, since each of these may turn out to be the last accepted. So a pass is
+one run of the target, of (γ + 1)(k + 1) tokens.
 
 A look-ahead position is read beside the proposal (`Proposal.beside`): no token of the text and none of the proposal
-sees it, the rule does not see its row, and its keys and values are dropped with the rejected tokens. Given the text the
-positions are independent of the tokens drafted, and q of a pass comes from the pass before, so Algorithm 1 stays exact.
-In the first pass of a text nothing has been predicted yet, and nothing is drafted.
+attends to it, the rule does not read its row, and its keys and values are dropped with the rejected tokens. Given the
+text the positions are independent of the tokens drafted, and q of a pass comes from the pass before, so Algorithm 1 is
+exact. In the first pass of a text nothing has been predicted yet, and nothing is drafted.
 
 Shapes: L positions of a text, K look-ahead positions, G drafted tokens, V logits or tokens of the vocabulary.
 """
@@ -111,8 +111,7 @@ class ParallelSession:
         return (self._q_ahead(scored, places, ahead, size) for ahead in range(most))
 
     def _q_ahead(self, scored: Sequence[Tensor], places: range, ahead: int, size: int) -> Tensor:
-        """Rows [L, V] of position `ahead` + 1 after each of `scored` at `places`, less `ahead`; zeros where there is
-        none."""
+        """Rows [L, V] of position `ahead` + 1 after each of `scored` at `places`, less `ahead`; zeros where none is."""
         rows_LV = torch.zeros(len(places), size, device=self.draft.device)
         found = [
             (row, scored[place - ahead])

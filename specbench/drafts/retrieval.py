@@ -1,14 +1,12 @@
-"""Continuations looked up in a corpus: what most often followed the last tokens there (REST, He et al. 2023, "REST:
-Retrieval-Based Speculative Decoding").
+"""Continuations from a corpus: the tokens that most often followed the last tokens there (REST, He et al. 2023).
 
-The longest run of the last tokens, up to `match` of them, that occurs in the corpus is found by its suffix array, and
-the token that followed most often is proposed; then the next, after a run that is longer by that token. Where not
-even the last token occurs nothing is proposed. A tree holds the commonest continuations, as REST's does
-(`drafts.trie`).
+"REST: Retrieval-Based Speculative Decoding". The longest run of the last tokens, up to `match` of them, that occurs in
+the corpus is found by its suffix array, and the token that followed most often is proposed; then the next, after a run
+that is longer by that token. If not even the last token occurs, nothing is proposed. A tree holds the most common
+continuations, as REST's does (`drafts.trie`).
 
-The corpus may grow by the texts that were decoded (`drafts.store`); then the order of the prompts matters. Between
-prompts alone: what is proposed in a text depends on earlier texts and on nothing drawn later, so that decoding is as
-exact as before.
+The corpus may grow by completions (`drafts.store`); then the order of the prompts matters. It grows between prompts
+only: a proposal depends on earlier completions and on nothing drawn later, so that decoding is as exact as before.
 
 q is one-hot: the proposal is certain.
 """

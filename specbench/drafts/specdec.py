@@ -90,8 +90,10 @@ class SpecDecSession:
 
     @torch.inference_mode()
     def _q_ahead(self, states_TD: Tensor, rows: int, ahead: int) -> Tensor:
-        """q [rows, V] of the query `ahead`, of whose states the last but `ahead` is about the last token; zeros where
-        no proposal began so early."""
+        """q [rows, V] of the query `ahead`; zeros where no proposal began so early.
+
+        The last but `ahead` of its states predicts the last token.
+        """
         states_LD = states_TD[: max(0, len(states_TD) - ahead)][-rows:]
         size = self.draft.target.vocabulary_size
         q_LV = standardise(self.draft.decoder.project(states_LD), self.sampling, size)

@@ -49,12 +49,12 @@ class SuffixIndex:
         self._suffixes = memoryview(self._suffixes_N)
 
     def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:
-        """The token that followed the longest run found of the last `longest` tokens of `context`, and the length of
-        that run; of several tokens the one that followed most often, then the smallest. (`end`, 0) if not even the
-        last token is found. `known` tokens are known to be found.
+        """The token that followed the longest run found of the last `longest` tokens, and that run's length.
 
-        Of more than MOST_LOOKED_AT places so many are counted, evenly over all; they lie in order of what follows, so
-        that shares are kept.
+        The tokens are those of `context`. Of several followers the one that followed most often, then the smallest.
+        (`end`, 0) if not even the last token is found. `known` tokens are known to be found. Of more than
+        MOST_LOOKED_AT places that many are counted, evenly over all; they are sorted by the tokens that follow, so that
+        shares are preserved.
         """
         places, length = self.longest_run(context, longest, known)
         if length == 0:
@@ -63,8 +63,10 @@ class SuffixIndex:
         return int(tokens[times.argmax()]), length
 
     def longest_run(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[range, int]:
-        """The longest run found of the last `longest` tokens of `context`: which suffixes begin with it, and its
-        length; none and 0 where not even a run of `known` (at least 1) tokens is found."""
+        """The longest run found of the last `longest` tokens of `context`: its suffixes, and its length.
+
+        None and 0 where not even a run of `known` (at least 1) tokens is found.
+        """
         shortest, longest = known, min(longest, len(context))
         places = self._places(context[len(context) - shortest :])
         if not places:
@@ -85,8 +87,10 @@ class SuffixIndex:
         return tokens, times * _step(places, MOST_LOOKED_AT)
 
     def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
-        """Where the followers of the last `longest` tokens of `context` stand in `tokens`, then those of the last
-        `longest` - 1, and so down to one; of each run up to `most`, evenly over all, without those of a longer run."""
+        """Where the followers of the last `longest` tokens of `context` stand in `tokens`, then those of shorter runs.
+
+        Down to a run of one token; of each run up to `most`, evenly over all, without those of a longer run.
+        """
         return list(self.places_by_length(context, longest, most).values())
 
     def places_by_length(self, context: Sequence[int], longest: int, most: int) -> dict[int, list[int]]:

@@ -58,8 +58,10 @@ class TextDraftSession:
         return Proposal(drafted[:gamma], operations=steps * self.model.operations)
 
     def _drafted(self, tokens: Sequence[int], most: int, enough: int) -> Reading[tuple[list[int], bytes, int]]:
-        """The target's tokens that follow `tokens`, the text that they are from, and the draft's steps: `most`, or as
-        many as make `enough` tokens of the target."""
+        """The target's tokens that follow `tokens`, the text that they are from, and the draft's steps.
+
+        The steps are `most`, or as many as make `enough` tokens of the target.
+        """
         written = list(tokens[self._first :])
         own, waiting = self.translation.read(written)
         sequence = [*self._own.prefix, *own]

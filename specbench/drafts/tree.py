@@ -45,8 +45,10 @@ class TreeDraft:
 
 @dataclass
 class _Tree:
-    """A tree as it grows: of each node its token, parent, depth and value, and if it was drawn its row of q [V]; and
-    under which number the draft has read it."""
+    """A tree as it grows: token, parent, depth and value of each node, its row of q [V] if it was drawn, its number.
+
+    The number is that under which the draft has read the node.
+    """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)

@@ -1,10 +1,10 @@
-"""A trie of what followed some places of a text: the trees of drafts that copy (several places of a look-up; the
-commonest continuations in a corpus, as in REST, He et al. 2023).
+"""A trie of the tokens that followed some places of a text: the trees of drafts that copy.
 
-Places are given by the length of the run that was found there, the longest run first. A node's children come in that
-order too, and where one run has several followers the commonest first, of equals the latest. Confidences are those of
-prediction by partial matching (Cleary and Witten 1984, method A): of n places each counts 1 / (n + 1), and 1 / (n + 1)
-is left for the places of shorter runs.
+Several places of a look-up, or the most common continuations in a corpus, as in REST (He et al. 2023). Places are given
+by the length of the run that was found there, the longest run first. A node's children come in that order too; if one
+run has several followers, the most common first, of equals the latest. Confidences are those of prediction by partial
+matching (Cleary and Witten 1984, method A): of n places each counts 1 / (n + 1), and 1 / (n + 1) remains for the places
+of shorter runs.
 """
 
 from collections.abc import Sequence

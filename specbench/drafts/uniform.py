@@ -11,8 +11,10 @@ from specbench.sampling import Sampling
 
 
 class UniformDraft:
-    """q(x) = 1/V at every position and under every sampling setting: all entries are maximal, so argmax, top-k and
-    nucleus have nothing to prefer."""
+    """q(x) = 1/V at every position and under every sampling setting.
+
+    All entries are maximal, so argmax, top-k and nucleus have nothing to prefer.
+    """
 
     operations = 0.0
 

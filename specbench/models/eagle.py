@@ -37,15 +37,23 @@ OURS = "eagle"  # the field of FACTS by which folders of our recipes are known
 
 @dataclass(frozen=True)
 class EagleShape:
-    """`taps`: after how many of the target's decoder layers each fused state is taken; none is EAGLE, whose feature is
-    what the head reads. `feature_scale` brings that to the size at which the layer works. `vocabulary`: tokens of the
-    draft vocabulary, None for all. `own_head`: it has a head of its own; otherwise it reads the target's rows.
+    """The shape of EAGLE's layer.
 
-    The rest is of published checkpoints. `own_embeddings`: their rows, 0 where it reads the target's. `state_width`:
-    the width of a tapped state, where it is not the layer's.
-    EAGLE-3 alone: `fuse_norm` is of the states before they are fused, all as one vector ("joint") or one by one
-    ("each"); `norm_before_residual`: the residual stream begins with the normalised state; `norm_output`: what is fed
-    back is the normalised prediction."""
+    Attributes:
+        taps: after how many of the target's decoder layers each fused state is taken; none is EAGLE, whose feature is
+            the
+            input of the head.
+        feature_scale: brings the feature to the size of the layer's other inputs.
+        vocabulary: tokens of the draft vocabulary, None for all.
+        own_head: it has a head of its own; otherwise it reads the target's rows.
+        own_embeddings: of published checkpoints: their rows, 0 where it reads the target's.
+        state_width: of published checkpoints: the width of a tapped state, where it is not the layer's.
+        fuse_norm: of published EAGLE-3: the norm of the states before they are fused, all as one vector ("joint") or
+            each
+            ("each").
+        norm_before_residual: of published EAGLE-3: the residual stream begins with the normalised state.
+        norm_output: of published EAGLE-3: the normalised prediction is fed back.
+    """
 
     layer: LayerShape
     taps: tuple[int, ...] = ()
@@ -138,8 +146,10 @@ class Eagle(nn.Module):
     def forward(
         self, states_BLD: Tensor, embedded_BLD: Tensor, positions_BL: Tensor, attend: Attend, source: Source | None
     ) -> Tensor:
-        """The predicted features [B, L, D], in the units of `fuse`: of entries that join `states_BLD`, fused or
-        predicted, and the embeddings of the tokens after them."""
+        """The predicted features [B, L, D], in the units of `fuse`.
+
+        They are of entries that join `states_BLD`, fused or predicted, and the embeddings of the tokens after them.
+        """
         if not self.shape.taps:
             states_BLD = self.fc(torch.cat([embedded_BLD, states_BLD], -1))
             return self.layer(states_BLD, states_BLD, positions_BL, attend, source)  # type: ignore[no-any-return]

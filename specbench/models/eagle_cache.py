@@ -1,9 +1,8 @@
-"""EAGLE's layer at work on one text: a cache of its own over entries that hold the target's features, and for a while
-over entries that hold predicted ones, in a chain or a tree.
+"""EAGLE's layer at work on one text: a cache of its own over entries that hold true or predicted features.
 
-Entry j joins the feature of token j and the embedding of token j + 1. The first `length` entries hold true features.
-What is drafted after them is written to the slots from `length` on and forgotten when the text goes on: an accepted
-token's entry is read again with the target's own feature.
+Entry j joins the feature of token j and the embedding of token j + 1. The first `length` entries hold the target's
+features. Drafted entries, in a chain or a tree, are written to the slots from `length` on and dropped when the text
+continues: an accepted token's entry is read again with the target's own feature.
 
 Shapes: L new entries, C slots, S tokens of the source, D width, F numbers of a target's feature, V logits.
 """

@@ -74,6 +74,8 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """The feed-forward sublayer of a decoder layer."""
+
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         bias = shape.bias and shape.norm == "layer"
@@ -143,8 +145,7 @@ class DraftLayer(nn.Module):
         return out
 
     def bias_by_distance(self, distances: Tensor) -> Tensor | None:
-        """[H, *distances.shape] that is added to the scores of keys so far before their query; None where positions are
-        not in the scores."""
+        """[H, *distances.shape], added to the scores of keys so far before their query; None without such a bias."""
         if self.shape.positions != "relative":
             return None
         buckets = T5Attention._relative_position_bucket(

@@ -20,8 +20,10 @@ from specbench.models.eagle_layer import Source
 def unrolled(
     eagle: Eagle, features_BTF: Tensor, embedded_BTD: Tensor, source: Source | None, steps: int
 ) -> Iterator[Tensor]:
-    """Predicted features [B, T, D] of step 0, 1, ... `steps` - 1. Entries before the step's number have no meaning: no
-    proposal began so many entries before them."""
+    """Predicted features [B, T, D] of step 0, 1, ... `steps` - 1.
+
+    Entries before the step's number have no meaning: no proposal began so many entries before them.
+    """
     rows, length = embedded_BTD.shape[:2]
     positions_BT = torch.arange(length, device=embedded_BTD.device).expand(rows, -1)
     states_BTD = eagle.fuse(features_BTF)

@@ -65,8 +65,11 @@ class PublishedMedusa(nn.Module):
 
     @classmethod
     def load(cls, source: str, pinned: Mapping[str, Any], network: Any, key: str) -> Self:
-        """The heads in the folder or repository `source`, ready for `network`. Raises UserError where they are damaged
-        or fit another."""
+        """The heads in the folder or repository `source`, ready for `network`.
+
+        Raises:
+            UserError: they are damaged or fit another network.
+        """
         projection = network.get_output_embeddings().weight
         rows, width = projection.shape
         tensors = _tensors(source, pinned, projection.device, key)
@@ -91,8 +94,7 @@ class PublishedMedusa(nn.Module):
 
 
 def published(source: str, pinned: Mapping[str, Any]) -> str | None:
-    """The target that the config of published heads names ('' where it names none); None where `source` has no such
-    config."""
+    """The target that the config of published heads names ('' if none); None if `source` has no such config."""
     file = find_file(source, CONFIG, pinned)
     try:
         config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))

@@ -45,8 +45,10 @@ class SavedHeads(nn.Module):
 
     @classmethod
     def facts(cls, folder: Path, key: str) -> dict[str, Any]:
-        """What `folder` says of its heads: their shape, `target` and `fingerprint`. Raises UserError where it has none
-        of this kind.
+        """The facts of the heads in `folder`: their shape, `target` and `fingerprint`.
+
+        Raises:
+            UserError: it has no heads of this kind.
         """
         try:
             facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
-"""Training blockwise heads: each batch trains one head, drawn at random (Stern, Shazeer, Uszkoreit 2018, with frozen
-base parameters).
+"""Training blockwise heads: each batch trains one head, drawn at random (Stern, Shazeer, Uszkoreit 2018).
+
+The base parameters are frozen.
 
 Shapes: B texts, T tokens, D the target's width, V tokens of the vocabulary.
 """

@@ -64,8 +64,10 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
 
 @torch.no_grad()
 def borrow_t5_rest(layer: DraftLayer, block: Any, first: Any) -> None:
-    """Fill `layer`, but for its self-attention's projections, from a T5's decoder layer; `first`, the target's first
-    layer, has the position biases."""
+    """Fill `layer`, except its self-attention's projections, from a T5's decoder layer.
+
+    `first`, the target's first layer, has the position biases.
+    """
     _, cross, forward = (part for part in block.layer)
     layer.relative_bias.weight.copy_(first.layer[0].SelfAttention.relative_attention_bias.weight)
     layer.cross_attn.q_proj.weight.copy_(cross.EncDecAttention.q.weight)

@@ -15,7 +15,11 @@ from specbench.errors import UserError
 
 
 def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str, int], target: str) -> None:
-    """Refuse a draft whose token ids mean something else than the target's."""
+    """Check that the draft's token ids mean the same as the target's.
+
+    Raises:
+        UserError: they differ; the message names the first difference.
+    """
     if target_tokens == draft_tokens:
         return
     either = target_tokens.keys() | draft_tokens.keys()

@@ -69,8 +69,10 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     @abstractmethod
     def loss_of(self, seen: S, labels_BT: torch.Tensor) -> torch.Tensor:
-        """The loss on one batch. Label t is what the decoder's row t is about, or for decoder-only targets its token t;
-        -100 does not count."""
+        """The loss on one batch.
+
+        Label t is that of the decoder's row t, or for decoder-only targets its token t; -100 does not count.
+        """
 
     @abstractmethod
     def logits(self, seen: S, ahead: int) -> torch.Tensor:
@@ -90,8 +92,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         return {"loss": self.loss_of(self.read(given), labels)}
 
     def as_draft(self, ahead: int) -> Any:
-        """What proposes the token `ahead` after the next, in the place of a model: its logits stand where the token
-        that they are about does."""
+        """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
 
         def logits(**given: torch.Tensor) -> SimpleNamespace:
             seen = self.read(given)

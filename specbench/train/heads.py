@@ -18,8 +18,7 @@ from specbench.train.frozen import FrozenTargetLearner
 
 
 class Seen(NamedTuple):
-    """What the target read and computed. Token t + 1 of `ids_BT` is the one after state t, and its logits are row t of
-    `p_BTV`."""
+    """The target's input and output. Token t + 1 of `ids_BT` follows state t, and its logits are row t of `p_BTV`."""
 
     states_BTD: torch.Tensor  # what its head reads
     p_BTV: torch.Tensor  # its logits
@@ -27,8 +26,10 @@ class Seen(NamedTuple):
 
 
 class HeadLearner(FrozenTargetLearner[Seen]):
-    """Heads, and the frozen target that they learn from. Only the heads are its parameters. `later` is how many tokens
-    after the next they predict."""
+    """Heads, and the frozen target that they learn from. Only the heads are its parameters.
+
+    `later` is how many tokens after the next they predict.
+    """
 
     heads: SavedHeads
     later: int

@@ -1,8 +1,8 @@
-"""Training Medusa's and Hydra's heads: all heads on each batch, the loss of head k with weight decay^k (.8^k in Cai et
-al. 2024, "Medusa-1": the target is frozen).
+"""Training Medusa's and Hydra's heads: all heads on each batch, the loss of head k with weight decay^k.
 
-Both learn towards the target's distribution (forward KL), as Hydra does with its teacher loss; Medusa's own recipe
-takes the cross-entropy of the tokens, whose gradient is the same in expectation over texts that the target wrote.
+.8^k in Cai et al. 2024, "Medusa-1": the target is frozen. Both learn towards the target's distribution (forward KL), as
+Hydra does with its teacher loss; Medusa's own recipe takes the cross-entropy of the tokens, whose gradient is the same
+in expectation over the target's own completions.
 
 Shapes: B texts, T tokens, N counted positions, D the target's width, J tokens that a head reads, M numbers of each, V
 tokens of the vocabulary.
@@ -60,6 +60,8 @@ class AllHeadsLearner(HeadLearner):
 
 
 class MedusaLearner(AllHeadsLearner):
+    """Medusa's heads, trained on the target's states alone."""
+
     heads: MedusaHeads
 
     def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:
@@ -73,6 +75,8 @@ class MedusaLearner(AllHeadsLearner):
 
 
 class HydraLearner(AllHeadsLearner):
+    """Hydra's heads, trained on the target's states and the tokens before theirs."""
+
     heads: HydraHeads
 
     def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:

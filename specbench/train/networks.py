@@ -28,7 +28,11 @@ from specbench.train.schema import ModelShape
 
 
 def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A network whose vocabulary is the tokenizer's, with weights in `dtype` (fp32 while training)."""
+    """A network whose vocabulary is the tokenizer's, with weights in `dtype` (fp32 while training).
+
+    Raises:
+        UserError: the checkpoint to start from has fewer logits than the tokenizer tokens.
+    """
     if shape.start_from:
         model = load(shape.start_from, shape.family, dtype, shape.revision)
         if model.config.vocab_size < len(tokenizer):
@@ -41,7 +45,11 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
 
 
 def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: str | None = None) -> PreTrainedModel:
-    """A trained model from a folder, the hub or the package."""
+    """A trained model from a folder, the hub or the package.
+
+    Raises:
+        UserError: there is none.
+    """
     auto = AutoModelForSeq2SeqLM if family == "t5" else AutoModelForCausalLM
     try:
         return auto.from_pretrained(resolve(where), dtype=dtype, revision=revision)
@@ -50,7 +58,11 @@ def load(where: str, family: str, dtype: torch.dtype = torch.float32, revision: 
 
 
 def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
-    """A trained model's tokenizer from a folder, the hub or the package."""
+    """A trained model's tokenizer from a folder, the hub or the package.
+
+    Raises:
+        UserError: there is none.
+    """
     try:
         return AutoTokenizer.from_pretrained(resolve(where))
     except (OSError, ValueError) as error:

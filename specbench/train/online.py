@@ -24,8 +24,10 @@ class OnlineLearner:
     """Learns on a copy of `network` in fp32, whose steps bf16 would round away, and writes the weights back."""
 
     def __init__(self, network: Any, lr: float, steps: int, optimiser: Optimiser, temperature: float) -> None:
-        """`lr`: for AdamW times the RMS of each tensor, as in the recipes. `temperature`: of p and q in the loss. The
-        optimiser keeps its state from one call of `learn` to the next. Nothing is dropped out."""
+        """An optimiser over the draft's weights, whose state lasts from one call of `learn` to the next; no dropout.
+
+        `lr`: for AdamW times the RMS of each tensor, as in the recipes. `temperature`: of p and q in the loss.
+        """
         self.network, self.steps, self.temperature = network, steps, temperature
         with torch.inference_mode(False):
             self.learning = copy.deepcopy(network).float().eval().requires_grad_(True)

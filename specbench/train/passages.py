@@ -42,8 +42,13 @@ def lead_3(text: str) -> str:
 
 
 def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> list[Row]:
-    """`plan.rows` passages from the texts of `plan.path`, a row each with its own `prefix`; none holds a sentence of
-    `plan.exclude`. Where each begins and how long it is, is drawn by the seed."""
+    """`plan.rows` passages from the texts of `plan.path`, a row each with its own `prefix`.
+
+    None holds a sentence of `plan.exclude`. Begins and lengths are drawn by the seed.
+
+    Raises:
+        UserError: no text is long enough.
+    """
     if not plan.path:
         return []
     held = _held(plan.exclude)

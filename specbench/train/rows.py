@@ -30,7 +30,11 @@ def read(where: str) -> Iterator[Row]:
 
 
 def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | None = None) -> list[Row]:
-    """The training rows of `plan`, or all rows of `paths`, each with every one of `fields` as a non-empty string."""
+    """The training rows of `plan`, or all rows of `paths`, each with every one of `fields` as a non-empty string.
+
+    Raises:
+        UserError: there are no rows, or a row lacks a field.
+    """
     keep = plan.keep if paths is None else {}
     if paths is None and plan.hub and not plan.path:
         rows: Iterable[Row] = _hub_rows(plan)

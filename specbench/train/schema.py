@@ -59,8 +59,7 @@ class PassagePlan:
 
 @dataclass
 class DataPlan:
-    """Rows from files (`path`) or, where none are given, from the hub (`hub`), filtered, minus what is held out
-    (`exclude`)."""
+    """Rows from files (`path`) or, without files, from the hub (`hub`), filtered, without held-out rows (`exclude`)."""
 
     path: list[str] = fresh(list, "[FILE,...] JSON lines (.jsonl, .jsonl.gz), plain text, or folders of either")
     hub: str | None = key(None, "a data set on the hub, OWNER/NAME, where no path is given")
@@ -132,8 +131,10 @@ class BlockwisePlan:
 
 @dataclass
 class HeadsPlan:
-    """Train heads that predict the tokens after the next, all at once, on the frozen `distill.target` in the place of a
-    model: Medusa's (Cai et al. 2024), or Hydra's, which also read the tokens before theirs (Ankner et al. 2024)."""
+    """Train heads on the frozen `distill.target` instead of a model: all at once, for the tokens after the next.
+
+    Medusa's (Cai et al. 2024), or Hydra's, which also read the tokens before theirs (Ankner et al. 2024).
+    """
 
     kind: str | None = key(None, "medusa | hydra; unset: no such heads are trained")
     number: int = key(4, "of heads: tokens after the next that they predict")
@@ -145,8 +146,10 @@ class HeadsPlan:
 
 @dataclass
 class EaglePlan:
-    """Train EAGLE's layer on the frozen `distill.target` in the place of a model (Li et al. 2024); with `taps` that of
-    EAGLE-3 (Li et al. 2025). `distill.kl_weight` is of forward KL in the loss of tokens."""
+    """Train EAGLE's layer on the frozen `distill.target` instead of a model (Li et al. 2024).
+
+    With `taps` that of EAGLE-3 (Li et al. 2025). `distill.kl_weight` is of forward KL in the loss of tokens.
+    """
 
     steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
     taps: list[int] = fresh(list, "eagle3: after how many of the target's decoder layers each fused state is taken")
@@ -217,7 +220,11 @@ class Recipe:
 
 
 def check(recipe: Recipe) -> Recipe:
-    """Refuse what cannot work before any data is read; the message names the key."""
+    """Check a recipe before any data is read; returns it.
+
+    Raises:
+        UserError: the first value that cannot work; the message names the key.
+    """
     at_least_one = {
         "optim.max_steps": recipe.optim.max_steps,
         "optim.batch_size": recipe.optim.batch_size,

@@ -29,7 +29,11 @@ def fields(recipe: Recipe) -> tuple[str, ...]:
 
 
 def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
-    """Every row to train on (filtered, without what is excluded, with joined ones and passages), and those held out."""
+    """All rows to train on (filtered, without excluded rows, with joined rows and passages), and the held-out rows.
+
+    Raises:
+        UserError: data.hold_out leaves no rows.
+    """
     plan = recipe.data
     leave_out = without_held_out if recipe.task == "seq2seq" else without_sentences
     rows = leave_out(load_rows(plan, fields(recipe)), plan, fields(recipe))
@@ -67,7 +71,11 @@ def make_tokenizer(recipe: Recipe, rows: list[Row], output: Path) -> PreTrainedT
 def training_set(
     recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel | None, output: Path
 ) -> Dataset:
-    """Token ids to train on: the rows themselves, or what `target` writes for their sources."""
+    """Token ids to train on: the rows themselves, or the completions of `target` for their sources.
+
+    Raises:
+        UserError: the recipe selects neither completions nor references.
+    """
     plan, distill = recipe.data, recipe.distill
     if recipe.task == "lm":
         return features.blocks(rows, plan, tokenizer)

@@ -18,9 +18,10 @@ BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
 def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
-    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for what no piece covers.
+    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for text that no piece covers.
 
-    `closing` puts `</s>` after every text, as T5 wants; a decoder-only model's prompt must stay open.
+    Raises:
+        UserError: the text does not give that many pieces.
     """
     room = size - len(BYTES)
     if room <= 3:
@@ -57,7 +58,11 @@ def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
 
 
 def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'); texts stay open."""
+    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), without an end token.
+
+    Raises:
+        UserError: the text does not give that many pieces.
+    """
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
