@@ -34,12 +34,7 @@ def inner_drafts() -> dict[str, Draft]:
 
 
 def p_value(draft: Draft, sampling: Sampling, gamma: int = 3) -> float:
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            TARGET, draft, PROMPT, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator
-        ).tokens
-
-    return chi.p_value(decode, exact(TARGET, sampling, LENGTH), SAMPLES)
+    return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES)[0]
 
 
 @pytest.mark.statistical

@@ -7,7 +7,7 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 from test_predict import predictions
-from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
+from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
 from specbench.acceptance import Verification, lenient
@@ -56,12 +56,7 @@ def parts() -> dict[str, HorizontalDraft]:
 
 
 def p_value(draft: Draft, sampling: Sampling = WARM, gamma: int = 3) -> float:
-    def decode(generator: torch.Generator) -> list[int]:
-        return speculative(
-            TARGET, draft, PROMPT, gamma=gamma, sampling=sampling, max_new_tokens=LENGTH, generator=generator
-        ).tokens
-
-    return chi.p_value(decode, exact(TARGET, sampling, LENGTH), SAMPLES)
+    return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES)[0]
 
 
 @pytest.mark.statistical

@@ -10,7 +10,7 @@ vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ from specbench.sampling import Sampling, draw, standardise
 Project = Callable[[Tensor], Tensor]
 
 
-class LaterHeads(Protocol):
-    """Heads on states, ours or published (`models.medusa`, `models.published_medusa`)."""
+class Heads(Protocol):
+    """Heads on states, each for a later token."""
 
     heads: int
 
@@ -37,26 +37,24 @@ class LaterHeads(Protocol):
         """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
         ...
 
+
+H = TypeVar("H", bound=Heads)
+
+
+class LaterHeads(Heads, Protocol):
+    """Heads on states alone, ours or published (`models.medusa`, `models.published_medusa`)."""
+
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[heads, N, V] of the heads `which`."""
         ...
 
 
-class ReadingHeads(Protocol):
+class ReadingHeads(Heads, Protocol):
     """Heads on a state and the tokens after it, ours or published (`models.medusa`, `models.published_hydra`)."""
-
-    heads: int
-
-    @property
-    def device(self) -> torch.device: ...
 
     @property
     def prefix(self) -> PrefixLayer | None:
         """The layer that the target's states go through first."""
-        ...
-
-    def operations(self, rows: int) -> float:
-        """As of `LaterHeads`."""
         ...
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
@@ -68,10 +66,10 @@ class ReadingHeads(Protocol):
         ...
 
 
-class MedusaDraft(OnStates):
+class OnHeads(OnStates, Generic[H]):
     """`heads` on the states of `target`; `project` is its output projection."""
 
-    def __init__(self, target: Model, heads: LaterHeads, project: Project, rows: int) -> None:
+    def __init__(self, target: Model, heads: H, project: Project, rows: int) -> None:
         """`rows` is how many logits `project` gives."""
         super().__init__(target, heads.operations(rows))
         self.heads, self.project = heads, project
@@ -84,25 +82,21 @@ class MedusaDraft(OnStates):
     def device(self) -> torch.device:
         return self.heads.device
 
+
+class MedusaDraft(OnHeads[LaterHeads]):
+    """Medusa's heads: given the state, independent of each other."""
+
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
         return self.heads.logits(states_ND, which, self.project)
 
 
-class HydraDraft(OnStates):
-    """`heads` on the states of `target` and on `embed`, its embeddings [N] -> [N, D] of tokens."""
+class HydraDraft(OnHeads[ReadingHeads]):
+    """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
 
     def __init__(self, target: Model, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
         """`rows` is how many logits `project` gives."""
-        super().__init__(target, heads.operations(rows))
-        self.heads, self.project, self.embed = heads, project, embed
-
-    @property
-    def later(self) -> int:
-        return self.heads.heads
-
-    @property
-    def device(self) -> torch.device:
-        return self.heads.device
+        super().__init__(target, heads, project, rows)
+        self.embed = embed
 
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
         raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
