@@ -45,7 +45,7 @@ report: $(READY)
 keep: $(READY)
 	$(BIN)/specbench report --keep
 
-# Two processes of one thread each; a file's tests stay together, since they share what is costly to build.
+# Two processes of one thread each; a file's tests run together, since they share expensive fixtures.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 

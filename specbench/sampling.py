@@ -99,7 +99,7 @@ def _most_likely_as_words(words_LV: NDArray[np.int16]) -> list[int] | None:
 
     None where a row has no finite number above 0, or a NaN.
     """
-    bits_LV = words_LV.view(np.uint16)  # of these the highest is a NaN with a minus, where there is one
+    bits_LV = words_LV.view(np.uint16)  # of these the highest is a negative NaN, if there is any
     if bits_LV.item(int(bits_LV.argmax())) > BF16_MINUS_INFINITY:
         return None
     tokens: list[int] = words_LV.argmax(-1).tolist()

@@ -15,7 +15,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def lenient(lenience: float, sampling: Sampling) -> TokenRule:
-    """The rule of one lenience l, 0 < l <= 1, for what is sampled or, at T = 0, for argmax."""
+    """The rule of one lenience l, 0 < l <= 1, for sampling, or at T = 0 for argmax."""
     return Lenient(lenience) if sampling.temperature > 0 else NearBest(lenience)
 
 

@@ -167,7 +167,7 @@ def _verify_tree(
 
 
 def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:
-    """As `_by_argmax`, from the root to a child that is the argmax as long as there is one."""
+    """As `_by_argmax`, from the root to a child that is the argmax while there is such a child."""
     path: list[int] = []
     node = ROOT
     for child, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):

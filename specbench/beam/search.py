@@ -114,7 +114,7 @@ def step(beams: Beams, rows: Mapping[TokenSequence, Tensor], settings: BeamSetti
     last = written == settings.max_new_tokens
     ends = [last or candidate[-1] in settings.eos_ids for candidate in candidates]
 
-    # Only the first W candidates may end; the others make sure that W hypotheses go on.
+    # Only the first W candidates may end; the others ensure that W hypotheses continue.
     penalised = (best_K[: settings.width] / written**settings.length_penalty).tolist()
     new = [Hypothesis(tokens, score) for tokens, score, end in zip(candidates, penalised, ends, strict=False) if end]
     ended = sorted([*beams.ended, *new], key=lambda hypothesis: -hypothesis.score)[: settings.width]

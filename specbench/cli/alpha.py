@@ -113,7 +113,7 @@ def draw(record: AlphaDocument) -> None:
 
 
 def _by_position(rows: list[AlphaRow]) -> Table:
-    """α of each token of a proposal, and the share of the text at which there is one."""
+    """α of each token of a proposal, and the share of positions with a proposal."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ABOUT = """
 Given prompts and what any server wrote for them, say whether the texts are the target's. At T=0 every token must be the
-target's best one, but for rounding; at T>0 (sampling.temperature=) the texts must follow its distribution. A row of
+target's best token, up to rounding; at T>0 (sampling.temperature=) the texts must follow its distribution. A row of
 OUTPUTS.jsonl is {"prompt": TEXT or IDS, "tokens": IDS} or {"prompt": ..., "text": TEXT}, with "finish_reason" if known.
 Exit code 0: the target's; 1: not the target's; 2: cannot tell (or the command line is wrong). docs/certify.md
 """

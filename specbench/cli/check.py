@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write the records into the baseline instead; what it holds of other kinds of device stays",
+        help="write the records into the baseline instead; measurements on other kinds of device are kept",
     )
     arguments = parser.read(argv)
 

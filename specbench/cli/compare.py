@@ -13,7 +13,7 @@ Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
 RESAMPLES = 2000
 SEED = 0
-# What is said of a pair: attribute, title, what no difference is, unit, remark.
+# The quantities compared: attribute, title, value of no difference, unit, remark.
 Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
 LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
     ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),

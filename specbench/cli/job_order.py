@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-# Keys that change the weights in memory, the dearest first; all others may vary while the weights stay.
+# Keys that change the weights in memory, the most expensive first; all others may vary without loading weights.
 LOADED_BY = ("target", "device", "dtype", "engine", "draft")
 
 

@@ -77,7 +77,7 @@ def _check(gamma: int | None, c: float | None, v: float | None) -> None:
 
 
 def _differences(sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """α of each file less that of each later one."""
+    """α of each file less that of each later file."""
     from specbench.readings import difference
 
     rows = []

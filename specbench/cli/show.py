@@ -18,9 +18,7 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    parser = options(
-        "show", "A run's text, a line for each target pass: what was drafted, kept, rejected and corrected."
-    )
+    parser = options("show", "A completion, a line for each target pass: accepted, rejected and corrected tokens.")
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
     parser.add_argument(

@@ -42,7 +42,12 @@ def check_bench(config: BenchConfig) -> None:
         value = getattr(config.sampling, name)
         require(value == default, f"sampling.{name}", value, "left out: bench times greedy decoding")
     require(config.tree.shape == "none", "tree", config.tree.shape, "none: generate does not support trees")
-    require(config.accept.rule == "exact", "accept.rule", config.accept.rule, "exact, as in what it is timed against")
+    require(
+        config.accept.rule == "exact",
+        "accept.rule",
+        config.accept.rule,
+        "exact, as in the decoding it is compared with",
+    )
     require(
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",

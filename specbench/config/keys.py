@@ -32,7 +32,7 @@ class Key:
 
 
 def keys_of(schema: type[Any], before: str = "") -> Iterator[Key]:
-    """All keys of the dataclass `schema`, nested ones under dotted names."""
+    """All keys of the dataclass `schema`, nested keys under dotted names."""
     hints = get_type_hints(schema)
     for one in fields(schema):
         name = f"{before}{one.name}"

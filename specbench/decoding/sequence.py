@@ -112,7 +112,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         drafting.rollback(len(tokens) - 1)
         now = yield OVER
         times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
-        # What was drafted after an end of sequence was never part of the text.
+        # Tokens drafted after an end of sequence are not part of the text.
         accepted = min(len(path), len(emitted))
         tree = () if proposal.parents is None else (list(proposal.parents), list(path))
         passes.append((len(drafted), accepted, len(emitted), *times, drafted, proposal.operations, *tree))

@@ -28,7 +28,7 @@ class DraftSession(Protocol):
         ...
 
     def rollback(self, length: int) -> None:
-        """Only the first `length` tokens of what was read still stand."""
+        """Drop all but the first `length` tokens read."""
         ...
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:

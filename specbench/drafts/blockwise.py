@@ -5,7 +5,7 @@ from (their "combined scoring and proposal"), so a pass is one run of the target
 target's own, and its token is the one that every pass emits itself: with k heads at most k - 1 tokens are drafted.
 
 Given the text so far the heads are independent of each other: a token's q is its head's distribution, whatever was
-drafted before it, and Algorithm 1 stays exact. In the first pass of a text there may be no state yet; then nothing
+drafted before it, and Algorithm 1 remains exact. In the first pass of a text there may be no state yet; then nothing
 is drafted.
 
 Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
@@ -86,7 +86,7 @@ class BlockwiseSession:
         self.sampling = sampling
         self._heads_KV: Tensor | None = None  # logits of heads 2, 3, ..., while a tree is grown
         self._depths: list[int] = []  # of its nodes
-        # The states of the tokens before those that are read next, the latest last: what `score` goes on from.
+        # The states of the tokens before those that are read next, the latest last, from which `score` continues.
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -127,7 +127,7 @@ class BlockwiseSession:
         """The target's session selects."""
 
     def rollback(self, length: int) -> None:
-        """What was read is the target's to take back."""
+        """Nothing to do: the target rolls back its own session."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state.

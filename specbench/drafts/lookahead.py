@@ -71,7 +71,7 @@ class Window:
         self.rows = [*self.rows[1:], newest]
 
     def shift(self, columns: int) -> None:
-        """The text has become longer by so many tokens more than one."""
+        """Shift the window: the text has grown by one token and so many more."""
         columns = min(columns, self.columns)
         self.rows = [[*row[columns:], *(self._fill() for _ in range(columns))] for row in self.rows]
 

@@ -3,7 +3,7 @@
 Medusa (Cai et al. 2024): given the state the heads are independent of each other, as blockwise heads are. Hydra (Ankner
 et al. 2024): head k also reads the k tokens after the state, the target's own newest token first, so that a token's q
 depends on the tokens drafted before it: a proposal takes a step of one head for each token, and in a tree each node has
-a q of its own. Each token is tested with the q that drew it, and Algorithm 1 and its rules for trees stay exact.
+a q of its own. Each token is tested with the q that drew it, and Algorithm 1 and its rules for trees remain exact.
 
 Shapes: N positions or nodes, D the target's width, J tokens that a head reads, M numbers of each, V tokens of the
 vocabulary.

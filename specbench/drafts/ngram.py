@@ -29,7 +29,7 @@ BEFORE_SAMPLING = Sampling(temperature=1.0)
 
 
 class NgramDraft:
-    """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher one."""
+    """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher order."""
 
     operations = 0.0  # a table look-up
 
@@ -54,7 +54,7 @@ class NgramDraft:
         for length in range(1, min(self.order - 1, len(before)) + 1):
             found = self.counts.row(before[-length:])
             if found is None:
-                break  # nor was any longer one
+                break  # nor any longer context
             followers, times = found
             total = times.sum(dtype=np.int64)
             row_V *= self.discount * len(followers) / total

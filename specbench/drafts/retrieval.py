@@ -29,7 +29,7 @@ MOST_PLACES = 256  # of one run, that a tree is grown from
 
 
 class RetrievalDraft:
-    """Proposes from a corpus alone; from a `GrowingStore` also what was decoded before."""
+    """Proposes from a corpus, or from a `GrowingStore` that also holds earlier completions."""
 
     operations = 0.0
 
@@ -81,7 +81,7 @@ class RetrievalSession(GrowsFromPlaces):
         drafted: list[int] = []
         found = 0
         while len(drafted) < gamma:
-            # The run that was found goes on with the token that was proposed; no longer one can.
+            # The run found continues with the proposed token; a longer run cannot.
             longest = min(found + 1, self.match) if drafted else self.match
             token, found = self.index.follower(context, longest, longest if drafted else 0)
             if token == self.index.end:

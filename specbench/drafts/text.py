@@ -97,7 +97,7 @@ class TextDraftSession:
         )
 
     def rollback(self, length: int) -> None:
-        """The next proposal compares what was read with the text."""
+        """Nothing to do: the next proposal compares the tokens read with the text."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """The first token of a proposal, certain, at each place; zeros where nothing is proposed."""

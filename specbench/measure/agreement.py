@@ -40,7 +40,7 @@ class Agreement:
     """One draft along one text x_1 ... x_n of the target; every list has an entry a token.
 
     beta: sum_x min(p(x), q(x)), the chance that the draft's token is accepted here. Its mean is alpha.
-    ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that the text goes on with x_i. Where a pass has got
+    ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that x_i follows. Where a pass has got
         to i, the events along a text drawn from p are independent given the text, with these chances, so that products
         of them over neighbours are right where products of betas are not: after an accepted token the text is no
         longer a draw from p alone. `measure.expected_passes` counts passes with them. Values above 1 matter to

@@ -1,9 +1,9 @@
 """Passes that a fixed gamma needs for a text, from q / p at each of its tokens.
 
-Eq. 1 takes one alpha for all positions, independently. Real texts have easy stretches and hard ones, and they end: the
+Eq. 1 takes one alpha for all positions, independently. Real texts have easy and hard stretches, and they end: the
 last pass emits less. Here a text is walked from its first token with the ratios of its own tokens
 (`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text, wherever its proposal
-began; of drafts that do not (blockwise heads, copies that go on from one place) the ratios of tokens further ahead are
+began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are
 taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives;
 at T > 0 it is the expectation over the acceptance draws, given the text.
 

@@ -97,7 +97,7 @@ def _together(times: Sequence[T], trace: Trace, rows: int) -> list[T]:
 
 
 def _endless(model: Model) -> Batch:
-    """A batch in which no text ends: what is timed are full passes."""
+    """A batch in which no text ends, so that all timed passes are full."""
     assert isinstance(model, Batch)
     model.eos_ids = frozenset()
     return model

@@ -14,7 +14,7 @@ scores, of which the first gives `proof_z`:
 `draft`
     f(x) = min(1, q(x) / p(x)) - beta, with the draft's q: are there as many tokens that the draft likes? What is wrong
     in accepting, in the residual or in q moves the text towards the draft or away from it, so that this sees it in the
-    fewest tokens. It is a martingale for any q, also a wrong one.
+    fewest tokens. It is a martingale for any q, even a wrong q.
 `echo`
     w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the text before x_i, cut to that range. A second
     moment: in the square of a text's sum the products of its terms average 0. Sees faults that leave every mean alone,

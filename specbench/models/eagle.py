@@ -112,7 +112,7 @@ class Eagle(nn.Module):
             project: Callable[[Tensor], Tensor] = partial(nn.functional.linear, weight=rows_ND)
         else:
             project = self.lm_head if own else head
-        self._project = (project,)  # in tuples: the network's modules are none of this one
+        self._project = (project,)  # in tuples: the network's modules are not submodules
         self.vocabulary_size: int = head.weight.shape[0]
         tokens, positions = self.embed_tokens or network.get_input_embeddings(), None
         if self.shape.layer.positions == "learned":

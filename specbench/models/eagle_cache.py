@@ -42,7 +42,7 @@ class EagleCache:
         return states_LD
 
     def draft(self, states_1D: Tensor, token: int, source: Source | None) -> Tensor:
-        """Go on from a predicted feature and the token drafted from it; the next predicted feature [1, D]."""
+        """Continue from a predicted feature and the token drafted from it; the next predicted feature [1, D]."""
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1

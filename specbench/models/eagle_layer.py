@@ -25,7 +25,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The numbers of a decoder layer. `bias`: projections have one. `scale` is of attention scores."""
+    """The numbers of a decoder layer. `bias`: whether projections have a bias. `scale` is of attention scores."""
 
     width: int
     hidden: int

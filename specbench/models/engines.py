@@ -132,6 +132,6 @@ def _tried(model: EagerModel) -> list[Tensor]:
 
 
 def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest difference of a run, of its largest logit. NaN where there is one."""
+    """The largest difference of a run, of its largest logit; NaN if a logit is NaN."""
     pairs = zip(ours, theirs, strict=True)
     return float(torch.stack([(one - other).abs().max() / other.abs().max() for one, other in pairs]).max())

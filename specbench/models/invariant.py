@@ -1,4 +1,4 @@
-"""Proves of a captured model, bit by bit, that what it reads at a position does not depend on what is read with it.
+"""Proves of a captured model, bit by bit, that the logits of a position do not depend on the tokens read with it.
 
 A prompt is read on in single steps, and in blocks of 2, 3, ... tokens, across lengths at which buffers double; then a
 tree, each path of it alone, and what follows a path that was selected. All logits must be equal to the bit. What is in

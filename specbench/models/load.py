@@ -27,7 +27,7 @@ from specbench.models.vocabulary import Vocabulary
 from specbench.models.weight_files import find_file, mapped_weights, weight_files
 
 THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
-FEWEST_TOKENS = 8  # of a tokenizer that is one
+FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -68,7 +68,7 @@ class ParallelDecoder(SavedHeads):
 
     def forward(self, states_BLD: Tensor, sources: Sequence[Source], attends: Sequence[Attend]) -> Tensor:
         """States [B, L, D] of entries after the decoder; layer i attends as `attends[i]` says, and to `sources[i]`."""
-        positions = torch.empty(0)  # relative ones are in the biases
+        positions = torch.empty(0)  # relative positions are in the biases
         for norm, block, source, attend in zip(self.norms, self.blocks, sources, attends, strict=True):
             states_BLD = block(states_BLD, norm(states_BLD), positions, attend, source)
         after: Tensor = self.norm(states_BLD)

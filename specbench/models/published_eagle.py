@@ -102,7 +102,7 @@ class PublishedEagle:
             self.refuse("vocab_size", self.layer.vocab_size, why)
 
     def layer_shape(self, bias: bool) -> LayerShape:
-        """`bias`: its projections have one."""
+        """`bias`: whether its projections have a bias."""
         layer = self.layer
         head = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
         theta, angles = self._rotation()

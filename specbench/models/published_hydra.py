@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 class PublishedHydra(nn.Module):
-    """All heads of a checkpoint, and the layer before them where it has one."""
+    """All heads of a checkpoint, and the layer before them, if it has such a layer."""
 
     def __init__(self, heads: int, blocks: int, width: int, rows: int, prefix: PrefixLayer | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is captured for one step, and for one rollout: the work, and the tensors that it reads, at addresses that stay.
+"""A captured step, and a captured rollout: the work, and the tensors that it reads, at constant addresses.
 
 What captures is handed in, so that everything here but `CudaCapture` runs in tests on a CPU.
 """
@@ -119,7 +119,7 @@ def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:
 
 @contextmanager
 def _unchanged(buffers: Sequence[Tensor], count: int) -> Iterator[None]:
-    """Capturing runs a step, which writes into the first `count` slots: puts back what was there."""
+    """Capturing runs a step, which writes into the first `count` slots; their content is restored."""
     before = [buffer[:, :, :count].clone() for buffer in buffers]
     yield
     for buffer, states in zip(buffers, before, strict=True):

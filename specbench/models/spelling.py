@@ -167,7 +167,7 @@ def _parts(spelled: bytes) -> Iterator[str | bytes]:
 
 
 def unfinished(spelled: bytes) -> int:
-    """How many bytes at the end of `spelled` begin a UTF-8 character that goes on after them."""
+    """How many bytes at the end of `spelled` begin an incomplete UTF-8 character."""
     for count in range(1, min(3, len(spelled)) + 1):
         byte = spelled[-count]
         if byte < 0x80:

@@ -1,7 +1,7 @@
 """Sessions over preallocated caches and a captured step.
 
 A cache is a set of buffers with room for a number of tokens, of which the first `length` count; rolling back is moving
-that number. Buffers grow by doubling, so that attention never pays for more than twice what was read, and go back to
+that number. Buffers grow by doubling, so that attention covers at most twice the tokens read, and go back to
 the model's pool with their session.
 """
 

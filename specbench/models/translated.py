@@ -115,7 +115,7 @@ class TranslatedSession(ReadsThrough):
                 self._ids += ids
             self._ends.append((len(self._ids), pending))
         ends = [end for end, _ in self._ends[before:]]
-        if ends[0] == start:  # the first token is nothing to read: what was read last is read again
+        if ends[0] == start:  # the first token has no translation: the last token read is read again
             start -= 1
             self.session.rollback(start)
         return self._ids[start:], None, [end - 1 - start for end in ends]

@@ -1,7 +1,7 @@
 """Two vocabularies that differ: which tokens they share, and a text of the target's tokens in the draft's.
 
 Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for Heterogeneous
-Vocabularies", section 4 (token-level intersection). Nothing here decides what is written: a bad translation costs
+Vocabularies", section 4 (token-level intersection). Nothing here decides what is emitted: a bad translation costs
 acceptance, and no token of the target's own distribution.
 """
 

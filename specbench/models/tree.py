@@ -20,13 +20,13 @@ class OpenTree:
         return len(self.parents)
 
     def grow(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
-        """Read `tokens` as nodes with these parents; None: they go on with the sequence itself.
+        """Read `tokens` as nodes with these parents; None: they continue the sequence itself.
 
         Raises ValueError where that cannot be, with the tree as it was.
         """
         if parents is None:
             if self.parents:
-                raise ValueError("a tree has been read: select a path of it before the sequence goes on")
+                raise ValueError("a tree has been read: select a path of it before the sequence continues")
             return
         if len(parents) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents")

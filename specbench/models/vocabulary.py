@@ -14,7 +14,7 @@ class Vocabulary:
     """A tokenizer and what a decoder needs to know to begin a text.
 
     `start` is the token before the first generated one: the decoder's start token of an encoder-decoder model, the
-    beginning (or, failing that, end) of text of a decoder-only one.
+    beginning (or, failing that, end) of text of a decoder-only model.
     """
 
     def __init__(self, tokenizer: Any, start: int, is_encoder_decoder: bool, family: str = "") -> None:
@@ -35,7 +35,7 @@ class Vocabulary:
             return Prompt((), (self.start,))
         ids = self._tokenize(text)
         if self.is_encoder_decoder:
-            # Not ids[:room]: what the tokenizer puts at the end of a text stays there when it cuts.
+            # Not ids[:room]: the tokenizer's end tokens remain when it cuts.
             cut: list[int] = self.tokenizer(text, truncation=True, max_length=max_source_tokens).input_ids
             return Prompt(tuple(cut), (self.start,), len(ids) > len(cut))
         if not suffix:
@@ -50,7 +50,7 @@ class Vocabulary:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def chat(self, messages: Sequence[Message], max_source_tokens: int) -> Prompt:
-        """A conversation in the tokenizer's chat template, up to where the answer begins; of a longer one, the end.
+        """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.
 
         Raises:
             jinja2.TemplateError: the template refuses these messages.

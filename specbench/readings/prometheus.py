@@ -1,7 +1,7 @@
 """The `/metrics` page of a server, in Prometheus' text format: counters of vLLM and llama.cpp, gauges of SGLang.
 
 vLLM and llama.cpp count the same things under the same names after their prefix. They count a pass before they look for
-the end of a text in it, so that tokens after the end count as if the text went on.
+the end of a text in it, so that tokens after the end count as if the text continued.
 """
 
 import re

@@ -29,7 +29,7 @@ def alphas(records: Records) -> pd.DataFrame:
 
 
 def alpha_files(results: Path) -> list[Path]:
-    """Records of `specbench alpha`: this machine's, and the kept ones that are not also here."""
+    """Records of `specbench alpha`: this machine's, and kept copies without an original here."""
     here = sorted((results / "alpha").glob("*.json"))
     names = {file.name for file in here}
     return [

@@ -199,7 +199,7 @@ class RecommendDocument(Choosing):
     sample_s: Seconds
     texts_reused: int
     score_s: Seconds
-    encoder_decoder: NotRequired[Annotated[bool, "whether the target is one; older records do not say"]]
+    encoder_decoder: NotRequired[Annotated[bool, "whether the target is an encoder-decoder; absent in older records"]]
 
 
 class ErrorRow(CandidateRow):

@@ -1,7 +1,7 @@
 """When two records are of one config: the keys of the frozen config that differ from their defaults, and a digest.
 
 A key that is at its default counts as absent, so that a record older than a key agrees with one that has it at its
-default. Where a record goes and what a checkpoint is described as are no part of what was measured.
+default. The folder of a record and the description of a checkpoint are not part of the measurement.
 """
 
 import re

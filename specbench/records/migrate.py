@@ -10,7 +10,7 @@ DROPPED = ("schema", "units", "speedup_explained")
 def migrated(record: Row) -> Row:
     """A record, or its first line alone, in the words of this version. Raises ValueError for one of a newer version.
 
-    Columns that an older version did not have stay absent.
+    Columns that an older version lacks remain absent.
     """
     version = int(record.get("schema_version") or record.get("schema") or 1)
     if version > SCHEMA_VERSION:

@@ -34,7 +34,7 @@ class PassRecord(TypedDict):
     draft_s: Seconds
     verify_s: Seconds
     accept_s: Seconds
-    tokens: Annotated[list[int], "as drafted, the rejected ones too"]
+    tokens: Annotated[list[int], "as drafted, rejected tokens too"]
     draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
     parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the text"]]
     path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]

@@ -42,7 +42,7 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
     texts = record.get("pieces")
     ours = prompt["speculative"]
     if texts is None or any("tokens" not in a_pass for a_pass in ours["passes"]):
-        raise UserError(f"{record['run_id']}: its passes do not hold what was drafted; run it again with force=true")
+        raise UserError(f"{record['run_id']}: its passes do not hold the drafted tokens; run it again with force=true")
     made: list[Line] = []
     written = ""
     position = 0

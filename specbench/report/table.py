@@ -1,4 +1,4 @@
-"""A table as values and as text, and how it is written: markdown, LaTeX, CSV. Knows nothing of the paper."""
+"""A table as values and as text, and how it is written: markdown, LaTeX, CSV. Independent of the paper."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -85,7 +85,7 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
-    """A number with its 95% interval after it, where there is one."""
+    """A number with its 95% interval, if it has an interval."""
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         return number(value, digits)
     return f"{number(value, digits)} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -51,7 +51,7 @@ class Certified:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The target and what it is read with."""
+    """The target, and the settings of its readings."""
 
     config: CertifyConfig
     run: RunConfig

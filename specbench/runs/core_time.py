@@ -14,7 +14,7 @@ NANOSECONDS = 1e-9
 
 
 class CoreTime(NamedTuple):
-    """Seconds of one thread, or of all: on a core, and ready to run without one."""
+    """Seconds of one thread, or of all: on a core, and ready to run without a core."""
 
     ran_s: float
     waited_s: float

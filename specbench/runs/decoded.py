@@ -10,7 +10,7 @@ Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its 
 
 
 def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
-    """What was decoded speculatively of the prompts at `places`."""
+    """The speculative completions of the prompts at `places`."""
     return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
 
 

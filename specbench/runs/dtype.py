@@ -82,13 +82,13 @@ def _read(file: Path) -> DtypeProbe | None:
 
 
 def _written(file: Path, found: DtypeProbe) -> DtypeProbe:
-    """`found`, cached; or what another process cached first, so that both go on with the same."""
+    """`found`, cached; or what another process cached first, so that both use the same."""
     part = file.with_suffix(f".{os.getpid()}.part")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             part.write_text(json.dumps(asdict(found)), encoding="utf-8")
-            os.link(part, file)  # fails where there is one
+            os.link(part, file)  # fails if the file exists
         except FileExistsError:
             return _read(file) or found
         finally:

@@ -53,7 +53,7 @@ def locked_device(
 
 
 def _lock_file(index: int) -> Path:
-    """One file per physical GPU: processes may be shown different ones under the same index."""
+    """One file per physical GPU: processes may see different GPUs under the same index."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     physical = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
     folder = Path(tempfile.gettempdir()) / f"specbench-gpus-{os.getuid()}"

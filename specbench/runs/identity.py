@@ -13,7 +13,7 @@ from specbench.files import digest as digest_of
 from specbench.files import json_digest
 from specbench.runs.accept import slug
 
-# Where a record goes and whether it is made anew are not part of what is measured.
+# The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
 
 

@@ -60,7 +60,7 @@ def warm_up_rows(config: RunConfig, parts: Parts, rows: Rows) -> None:
 
 
 def measure_group(config: RunConfig, parts: Parts, rows: Rows, places: Sequence[int]) -> list[PromptRecord]:
-    """The raw record of each prompt of a group, as `measure_prompt` makes it of one."""
+    """The raw record of each prompt of a group, as `measure_prompt` makes it of a single prompt."""
     before = core_times()
     found = decode_rows(config, parts, rows, parts.spec, places)
     load = between(before, core_times())

@@ -105,7 +105,7 @@ class _Loaded:
 
 
 class SharedModels(ModelLoader):
-    """A loader whose models stay in memory for the next run, with the device that they are on.
+    """A loader whose models remain in memory for the next run, with their device.
 
     Before a model is loaded those that the present run does not use are freed, so that memory never holds more than
     one run needs. A run that fails leaves no model to the next. `close` frees everything.

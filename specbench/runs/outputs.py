@@ -112,7 +112,7 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
             return vocabulary.continuation(text), text
     raise UserError(
         f"{row.where}: neither '{TOKENS[0]}' (ids) nor '{TEXTS[0]}' (it has {', '.join(sorted(row.fields))}); "
-        "give what was written for the prompt"
+        "give the completion of the prompt"
     )
 
 

@@ -49,7 +49,7 @@ def encode_tasks(
 
 
 def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, later_turns: bool) -> Iterator[str]:
-    """The task and its number of prompts in a line, and a line for each thing that changes what is measured."""
+    """The task and its number of prompts in a line, and a line for each fact that changes the measurement."""
     task, target, number = config.task, name_of(config.target), len(encoded.prompts)
     in_template = any(example.messages or _in_template(config, vocabulary, example) for example in encoded.examples)
     yield (
@@ -127,6 +127,6 @@ def transcript_of(example: Example, answers: Sequence[str]) -> str:
 
 
 def _in_template(config: RunConfig, vocabulary: Vocabulary, example: Example) -> bool:
-    """Whether a conversation of several turns goes into the chat template: where the target has one, unless told."""
+    """Whether a conversation of several turns goes into the chat template: the config decides, else the target."""
     asked = config.task.chat_template
     return bool(example.turns) and (vocabulary.has_chat_template if asked is None else asked)

@@ -1,4 +1,4 @@
-"""The model card: what was trained on what, for how long, and how good it is.
+"""The model card: the model, its training data and time, and its quality.
 
 It does not measure anything itself, nor name a folder of the machine it was made on.
 """

@@ -36,14 +36,14 @@ S = TypeVar("S", bound=Seen)
 
 
 class FrozenTargetLearner(nn.Module, Generic[S]):
-    """What is trained, and the frozen target that it learns from, whose weights are no parameters of this module."""
+    """The trained part, and the frozen target that it learns from, whose weights are not parameters of this module."""
 
     soonest = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
 
     def __init__(self, target: PreTrainedModel, kl_weight: float) -> None:
         super().__init__()
         self.kl_weight = kl_weight
-        self._target = (target.eval().requires_grad_(False),)  # in a tuple: no module of this one
+        self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
 
     @property
     def target(self) -> PreTrainedModel:

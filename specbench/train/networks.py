@@ -1,4 +1,4 @@
-"""Building the network of a recipe: a T5 or a GPT-2 of the given shape, or a trained one to go on from.
+"""Building the network of a recipe: a T5 or a GPT-2 of the given shape, or a checkpoint to start from.
 
 It does not know data or optimisers.
 """
@@ -124,5 +124,5 @@ def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str,
 
 
 def parameter_count(model: PreTrainedModel, without_positions: bool = False) -> int:
-    """Trainable numbers, tied ones once; the paper's 97M and 6M leave learned positions out."""
+    """Trainable numbers, tied numbers once; the paper's 97M and 6M leave learned positions out."""
     return sum(weight.numel() for name, weight in model.named_parameters() if not (without_positions and "wpe" in name))

@@ -71,7 +71,7 @@ def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_n
 
 
 def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:
-    """The outputs in `path` if they are there for these very sources (a resumed run), else new ones from `make()`."""
+    """The outputs in `path` if they are of exactly these sources (a resumed run), else those of `make()`."""
     if path.is_file():
         kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         if [row["source"] for row in kept] == sources:

@@ -124,7 +124,7 @@ def _cut(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[lis
 
 
 def _scrambled(passage: list[str], words: Sequence[str], draw: random.Random) -> list[str]:
-    """The passage with other words, each as likely as any other, so mostly rare ones: they can be copied, not guessed.
+    """The passage with other words, each as likely as any other, so mostly rare words: they can be copied, not guessed.
 
     What ends a sentence still ends it, and nothing else does.
     """

@@ -1,4 +1,4 @@
-"""Quality of what was trained: its greedy outputs, and α of a draft against its target.
+"""Quality of a trained model: its greedy outputs, and α of a draft against its target.
 
 α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
 one-hot at T=0. It does not know files or recipes, nor how fast anything is.

@@ -1,6 +1,6 @@
 """One recipe from data to a finished folder: rows → tokenizer → network → Trainer → saved model → card.
 
-The only file here that knows the order of things. A run that was killed goes on from its last checkpoint.
+The only file here that knows the order of things. A killed run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def load_target(
 
 
 def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingArguments:
-    """What the Trainer is told, from the recipe."""
+    """The arguments of the Trainer, from the recipe."""
     optim = recipe.optim
     return Seq2SeqTrainingArguments(
         output_dir=str(output / "checkpoints"),
@@ -178,7 +178,7 @@ def make_heads_trainer(
     train_set: Dataset,
     output: Path,
 ) -> Trainer:
-    """The Trainer of a recipe that trains heads. It keeps no tokenizer: the heads' target has one."""
+    """The Trainer of a recipe that trains heads. It saves no tokenizer: the heads' target has it."""
     return SizedTrainer(
         model=learner,
         args=arguments(recipe, output, evaluated=False),

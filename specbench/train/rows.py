@@ -107,7 +107,7 @@ class HeldOut:
             self._sets[name].append(sentence)
 
     def covers(self, row: Row) -> bool:
-        """Is either side of this row a held-out sentence or a near copy of one?"""
+        """Whether either side of this row is a held-out sentence or a near copy of it."""
         return any(self._near(name, words(row[name])) for name in self.fields)
 
     def _near(self, name: str, sentence: frozenset[str]) -> bool:

@@ -191,7 +191,7 @@ class Recipe:
     task: str = key("seq2seq", "seq2seq | lm")
     model: ModelShape = fresh(ModelShape, "the network")
     tokenizer: TokenizerPlan = fresh(TokenizerPlan, "its tokenizer")
-    data: DataPlan = fresh(DataPlan, "what it is trained on")
+    data: DataPlan = fresh(DataPlan, "the training data")
     optim: OptimPlan = fresh(OptimPlan, "how")
     distill: DistillPlan = fresh(DistillPlan, "a draft: the target it learns from")
     blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")

@@ -150,7 +150,7 @@ ROUNDS: dict[Children, type[Node]] = {
 
 
 def walk(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, start: type[Node]) -> Verdict:
-    """From the root down to the first node with no accepted child, and a token from what is left there."""
+    """From the root down to the first node without an accepted child, and a token from its residual."""
     path: list[int] = []
     node = ROOT
     while True:

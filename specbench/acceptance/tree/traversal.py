@@ -21,7 +21,7 @@ from specbench.trees import ROOT
 
 @dataclass
 class Visited:
-    """A node on the present path: its weight w, what is left of p there, and its children that were deleted."""
+    """A node on the present path: its weight w, its remaining p, and its deleted children."""
 
     node: int
     weight: Tensor

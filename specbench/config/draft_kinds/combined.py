@@ -111,8 +111,8 @@ class HorizontalConfig(SeveralConfig):
 
     def label(self) -> str:
         own = [part.label() for part in self.drafts.values()]
-        told = [f"{name}-{length}" for name, length in zip(own, self.lengths, strict=False)]
-        return "-".join([self.kind, *told, *own[len(told) :]])
+        named = [f"{name}-{length}" for name, length in zip(own, self.lengths, strict=False)]
+        return "-".join([self.kind, *named, *own[len(named) :]])
 
     def check(self, key: str) -> None:
         made_of = "a horizontal cascade is made of two or three drafts"

@@ -7,7 +7,7 @@ The ideal: every drafted token is accepted, and a pass costs one step of the tar
 - shape: the acceptance at each position in the place of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
 - ends: texts end inside passes (`measure.ends`)
-- positions: easy stretches and hard ones, by a walk along the texts with the beta of each token (of Algorithm 1 alone:
+- positions: easy and hard stretches, by a walk along the texts with the beta of each token (of Algorithm 1 alone:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: what a pass costs, in mean steps of the target alone
 - rest: what none of these explains; the product of all so far is the measured speedup, exactly

@@ -41,7 +41,7 @@ def _neighbours(parts: list[Tensor]) -> Tensor | None:
 def _merge(module: GraphModule, nodes: list[Node]) -> None:
     def joined(argument: int) -> Tensor:
         parts: list[Tensor] = [getattr(module, str(node.args[argument].target)) for node in nodes]  # type: ignore[union-attr]
-        # Weights made in inference mode have no version counter. They become views of a tensor without one, or the
+        # Weights made in inference mode have no version counter. They become views of such a tensor, or the
         # network itself would no longer run.
         with torch.no_grad(), torch.inference_mode(parts[0].is_inference()):
             if (before := _neighbours(parts)) is not None:

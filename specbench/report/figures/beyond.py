@@ -16,7 +16,7 @@ TITLE = "Speedup of every draft and rule"
 WHERE = ["target", "task", *PLACE]  # what makes a panel, with the temperature
 MOST_BLOCKS = 6
 LINE, FRAME, NAMES, PANEL = 0.185, 0.55, 1.75, 2.75  # inches: a line, what stands about a panel, names, a panel
-ROOM = 0.75  # of the speeds' span, for what is written after a mark
+ROOM = 0.75  # of the speeds' span, for the label after a mark
 
 
 def beyond(records: Records) -> Drawn:
@@ -49,7 +49,7 @@ def beyond(records: Records) -> Drawn:
 
 
 def _span(block: pd.DataFrame) -> tuple[float, float]:
-    """The axis of a block's panels: its speeds and 1, with room for what is written after a mark."""
+    """The axis of a block's panels: its speeds and 1, with room for the label after a mark."""
     low, high = min(1.0, block["speedup_low"].min()), max(1.0, block["speedup_high"].max())
     return low - 0.04 * (high - low), high + ROOM * (high - low)
 

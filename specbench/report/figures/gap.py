@@ -1,4 +1,4 @@
-"""The paper's Table 2: the tokens of Eq. 1, what drafting leaves of them (EXP), and what was measured (EMP)."""
+"""The paper's Table 2: the tokens of Eq. 1, the expected speedup (EXP), and the measured speedup (EMP)."""
 
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 """Table 5: alpha under lenience (A.5), the speedup that Theorem 3.8 gives it, and what lenient runs measured.
 
 alpha(l) comes from a record's `lenience`, which any run along the target's text has: a list of {lenience, alpha,
-alpha_low, alpha_high, total_variation}. Old ones lack it. Speeds and texts come from runs with accept=lenient.
+alpha_low, alpha_high, total_variation}. Old records lack it. Speeds and texts come from runs with accept=lenient.
 """
 
 from typing import Any
@@ -119,7 +119,7 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
 
 
 def _measured(row: Row, runs: pd.DataFrame) -> Row:
-    """The fastest of the runs with this lenience over the most prompts; at l = 1 at a gamma of the lenient ones."""
+    """The fastest of the runs with this lenience over the most prompts; at l = 1 at a gamma of the lenient runs."""
     lenience = row["lenience"]
     found = measured(runs).dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str})
     found = found[found["top_k"].isna() & found["top_p"].isna()]

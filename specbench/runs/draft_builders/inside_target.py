@@ -58,7 +58,7 @@ class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
         if self.draft.searches:
             raise UserError(
                 f"{request.key}.skip=[auto]: `specbench recommend draft=layer-skip 'draft.skip=[auto]'` searches for "
-                "the sublayers and prints them; give what it found"
+                "the sublayers and prints them; give those"
             )
 
     def load(self, target: EagerModel, say: Say) -> Draft:

@@ -31,7 +31,7 @@ def settings(wanted: Recommended) -> Settings:
             "--spec-ngram-simple-size-m": wanted.gamma,
             "--spec-ngram-simple-min-hits": 1,
         }
-        notes += [LOOKUP_DIFFERS, "ngram-simple looks for runs of that very length, not for shorter ones after it"]
+        notes += [LOOKUP_DIFFERS, "ngram-simple looks for runs of that length only, not for shorter runs after it"]
     else:
         draft = weights_of_draft(wanted, "llama.cpp")
         values = {
