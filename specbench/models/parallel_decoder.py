@@ -117,7 +117,11 @@ def entries(tokens: int, first: int, queries: int, device: torch.device) -> tupl
 
 
 def require_t5(config: Any, key: str) -> None:
-    """Raise UserError where this decoder is not written for a target with this config of `transformers`."""
+    """Check that this decoder is written for a target with this config of `transformers`.
+
+    Raises:
+        UserError: it is not.
+    """
     if config.model_type != "t5":
         raise UserError(
             f"{key}: SpecDec's decoder reads the encoder of a T5, and the target is {config.model_type}; use another "

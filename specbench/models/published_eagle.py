@@ -90,7 +90,11 @@ class PublishedEagle:
         return taps
 
     def require_fits(self, target: Any) -> None:
-        """Raise UserError unless the target's `transformers` config is of the shape that it was made for."""
+        """Check that the target's `transformers` config has the shape that the checkpoint was made for.
+
+        Raises:
+            UserError: it has another; the message names the field.
+        """
         target = target.get_text_config()
         if target.is_encoder_decoder:
             raise UserError(f"{self.key}: {self.source} was made for a decoder-only target; this is an encoder-decoder")

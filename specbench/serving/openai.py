@@ -36,6 +36,11 @@ class OpenAIServer:
     def __init__(
         self, plain: Completions, drafting: Completions | None, gamma: int, sampling: Sampling, max_new_tokens: int
     ) -> None:
+        """An engine of two servers of one target, without and with a draft.
+
+        Raises:
+            UserError: the sampling has a top-k, which the API does not support.
+        """
         if sampling.top_k is not None:
             raise UserError(f"top_k={sampling.top_k}: the API for completions has no top-k; leave it out")
         self.name = f"openai {plain.model}"
