@@ -194,10 +194,30 @@ def plain(draft: EagleDraft, target: EagerModel, prompt: Prompt, tokens: list[in
 
 
 @pytest.mark.parametrize("taps", [(), TAPS])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_rows_of_tree_nodes_are_those_of_their_paths(kind: str, taps: tuple[int, ...]) -> None:
+    """Each node's row, read with its siblings beside it, is that of a fresh session along its path."""
+    _, draft = made(kind, taps)
+    prompt, sampling = prompts(kind)[0], Sampling(1.0)
+    text, tokens, parents = [*prompt.prefix, 7, 9, 30], [4, 22, 8, 8, 5], [-1, -1, 0, 1, 2]
+    session = draft.start(prompt, sampling)
+    session.after_text(text, 3)
+    rows = [*session.after_nodes(tokens[:2], parents[:2])._q(), *session.after_nodes(tokens[2:4], parents[2:4])._q()]
+    rows += session.after_nodes(tokens[4:], parents[4:])._q()
+    for node, row_V in enumerate(rows):
+        path, at = [tokens[node]], parents[node]
+        while at >= 0:
+            path, at = [tokens[at], *path], parents[at]
+        along = list(draft.start(prompt, sampling).score_ahead([*text, *path, 0], len(text), len(path) + 1))
+        assert torch.allclose(row_V, along[len(path)][len(path)], atol=1e-4)
+
+
+@pytest.mark.parametrize("taps", [(), TAPS])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_trees_write_the_targets_text(kind: str, taps: tuple[int, ...]) -> None:
+def test_trees_write_the_targets_text(kind: str, engine: str, taps: tuple[int, ...]) -> None:
     """EAGLE-2's dynamic tree, and one of a fixed shape; a tree of one child a node drafts what the chain does."""
-    target, draft = made(kind, taps)
+    target, draft = made(kind, taps, ENGINES[engine])
     prompt = prompts(kind)[0]
     told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 14, "generator": torch.Generator()}
     own = autoregressive(target, prompt, **told).tokens

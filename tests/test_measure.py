@@ -72,11 +72,16 @@ PROMPTS = [
 
 
 def summary(  # type: ignore[type-arg]
-    prompts: list[dict] = PROMPTS, greedy: bool = True, gamma: int | None = 3, falls: bool = False
+    prompts: list[dict] = PROMPTS,
+    greedy: bool = True,
+    gamma: int | None = 3,
+    falls: bool = False,
+    at_once: bool = False,
 ) -> dict:
     return summarise(
-        prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64, falls=falls, resamples=200, seed=0
-    )
+        prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64, falls=falls, at_once=at_once, resamples=200,
+        seed=0,
+    )  # fmt: skip
 
 
 def test_every_rate_has_its_own_name() -> None:
@@ -118,6 +123,14 @@ def test_where_agreement_falls_with_the_position_one_alpha_is_no_prediction() ->
     assert falling["speedup_predicted"] == pytest.approx(tokens / (3 * 0.1 + 1))
     assert falling["speedup_calibrated"] == pytest.approx(tokens / (0.3 + 1.5 + 0.01))
     assert falling["operations_predicted"] == pytest.approx((3 * 0.1 + 3 + 1) / tokens)
+
+
+def test_a_step_that_drafts_a_whole_proposal_has_a_time_of_its_own() -> None:
+    """c is that of a drafted token: a third of it, for three tokens."""
+    prompts = [raw(50, [a_pass(3, 1), a_pass(3, 2)] * 10, [1.0] * 50)] * 2
+    assert "c_step" not in summary(prompts)
+    together = summary(prompts, at_once=True)
+    assert together["c_step"] == pytest.approx(0.3) and together["c"] == pytest.approx(0.1)
 
 
 def test_the_kept_blockwise_record_is_predicted_by_position() -> None:

@@ -105,6 +105,13 @@ def _calibration(s: Summary) -> str:
     return "Theorem 3.8 with v + overhead in place of 1"
 
 
+def _step(s: Summary) -> list[tuple[str, str, str]]:
+    """The time of a draft step that drafts a whole proposal; nothing where each token takes a step."""
+    if "c_step" not in s:
+        return []
+    return [("  of a draft step", _number(s["c_step"], 3), "it drafts all tokens of a proposal")]
+
+
 def _alpha(s: Summary) -> tuple[str, str, str]:
     if s.get("simulated"):
         return ("α", _number(s["alpha"], 3), "as given by simulate.alpha, not measured")
@@ -121,6 +128,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         ("tokens per pass", _number(s["tokens_per_pass"], 2), _predicted_tokens(s)),
         *_by_rank(s),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
+        *_step(s),
         ("verification cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
         ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),

@@ -16,6 +16,7 @@ class DraftConfig(NamedConfig):
     inside: it works inside the target, on its layers or states.
     falls: it agrees less the further ahead it drafts, since a whole proposal comes from one place, so that one alpha
         does not describe it.
+    at_once: one step of it drafts all tokens of a proposal.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
@@ -30,6 +31,7 @@ class DraftConfig(NamedConfig):
     builder: ClassVar[str | None] = None
     inside: ClassVar[bool] = False
     falls: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Children
-from specbench.acceptance.tree import Ranked, distinct, fixed, of_k_sequential, optimal_acceptance, replaced
+from specbench.acceptance.tree import DRAWS, Ranked, distinct, fixed, of_k_sequential, optimal_acceptance, replaced
 from specbench.records.schema import AcceptanceByRank
 from specbench.sampling import Sampling
 
@@ -84,7 +84,8 @@ class RankReader:
         found = self.found.ahead[level - 1] if level else self.found
         ways = {"fixed": fixed}
         if self.sampling.temperature > 0:
-            ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator)}
+            draws = 1 if level else DRAWS
+            ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
         silent_L1 = q_LV.sum(-1, keepdim=True) == 0
         ranked = {
             name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in way(p_LV, q_LV, written_L1, self.most)))

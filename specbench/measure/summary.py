@@ -54,6 +54,7 @@ def summarise(
     c_hat: float,
     max_new_tokens: int,
     falls: bool,
+    at_once: bool = False,
     resamples: int,
     seed: int,
     batch: int = 1,
@@ -62,7 +63,7 @@ def summarise(
 
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
     `falls`: the draft agrees less the further ahead it drafts, so that predictions are made from the acceptance at each
-    position (`measure.theorems`).
+    position (`measure.theorems`). `at_once`: one step of the draft gives a whole proposal; `c_step` is its time.
     Speedups are None where the texts differ by more than rounding, or sampled texts fail their proof: a faster wrong
     answer has no speed. Under a lossy
     rule texts may differ, and speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is
@@ -111,6 +112,8 @@ def summarise(
         },
     }
     rates = throughput(prompts, batch, wrong)
+    if at_once and drafting:
+        counted["c_step"] = median(a_pass["draft_s"] for a_pass in passes if a_pass["drafted"]) / step_s
     trees = of_trees(passes)
     if trees:
         trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)

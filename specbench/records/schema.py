@@ -215,6 +215,9 @@ class Counted(TypedDict):
     accepted_per_drafted: float | None
     tokens_per_pass: float
     c: Annotated[float | None, "median seconds of a drafted token over those of a target step (Theorem 3.8)"]
+    c_step: NotRequired[
+        Annotated[float, "median seconds of a draft step that drafts a whole proposal, over those of a target step"]
+    ]
     verify_cost: Annotated[float | None, "v: median seconds of a pass over gamma + 1 tokens over those of a step"]
     overhead: Annotated[float, "median seconds of accepting over those of a target step"]
     target_step_s: Annotated[float, "seconds, median"]

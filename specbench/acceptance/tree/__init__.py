@@ -4,7 +4,7 @@ Each is lossless for children drawn in the way that it names, except `accept_pla
 """
 
 from specbench.acceptance.tree.base import Chance, Rows, Tree, TreeRule, Uniforms
-from specbench.acceptance.tree.expected import Ranked, distinct, fixed, of_k_sequential, replaced
+from specbench.acceptance.tree.expected import DRAWS, Ranked, distinct, fixed, of_k_sequential, replaced
 from specbench.acceptance.tree.plausible import accept_plausible
 from specbench.acceptance.tree.rounds import (
     ROUNDS,
@@ -19,6 +19,7 @@ from specbench.acceptance.tree.transport import optimal_acceptance
 from specbench.acceptance.tree.traversal import accept_traversal
 
 __all__ = [
+    "DRAWS",
     "ROUNDS",
     "Chance",
     "KSequential",

@@ -36,6 +36,7 @@ class BlockwiseConfig(TrainedConfig):
 
     kind: str = "blockwise"
     recipe: ClassVar[str] = "blockwise"
+    at_once: ClassVar[bool] = True
 
 
 @dataclass
@@ -44,6 +45,7 @@ class MedusaConfig(TrainedConfig):
 
     kind: str = "medusa"
     recipe: ClassVar[str] = "t5-mini-medusa"
+    at_once: ClassVar[bool] = True
 
 
 @dataclass
@@ -76,6 +78,7 @@ class SpecDecConfig(TrainedConfig):
 
     kind: str = "specdec"
     recipe: ClassVar[str] = "t5-mini-specdec"
+    at_once: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
 
