@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: toy models with exact tables, tiny random networks, and where extra data lies."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
         time.sleep(0.05)
     assert process.returncode == 0 and first is not None
     return sweeps.Undisturbed(results, cache, time.monotonic() - began, first)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def captured_anew() -> Iterator[None]:
+    """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
+    from specbench.models import capture_cache, program
+
+    program.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
+    yield
+    program.cached_capture = capture_cache.cached_capture
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ it must not, fails without a GPU."""
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from specbench import decoding, sampling
 from specbench.acceptance import AcceptanceRule, AcceptByChance, Typical, accept_block, accept_exact, lenient
 from specbench.decoding import Trace
 from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, UniformDraft
-from specbench.models import Prompt
+from specbench.models import Batch, Prompt
+from specbench.models.clock import clock_of
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.static import StaticModel
@@ -55,7 +57,7 @@ def told() -> Iterator[Told]:
 
 def model(make: Any, kind: str, seed: int = 5) -> Any:
     made = make(moved(network(kind, seed=seed, layers=1)), SIZE, frozenset({1}))
-    made.now = time.perf_counter
+    made.now, made.mark = time.perf_counter, None
     return made
 
 
@@ -90,6 +92,69 @@ def test_graphs_drafts_and_rules_are_of_one_device_and_read_once_a_pass(kind: st
             uploads.append(told.mode.uploads - undrafted)
         assert uploads[0] == uploads[1]  # a pass copies nothing to the device that the host would wait for
     assert small.captures and target.captures
+
+
+class FakeEvent:
+    """An event of a stream without work: it has happened when it is recorded."""
+
+    recorded = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        FakeEvent.recorded += 1
+        self.at = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "FakeEvent") -> float:
+        return 1000 * (other.at - self.at)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_clock_waits_for_the_device_around_a_text_and_not_in_its_passes(
+    rows: int, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    target, small = (EagerModel(moved(network("gpt2", seed=seed, layers=1)), SIZE, frozenset()) for seed in (5, 6))
+    found = []
+    for tokens in (4 * GAMMA, 8 * GAMMA):
+        waits.clear()
+        FakeEvent.recorded = 0
+        spec, draft = spec_of(NUCLEUS, tokens, GAMMA, accept_exact), ModelDraft(small, SIZE)
+        if rows == 1:
+            traces = [decoding.speculative(target, draft, prompt("gpt2"), spec, FakeGenerator())]  # type: ignore[arg-type]
+        else:
+            batch = Batch.of(target, rows)
+            sequences = [
+                decoding.speculate(batch, draft.in_batch(rows), prompt("gpt2"), spec, FakeGenerator())  # type: ignore[arg-type]
+                for _ in range(rows - 1)
+            ]
+            traces = decoding.together(sequences, rows, batch)
+        passes = traces[0].passes
+        assert 3 * len(passes) <= FakeEvent.recorded <= 3 * len(passes) + 3
+        times = sum(one.draft_s + one.verify_s + one.accept_s for one in passes)
+        assert traces[0].decode_s == pytest.approx(times) and min(one.verify_s for one in passes) > 0
+        found.append((len(waits), len(passes)))
+    assert found[0][0] == found[1][0] and found[0][1] < found[1][1]
+    spec = spec_of(NUCLEUS, 6)
+    waits.clear()
+    trace = decoding.autoregressive(target, prompt("gpt2"), spec, FakeGenerator())  # type: ignore[arg-type]
+    assert len(waits) == 2 and len(trace.steps_s) == 6 and trace.decode_s == pytest.approx(sum(trace.steps_s))
+
+
+def test_a_model_on_several_gpus_waits_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    spread = SimpleNamespace(device=CUDA, hf_device_map={"encoder": 0, "decoder": "cuda:1"})
+    now, mark = clock_of(spread)
+    now()
+    assert mark is None and {device.index for device in waits} == {0, 1}
 
 
 @pytest.mark.parametrize("make", [StaticModel, EagerModel])

@@ -114,7 +114,7 @@ class Watched:
         self.model = model
         self.vocabulary_size, self.eos_ids = model.vocabulary_size, model.eos_ids
         self.longest, self.operations = model.longest, model.operations
-        self.now = model.now
+        self.now, self.mark = model.now, getattr(model, "mark", None)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         self.runs: list[tuple[float, float]] = []
 

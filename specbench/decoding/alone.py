@@ -1,19 +1,17 @@
 """One prompt at a time: each read is answered at once, by the session that asks for it."""
 
-from collections.abc import Callable
-
 import torch
 
 from specbench.decoding.sequence import Decoding, autoregress, speculate
 from specbench.decoding.spec import DecodingSpec
 from specbench.decoding.trace import Trace
 from specbench.drafts import Draft
-from specbench.models import Model, Prompt, Read
+from specbench.models import Model, Prompt, Read, marking
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
     """Standard decoding: one target run a token."""
-    return _alone(autoregress(target, prompt, spec, generator), target.now)
+    return _alone(autoregress(target, prompt, spec, generator), target)
 
 
 def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
@@ -22,15 +20,15 @@ def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec,
     A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
     an accepted block.
     """
-    return _alone(speculate(target, draft, prompt, spec, generator), target.now)
+    return _alone(speculate(target, draft, prompt, spec, generator), target)
 
 
-def _alone(decoding: Decoding, now: Callable[[], float]) -> Trace:
-    answer = None
+def _alone(decoding: Decoding, target: Model) -> Trace:
+    answer, mark = None, marking(target)
     while True:
         try:
             asked = decoding.send(answer)
         except StopIteration as over:
             trace: Trace = over.value
             return trace
-        answer = asked[0].extend(asked[1], asked[2]) if type(asked) is Read else now()
+        answer = asked[0].extend(asked[1], asked[2]) if type(asked) is Read else mark()

@@ -1,12 +1,14 @@
 """Standard decoding and Algorithm 1, each written once, for any number of sequences at a time.
 
 A sequence is a generator. It yields a `Read` wherever it needs a model, and is sent the logits; it yields a `Moment`
-wherever it looks at the clock, and is sent the time. So a driver may answer at once (`alone`), or keep the rows of a
-batch in step, answer their reads in one run, and tell all rows the same time.
+wherever it looks at the clock, and is sent a mark (`models.clock`), whose time it reads when the text is over. So a
+driver may answer at once (`alone`), or keep the rows of a batch in step, answer their reads in one run, and tell all
+rows the same time.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,19 +49,17 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
     began = target.now()
     session = target.start(prompt)
     tokens = list(prompt.prefix)
-    steps_s = []
     start_s = target.now() - began
-    started = before = yield READY
+    marks = [(yield READY)]
     for _ in range(spec.max_new_tokens):
         logits_LV = yield Read(session, tokens[session.length :])
         token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
         tokens.append(token)
-        now = yield OVER
-        steps_s.append(now - before)
-        before = now
+        marks.append((yield OVER))
         if token in target.eos_ids:
             break
-    return Trace(tokens[len(prompt.prefix) :], start_s, before - started, steps_s=steps_s)
+    steps_s = [after - before for before, after in pairwise(marks)]
+    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s)
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
@@ -76,7 +76,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
-    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the clock has stopped
+    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the text is over, with its marks
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
@@ -111,11 +111,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         session.rollback(len(tokens) - 1)
         drafting.rollback(len(tokens) - 1)
         now = yield OVER
-        times = (drafted_at - before, verified_at - drafted_at, now - verified_at)
+        marks = (before, drafted_at, verified_at, now)
         # Tokens drafted after an end of sequence are not part of the text.
         accepted = min(len(path), len(emitted))
         tree = () if proposal.parents is None else (list(proposal.parents), list(path))
-        passes.append((len(drafted), accepted, len(emitted), *times, drafted, proposal.operations, *tree))
+        passes.append((len(drafted), accepted, len(emitted), marks, drafted, proposal.operations, *tree))
         before = now
         if tokens[-1] in target.eos_ids:
             break
@@ -123,6 +123,11 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         tokens[len(prompt.prefix) :],
         start_s=ready - began,
         decode_s=before - started,
-        passes=[Pass(*values) for values in passes],
+        passes=[_pass(*values) for values in passes],
         draft_start_s=ready - target_started,
     )
+
+
+def _pass(drafted: int, accepted: int, emitted: int, marks: Sequence[Any], *others: Any) -> Pass:
+    draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
+    return Pass(drafted, accepted, emitted, draft_s, verify_s, accept_s, *others)

@@ -18,7 +18,7 @@ from typing import Any
 
 from specbench.decoding.sequence import Decoding, Moment
 from specbench.decoding.trace import Trace
-from specbench.models import Model, Read, batch_of, read_together
+from specbench.models import Model, Read, batch_of, marking, read_together
 
 
 @dataclass
@@ -47,13 +47,16 @@ def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Tr
     waiting = enumerate(decodings)
     at_work: list[_Row] = []
     traces: dict[int, Trace] = {}
-    stopped_s, moment = 0.0, target.now()
+    mark = marking(target)
+    stopped_s, moment = 0.0, mark()
     while True:
-        began = target.now()
-        joining = [_Row(index, decoding, next(decoding)) for index, decoding in islice(waiting, rows - len(at_work))]
-        stopped_s += target.now() - began
+        joining = []
+        if new := list(islice(waiting, rows - len(at_work))):
+            began = target.now()
+            joining = [_Row(index, decoding, next(decoding)) for index, decoding in new]
+            stopped_s += target.now() - began
         if not at_work:
-            moment = target.now() - stopped_s
+            moment = mark() - stopped_s
         for row in joining:
             row.go_on(moment)
         at_work += joining
@@ -64,11 +67,11 @@ def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Tr
                 for row, logits_LV in zip(due, read_together([_read(row) for row in due]), strict=True):
                     row.go_on(logits_LV)
             else:
-                moment = target.now() - stopped_s
+                moment = mark() - stopped_s
                 for row in at_work:
                     if row.asked is Moment.WITHIN:
                         row.go_on(moment)
-        moment = target.now() - stopped_s
+        moment = mark() - stopped_s
         staying = []
         for row in at_work:
             row.rows.append(len(at_work))

@@ -17,6 +17,7 @@ from specbench.models.base import (
     up_to_end,
 )
 from specbench.models.batch import Batch, batch_of, bytes_of_row, read_together
+from specbench.models.clock import marking
 from specbench.models.heads import Heads
 from specbench.models.layout import path_to
 from specbench.models.load import load_model, load_tokenizer
@@ -57,6 +58,7 @@ __all__ = [
     "get_ready",
     "load_model",
     "load_tokenizer",
+    "marking",
     "path_to",
     "read_together",
     "require_same_vocabulary",

@@ -18,6 +18,7 @@ from torch import Tensor
 from specbench.models.base import Model, Prompt, Session, Tokens
 from specbench.models.batch_steps import BatchableModel
 from specbench.models.buffers import Buffers
+from specbench.models.clock import Marking
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout, chain, padded, ragged
 from specbench.models.reading import Read, ReadsThrough
@@ -38,6 +39,7 @@ class Batch:
         self.model, self.rows = model, rows
         self.vocabulary_size, self.eos_ids, self.longest = model.vocabulary_size, model.eos_ids, model.longest
         self.operations, self.now, self.device = model.operations, model.now, model.device
+        self.mark: Marking | None = getattr(model, "mark", None)
         self._steps = model.steps_of_rows(rows)
         self._sessions: list[weakref.ref[RowSession] | None] = [None] * rows
         self._source_lengths = [1] * rows  # of a free row, too: a row that sees nothing would be NaN

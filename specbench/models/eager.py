@@ -1,9 +1,6 @@
 """A `transformers` model run as it is: what every engine knows of its network."""
 
 import re
-import time
-from collections.abc import Callable
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +10,7 @@ from torch import Tensor, nn
 from specbench.errors import UserError
 from specbench.models.base import LayeredSession, Prompt, Tokens
 from specbench.models.batch_steps import EagerSteps, StepsOfRows
+from specbench.models.clock import clock_of
 from specbench.models.eager_session import DecoderOnlySession, EncoderDecoderSession
 from specbench.models.exits import reduced
 from specbench.models.look_ahead import Positions
@@ -51,10 +49,8 @@ class EagerModel:
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
         self._shallow: dict[Part, EagerModel] = {}
-        # The clock itself where there is nothing to wait for: decoding looks at it several times a pass.
-        # Not a method of its own: a model that holds itself is freed late, and a sweep frees models to load others.
-        waiting: dict[str, Callable[[], float]] = {"cuda": partial(_now_on_cuda, self.device), "mps": _now_on_mps}
-        self.now: Callable[[], float] = waiting.get(self.device.type, time.perf_counter)
+        # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
+        self.now, self.mark = clock_of(network)
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "EagerModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head.
@@ -100,16 +96,6 @@ class EagerModel:
 
     def ids(self, tokens: Tokens) -> Tensor:
         return tokens.unsqueeze(0) if isinstance(tokens, Tensor) else torch.tensor([tokens], device=self.device)
-
-
-def _now_on_cuda(device: torch.device) -> float:
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _now_on_mps() -> float:
-    torch.mps.synchronize()
-    return time.perf_counter()
 
 
 def _weights_per_step(network: Any) -> int:

@@ -58,6 +58,15 @@ class Placement:
         name: str = self._network.get_decoder().config._attn_implementation
         return name
 
+    @property
+    def masked(self) -> bool:
+        """Whether the network has asked for an attention mask while it followed a layout."""
+        return self._masked
+
+    def has_followed(self, masked: bool) -> None:
+        """A capture of the network followed a layout, and did or did not ask for a mask."""
+        self._followed, self._masked = True, masked
+
     @contextmanager
     def following(self, layout: Layout) -> Iterator[dict[str, Any]]:
         """Within this context the decoder follows `layout`, if it is called with the keyword arguments given."""

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from torch.fx import GraphModule
 from transformers import EncoderDecoderCache
 
 from specbench.models.buffers import TensorCache
+from specbench.models.capture_cache import cached_capture
 from specbench.models.graph import (
     Hoisted,
     Lowering,
     PackedWeights,
     capture,
+    compiled_to_python,
     direct,
     for_last_row,
     for_one_token,
@@ -30,8 +33,9 @@ from specbench.models.graph import (
     lower,
     lower_invariant,
     markers,
-    simplify,
+    with_merged_weights,
     with_path_order,
+    without_repetition,
 )
 from specbench.models.graph.capture import example_sizes
 from specbench.models.layout import Layout, chain
@@ -91,6 +95,7 @@ class Program:
     shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
     cache_dtype: torch.dtype
     placement: Placement  # how the captured network took positions
+    cached: Path | None  # the file that the capture was read from
     one: Step
     several: Step
     last: Step
@@ -133,7 +138,14 @@ class Program:
             if cross_states:
                 inputs.append(ids.new_zeros(sources, source))
             placement = Placement(network)
-            captured = simplify(capture(_decoding(network, placement, len(self_states)), inputs))
+
+            def make() -> tuple[GraphModule, bool]:
+                graph = capture(_decoding(network, placement, len(self_states)), inputs)
+                return without_repetition(graph), placement.masked
+
+            found = cached_capture(network, [str(cache_dtype), one_row], make)
+            placement.has_followed(found.masked)
+            captured = with_merged_weights(found.graph)
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
             sizes = hoist(graph, [], with_constants=True)
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None
@@ -145,6 +157,7 @@ class Program:
             shapes,
             cache_dtype,
             placement,
+            found.file,
             one=_cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
             several=_cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
             last=_cut(
@@ -212,14 +225,15 @@ class Encoding:
     """From source ids [1, S] to cross-attention keys and values, layer by layer: a captured graph, made ready."""
 
     def __init__(self, graph: GraphModule, weights: PackedWeights) -> None:
-        self._parts = hoist(graph, [], with_constants=True)
-        self._run = lower(self._parts.rest, weights, one_token=False)
+        parts = hoist(graph, [], with_constants=True)
+        self._biases = compiled_to_python(parts.apart)
+        self._run = lower(parts.rest, weights, one_token=False)
         self.of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:
         biases = self.of_size.get(tuple(source.shape))
         if biases is None:
-            biases = self.of_size.put(tuple(source.shape), self._parts.apart.forward(source))
+            biases = self.of_size.put(tuple(source.shape), self._biases(source))
         states: list[Tensor] = self._run(source, *biases)
         return states
 
@@ -231,4 +245,4 @@ def _cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[
     of_sizes = range(placeholders - sizes.count, placeholders)
     source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
-    return Step(sizes.apart.forward, direct(source.apart), direct(layout.apart), lowered(layout.rest))
+    return Step(compiled_to_python(sizes.apart), direct(source.apart), direct(layout.apart), lowered(layout.rest))

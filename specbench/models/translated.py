@@ -17,6 +17,7 @@ from specbench.errors import UserError
 from specbench.models.base import Model, Prompt, Session, Tokens, get_ready
 from specbench.models.batch import Batch
 from specbench.models.batch_steps import BatchableModel, StepsOfRows
+from specbench.models.clock import Marking
 from specbench.models.reading import Read, ReadsThrough
 from specbench.models.translation import Translation
 from specbench.trees import ROOT
@@ -29,6 +30,7 @@ class TranslatedModel:
         self.model, self.translation = model, translation
         self.vocabulary_size = translation.target.size
         self.operations, self.now, self.longest = model.operations, model.now, model.longest
+        self.mark: Marking | None = getattr(model, "mark", None)
         self.device: torch.device = getattr(model, "device", torch.device("cpu"))
         pairs = sorted(translation.shared.items())
         self.targets_S, self._sources_S = torch.tensor(pairs, device=self.device).T.contiguous()

@@ -11,7 +11,8 @@ from specbench.models.graph.hoist import Hoisted, hoist
 from specbench.models.graph.invariant import lower_invariant, with_path_order
 from specbench.models.graph.lower import Lowering, PackedWeights, compiled, direct, lower
 from specbench.models.graph.native import lower_native
-from specbench.models.graph.rewrite import simplify
+from specbench.models.graph.nodes import compiled_to_python
+from specbench.models.graph.rewrite import simplify, with_merged_weights, without_repetition
 from specbench.models.graph.specialise import for_last_row, for_one_token, for_outputs
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "PackedWeights",
     "capture",
     "compiled",
+    "compiled_to_python",
     "direct",
     "for_last_row",
     "for_one_token",
@@ -29,5 +31,7 @@ __all__ = [
     "lower_invariant",
     "lower_native",
     "simplify",
+    "with_merged_weights",
     "with_path_order",
+    "without_repetition",
 ]

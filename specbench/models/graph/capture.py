@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from specbench.models.graph.torch_private import make_fx
+from specbench.models.graph.torch_private import LazyGraphModule, make_fx
 
 
 def example_sizes(taken: set[int], count: int) -> list[int]:
@@ -24,4 +24,4 @@ def capture(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModu
     with torch.no_grad():
         trace = make_fx(function, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
         graph: GraphModule = trace(*inputs)
-    return graph
+    return LazyGraphModule(graph, graph.graph)

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from specbench.models.graph.nodes import has_effect, value
+from specbench.models.graph.torch_private import LazyGraphModule
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
     rest.output(torch.fx.node.map_arg(output.args[0], in_rest.__getitem__))
     for graph in (apart, rest):
         graph.eliminate_dead_code(is_impure_node=has_effect)
-    return Hoisted(GraphModule(module, apart), GraphModule(module, rest), len(crossing))
+    return Hoisted(LazyGraphModule(module, apart), LazyGraphModule(module, rest), len(crossing))
 
 
 def _is_size(node: Node) -> bool:

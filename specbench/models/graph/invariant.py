@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from specbench.models.graph.lower import Kernels, PackedWeights, lower
 from specbench.models.graph.nodes import finished, value
-from specbench.models.graph.torch_private import packed_linear
+from specbench.models.graph.torch_private import LazyGraphModule, packed_linear
 
 ROWS = 4  # of a product in attention: multiples of this
 SLOTS = 128  # that one product of weights and values adds up; longer caches are added block by block
@@ -65,7 +65,7 @@ def with_path_order(module: GraphModule, positions: int, visible: int, buffers: 
 
     `buffers` and the others are numbers of inputs.
     """
-    module = GraphModule(module, copy.deepcopy(module.graph))
+    module = LazyGraphModule(module, copy.deepcopy(module.graph))
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     with module.graph.inserting_after(inputs[-1]):
         order = module.graph.call_function(torch.ops.specbench.path_order.default, (inputs[positions], inputs[visible]))

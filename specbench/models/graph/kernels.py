@@ -54,3 +54,16 @@ def write(buffer_BKCD: Tensor, at: Tensor, states_BKLD: Tensor) -> None:
         buffer_BKCD.index_copy_(2, at, states_BKLD)
     else:
         buffer_BKCD.scatter_(2, at.view(len(states_BKLD), 1, -1, 1).expand_as(states_BKLD), states_BKLD)
+
+
+def write_pair(
+    key_buffer_BKCD: Tensor, value_buffer_BKCD: Tensor, at: Tensor, keys_BKLD: Tensor, values_BKLD: Tensor
+) -> None:
+    """`write` of the newest keys and of the newest values of one row."""
+    if key_buffer_BKCD.is_cuda:
+        from specbench.models.graph import triton_kernels
+
+        triton_kernels.write_pair(key_buffer_BKCD, value_buffer_BKCD, at, keys_BKLD, values_BKLD)
+        return
+    write(key_buffer_BKCD, at, keys_BKLD)
+    write(value_buffer_BKCD, at, values_BKLD)

@@ -10,7 +10,17 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.models.graph import kernels
-from specbench.models.graph.nodes import add_constant, aten, calls, constant, finished, replace, value
+from specbench.models.graph.fused import fuse
+from specbench.models.graph.nodes import (
+    add_constant,
+    aten,
+    calls,
+    compiled_to_python,
+    constant,
+    finished,
+    replace,
+    value,
+)
 from specbench.models.graph.torch_private import computes_bf16, lay_out, packed_linear
 
 
@@ -57,7 +67,7 @@ Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]
 
 def lower(module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST) -> Callable[..., Any]:
     """`module` with the kernels `chosen`, in place, ready to run."""
-    return direct(with_packed_weights(named(module, one_token, chosen), packed, one_token, chosen))
+    return direct(with_packed_weights(fuse(named(module, one_token, chosen), one_token), packed, one_token, chosen))
 
 
 def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> GraphModule:
@@ -85,14 +95,14 @@ def direct(module: GraphModule) -> Callable[..., Any]:
     """`module` ready to run, its operations called through torch's own bindings where there are any."""
     for node in module.graph.nodes:
         _through_torch(node)
-    ready: Callable[..., Any] = finished(module).forward
-    return ready
+    return compiled_to_python(finished(module))
 
 
 def compiled(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
     """`module` for torch.compile, which makes kernels and layouts of its own, at the first run for each new size."""
     _name_kernels(module, one_token, FAST)
-    made: Callable[..., Any] = torch.compile(finished(module), options={"freezing": True})
+    compiled_to_python(finished(module))
+    made: Callable[..., Any] = torch.compile(module, options={"freezing": True})
     return made
 
 

@@ -1,6 +1,7 @@
 """A captured graph's nodes: what they stand for, and how they are replaced."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,15 +9,23 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.models.graph import kernels
+from specbench.models.graph.torch_private import LazyGraphModule
 
 aten = torch.ops.aten
 
 
 def finished(module: GraphModule) -> GraphModule:
-    """`module` without what nothing uses, ready to run."""
+    """`module` without what nothing uses."""
     module.graph.eliminate_dead_code(is_impure_node=has_effect)
     module.recompile()
     return module
+
+
+def compiled_to_python(module: GraphModule) -> Callable[..., Any]:
+    """What `module` computes, as a function that is ready to run."""
+    LazyGraphModule.force_recompile(module)
+    ready: Callable[..., Any] = module.forward
+    return ready
 
 
 def has_effect(node: Node) -> bool:
@@ -24,7 +33,7 @@ def has_effect(node: Node) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "output")
     schema = getattr(node.target, "_schema", None)
-    return node.target is kernels.write or (schema is not None and bool(schema.is_mutable))
+    return node.target in (kernels.write, kernels.write_pair) or (schema is not None and bool(schema.is_mutable))
 
 
 def calls(module: GraphModule, *targets: Any) -> list[Node]:

@@ -21,15 +21,20 @@ SAME_SHAPE = {*VIEWS, aten.expand.default, aten.slice.Tensor}
 
 def simplify(module: GraphModule) -> GraphModule:
     """`module`, simplified in place."""
-    for step in (
-        _out_of_place,
-        _one_node_per_size,
-        _drop_no_operations,
-        _product_as_linear,
-        _share_equal_nodes,
-        merge_linears,
-    ):
+    return with_merged_weights(without_repetition(module))
+
+
+def without_repetition(module: GraphModule) -> GraphModule:
+    """`module` with fewer operations over the weights as they are, in place."""
+    for step in (_out_of_place, _one_node_per_size, _drop_no_operations, _share_equal_nodes):
         step(module)
+    return finished(module)
+
+
+def with_merged_weights(module: GraphModule) -> GraphModule:
+    """`module` with its linear maps as few as possible, in place: of one input one map, over one tensor."""
+    _product_as_linear(module)
+    merge_linears(module)
     return finished(module)
 
 

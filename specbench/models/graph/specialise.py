@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 
 from specbench.models.graph.nodes import aten, finished, has_effect, replace, replace_by_value, value
 from specbench.models.graph.rewrite import VIEWS
+from specbench.models.graph.torch_private import LazyGraphModule
 
 
 def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]) -> GraphModule:
@@ -16,7 +17,7 @@ def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]
 
     Writes into an input that it does not have are left out.
     """
-    module = GraphModule(module, copy.deepcopy(module.graph))
+    module = LazyGraphModule(module, copy.deepcopy(module.graph))
     output = next(node for node in module.graph.nodes if node.op == "output")
     output.args = (output.args[0][which],)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -29,7 +30,7 @@ def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]
 
 def for_one_token(module: GraphModule) -> GraphModule:
     """A copy for one new token, where the first input is the new tokens [B, L]."""
-    module = GraphModule(module, copy.deepcopy(module.graph))
+    module = LazyGraphModule(module, copy.deepcopy(module.graph))
     tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
     count = str(value(tokens).shape[1])
     for node in list(module.graph.nodes):
@@ -42,7 +43,7 @@ def for_one_token(module: GraphModule) -> GraphModule:
 
 def for_last_row(module: GraphModule) -> GraphModule:
     """A copy that computes the last token's logits only, where the output [B, L, V] is that of a linear map."""
-    module = GraphModule(module, copy.deepcopy(module.graph))
+    module = LazyGraphModule(module, copy.deepcopy(module.graph))
     output = next(node for node in module.graph.nodes if node.op == "output")
     head = output.all_input_nodes[0]
     while head.target in (aten.select.int, *VIEWS):

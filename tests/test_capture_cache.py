@@ -1,0 +1,236 @@
+"""Captures cached on disk: the same logits to the bit, never another network's graph, no harm from a damaged file."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from captured import fastest_on_a_cpu
+from networks import network
+from torch import Tensor
+
+from specbench.models import Prompt, capture_cache, program
+from specbench.models.capture_cache import NotTold
+from specbench.models.eager import EagerModel
+from specbench.models.engines import with_engine
+from specbench.models.graph import capture, stored
+from specbench.models.static import StaticModel
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the cache, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(program, "cached_capture", capture_cache.cached_capture)
+    return tmp_path / "specbench"
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an item for each capture."""
+    made: list[int] = []
+
+    def watched(*args: Any) -> Any:
+        made.append(1)
+        return capture(*args)
+
+    monkeypatch.setattr(program, "capture", watched)
+    return made
+
+
+def start(kind: str = "gpt2", engine: str = "static", seed: int = 1, **options: Any) -> StaticModel:
+    model = with_engine(engine, network(kind, seed=seed, layers=1), 40, frozenset({1}), **options)
+    assert isinstance(model, StaticModel)
+    return model
+
+
+def logits(model: EagerModel) -> Tensor:
+    session = model.start(Prompt((5, 9, 1), (0,)) if model.is_encoder_decoder else Prompt((), (5, 9)))
+    first = session.extend([3, 4, 5, 6])
+    session.rollback(session.length - 2)
+    return torch.cat([first, session.extend([7]), session.extend([8, 9])])
+
+
+@pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama", "mistral"])
+def test_a_second_start_captures_nothing_and_gives_the_same_to_the_bit(
+    kind: str, cache: Path, captures: list[int]
+) -> None:
+    once = start(kind)
+    assert once.program.cached is None and len(captures) == 1
+    again = start(kind)
+    assert again.program.cached is not None and len(captures) == 1
+    assert torch.equal(logits(again), logits(once))
+    assert again.placement.no_trees is once.placement.no_trees is None
+    assert len(list(cache.glob("capture-*.json"))) == 1
+
+
+@pytest.mark.parametrize("options", [{"engine": fastest_on_a_cpu()}, {"numerics": "invariant"}])
+def test_every_engine_is_made_ready_from_the_same_capture(options: dict[str, Any], captures: list[int]) -> None:
+    start("t5")
+    made = start("t5", **options)
+    assert made.program.cached is not None and len(captures) == 1
+    assert torch.allclose(logits(made), logits(start("t5")), atol=1e-4)
+
+
+def test_rows_of_a_batch_have_a_capture_of_their_own(cache: Path, captures: list[int]) -> None:
+    for _ in range(2):
+        start().steps_of_rows(3).shapes  # noqa: B018
+        start()._program_of_rows  # noqa: B018
+    assert len(captures) == len(list(cache.glob("capture-*.json"))) == 2
+
+
+def scale(made: Any) -> None:
+    made.transformer.h[0].mlp.c_fc.weight.data.view(-1)[0] += 1
+
+
+def another_epsilon(made: Any) -> None:
+    made.transformer.ln_f.eps = 0.5
+
+
+def another_config(made: Any) -> None:
+    made.config.scale_attn_weights = False
+
+
+def untied(made: Any) -> None:
+    made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.detach().clone())
+
+
+def shorter(made: Any) -> None:
+    made.transformer.h = made.transformer.h[:0]
+
+
+def without_a_layer_norm(made: Any) -> None:
+    made.transformer.ln_f = torch.nn.Identity()
+
+
+CHANGES: list[Callable[[Any], None]] = [scale, another_epsilon, another_config, untied, shorter, without_a_layer_norm]
+
+
+def test_what_a_capture_depends_on_is_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(change: Callable[[Any], None] = lambda _: None, settings: object = 1) -> str:
+        made = network("gpt2", seed=1, layers=1)
+        change(made)
+        return capture_cache._digest(made, settings)
+
+    assert digest() == digest()
+    found = [digest(), digest(settings=2), *(digest(change) for change in CHANGES)]
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    found.append(digest())
+    monkeypatch.setattr("specbench.models.capture_cache._own_code", lambda: "other")
+    found.append(digest())
+    assert len(set(found)) == len(found)
+
+
+def hooked(made: Any) -> None:
+    made.transformer.ln_f.register_forward_hook(lambda *_: None)
+
+
+def with_a_method_of_its_own(made: Any) -> None:
+    made.transformer.ln_f.forward = MethodType(lambda self, x: x * 2, made.transformer.ln_f)
+
+
+class Setting:
+    """Something that no digest covers."""
+
+
+def with_an_object(made: Any) -> None:
+    made.transformer.ln_f.setting = Setting()
+
+
+@pytest.mark.parametrize("change", [hooked, with_a_method_of_its_own, with_an_object])
+def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
+    change: Callable[[Any], None], cache: Path, captures: list[int]
+) -> None:
+    for _ in range(2):
+        made = network("gpt2", seed=1, layers=1)
+        change(made)
+        with pytest.raises(NotTold):
+            capture_cache._digest(made, 1)
+        with_engine("static", made, 40, frozenset())
+    assert len(captures) == 2 and not list(cache.glob("capture-*"))
+
+
+def signed(document: Any) -> str:
+    content = document if isinstance(document, str) else json.dumps(document)
+    return f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}"
+
+
+def called(document: Any, target: list[str]) -> str:
+    node = next(one for one in document["graph"]["nodes"] if one["op"] == "call_function")
+    node["target"], node["args"] = target, ["touch nothing"]
+    return signed(document)
+
+
+DAMAGES: dict[str, Callable[[str], str]] = {
+    "cut off": lambda text: text[: len(text) // 2],
+    "a flipped character": lambda text: text.replace("aten", "atem", 1),
+    "empty": lambda text: "",
+    "not JSON": lambda text: signed("{"),
+    "another document": lambda text: signed([1, 2]),
+    "a weight that the network lacks": lambda text: signed(text.partition("\n")[2].replace("wte", "wtf")),
+    "a module that is not torch's": lambda text: called(json.loads(text.partition("\n")[2]), ["os", "system"]),
+    "a namespace that is not torch's": lambda text: called(
+        json.loads(text.partition("\n")[2]), ["torch.ops", "profiler", "_record_function_enter", "default"]
+    ),
+    "a size that is a call": lambda text: signed(
+        text.partition("\n")[2].replace('"shape": [1, "', '"shape": [1, "print()+', 1)
+    ),
+}
+
+
+def test_a_damaged_file_is_written_anew(cache: Path, captures: list[int], recwarn: pytest.WarningsRecorder) -> None:
+    want = logits(start())
+    (file,) = cache.glob("capture-*.json")
+    right = file.read_text()
+    for name, damage in DAMAGES.items():
+        file.write_text(damage(right))
+        captures.clear()
+        assert torch.equal(logits(start()), want), name
+        assert len(captures) == 1 and file.read_text() == right, name
+    assert not [one for one in recwarn if "capture" in str(one.message)]
+
+
+def test_a_capture_that_disagrees_with_the_network_is_made_again(cache: Path, captures: list[int]) -> None:
+    """Whoever signed it: what a step computes is compared with the network at every start."""
+    want = logits(start())
+    (file,) = cache.glob("capture-*.json")
+    document = json.loads(file.read_text().partition("\n")[2])
+    for node in document["graph"]["nodes"]:
+        if node["op"] == "get_attr" and "ln_1.weight" in str(node["source"]):
+            node["source"] = {"weight": "transformer.ln_f.bias"}
+    file.write_text(signed(document))
+    captures.clear()
+    assert torch.equal(logits(start()), want)
+    assert len(captures) == 1
+
+
+def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[int]) -> None:
+    cache.parent.joinpath("specbench").write_text("a file")
+    want = logits(start())
+    assert torch.equal(logits(start()), want) and len(captures) == 2
+
+
+def test_the_oldest_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_cache, "MOST_FILES", 2)
+    for seed in (1, 2, 3):
+        start(seed=seed)
+    assert len(list(cache.glob("capture-*.json"))) == 2
+    assert start(seed=3).program.cached is not None
+
+
+def test_constants_and_open_sizes_return_as_they_were() -> None:
+    added = torch.arange(6.0).view(2, 3)
+
+    def function(x: Tensor, rows: Tensor) -> Tensor:
+        return torch.cat([x, x]).view(-1, 3).sum(0) + added.to(x.dtype) * rows.shape[0] + float("-inf") * (x.sum() < 0)
+
+    inputs = [torch.ones(7, 3), torch.ones(9)]
+    document = json.loads(json.dumps(stored.stored(capture(function, inputs), {})))
+    again = stored.restored(document, {}, torch.device("cpu"))
+    for count in (4, 5):
+        x, rows = torch.rand(count, 3), torch.ones(count + 3)
+        assert torch.equal(again(x, rows).nan_to_num(), function(x, rows).nan_to_num())
