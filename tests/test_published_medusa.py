@@ -46,7 +46,7 @@ def test_a_published_checkpoint_gives_the_logits_of_plain_code(
     kind: str, layers: int, output: bool, tmp_path: Path
 ) -> None:
     state, own = write(tmp_path, kind, layers, output), network("llama", 4)
-    assert published(str(tmp_path), {}) == "lmsys/vicuna-7b-v1.3"
+    assert published(str(tmp_path), {}, "draft") == "lmsys/vicuna-7b-v1.3"
     heads = PublishedMedusa.load(str(tmp_path), {}, own, "draft")
     assert heads.heads == 3
     states = torch.randn(5, WIDTH)
@@ -85,4 +85,4 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
     (tmp_path / "medusa_lm_head.pt").unlink()
     assert "has no medusa_lm_head.safetensors or medusa_lm_head.pt" in refused()
     (tmp_path / "config.json").write_text("{}")
-    assert published(str(tmp_path), {}) is None
+    assert published(str(tmp_path), {}, "draft") is None

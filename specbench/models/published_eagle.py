@@ -7,20 +7,17 @@
 docs/checkpoints.md has all fields. `published_eagle_weights` reads the tensors.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from specbench.errors import UserError, first_line
+from specbench.models.checkpoint import CONFIG, read_config
 from specbench.models.eagle_layer import LayerShape
 from specbench.models.rotary import ROTATIONS, rotation
-from specbench.models.weight_files import find_file
 
-CONFIG = "config.json"
 SPECULATORS = "speculators_model_type"
 KINDS = ("eagle", "eagle3")
 LAYERS = ("llama", "qwen3")  # whose decoder layers speculators' EAGLE-3 is made of
@@ -134,12 +131,8 @@ def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str)
     None where `source` has no such config, or one with the field `ours` of our own layout. Raises UserError for what is
     not supported.
     """
-    file = find_file(source, CONFIG, pinned, key)
-    try:
-        config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{key}: {CONFIG} of {source} is not JSON: {first_line(error)}") from error
-    if not isinstance(config, dict) or ours in config or not config.keys() & {SPECULATORS, "hidden_size"}:
+    config = read_config(source, pinned, key)
+    if ours in config or not config.keys() & {SPECULATORS, "hidden_size"}:
         return None
     is_speculators = SPECULATORS in config
     told = dict(config.get("transformer_layer_config") or {}) if is_speculators else config

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.errors import UserError, first_line
+from specbench.errors import UserError
+from specbench.models.checkpoint import read_tensors
 from specbench.models.eagle import Eagle, EagleShape
 from specbench.models.published_eagle import PublishedEagle
-from specbench.models.weight_files import mapped_weights, weight_files
+from specbench.models.weight_files import weight_files
 
 LAYER = r"(?:midlayer|layers\.0|transformer)"
 OURS = (
@@ -68,10 +69,7 @@ def _tensors(made: PublishedEagle, device: torch.device) -> dict[str, Tensor]:
     files = weight_files(source, made.pinned, key)
     if not files:
         raise UserError(f"{key}: {source} has neither model.safetensors nor pytorch_model.bin")
-    try:
-        found = {_our_name(name): tensor[...] for name, tensor in mapped_weights(files, device).items()}
-    except Exception as error:  # SafetensorError, UnpicklingError, ValueError: damaged, or more than weights
-        raise UserError(f"{key}: {files[0].name} of {source} cannot be read: {first_line(error)}") from error
+    found = {_our_name(name): tensor for name, tensor in read_tensors(files, source, device, key).items()}
     return {name: tensor for name, tensor in found.items() if not UNUSED.fullmatch(name)}
 
 

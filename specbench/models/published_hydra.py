@@ -7,11 +7,9 @@ more makes of the target's last states of the whole text (`prefix_embeding_layer
 Shapes: N positions, D the target's width, J tokens that a head reads, V its logits.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specbench.errors import UserError, first_line
+from specbench.models.checkpoint import CONFIG, read_config, read_tensors
 from specbench.models.eagle_layer import layer_shape
 from specbench.models.prefix_layer import PrefixLayer
 from specbench.models.rotary import rotation
-from specbench.models.weight_files import find_file, mapped_weights
+from specbench.models.weight_files import find_file
 
-CONFIG = "config.json"
 WEIGHTS = ("hydra_lm_head.safetensors", "hydra_lm_head.pt")
 ARCHITECTURES = ("mlp", "prefix-mlp")
 BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(linear|res_connection)\.(weight|bias)")
@@ -130,12 +128,7 @@ class HydraCheckpoint:
         files = [file for name in WEIGHTS if (file := find_file(self.source, name, self.pinned, self.key))][:1]
         if not files:
             raise UserError(f"{self.key}: {self.source} has no {' or '.join(WEIGHTS)}")
-        try:
-            mapped = {name: tensor[...] for name, tensor in mapped_weights(files, device).items()}
-        except Exception as error:  # SafetensorError, UnpicklingError, ValueError: damaged, or more than weights
-            raise UserError(
-                f"{self.key}: {files[0].name} of {self.source} cannot be read: {first_line(error)}"
-            ) from error
+        mapped = read_tensors(files, self.source, device, self.key)
         step = 2 if self.has_prefix else 1  # there a dropout without weights stands before each block
         state = {}
         for name, tensor in mapped.items():
@@ -160,11 +153,7 @@ def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCh
 
     Raises UserError for what is not supported.
     """
-    file = find_file(source, CONFIG, pinned, key)
-    try:
-        config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
+    config = read_config(source, pinned, key)
     if "hydra_num_heads" not in config:
         return None
     supported: dict[str, tuple[Any, tuple[Any, ...]]] = {

@@ -7,20 +7,18 @@ the config of the published Vicuna heads says 2 where the file has 5. Head 0 pre
 Shapes: N positions, D the target's width, V its logits.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.errors import UserError, first_line
-from specbench.models.weight_files import find_file, mapped_weights
+from specbench.errors import UserError
+from specbench.models.checkpoint import read_config, read_tensors
+from specbench.models.weight_files import find_file
 
-CONFIG = "config.json"
 WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
 
@@ -93,13 +91,9 @@ class PublishedMedusa(nn.Module):
         return cls(heads, width).to(projection.device, projection.dtype).eval()
 
 
-def published(source: str, pinned: Mapping[str, Any]) -> str | None:
+def published(source: str, pinned: Mapping[str, Any], key: str) -> str | None:
     """The target that the config of published heads names ('' if none); None if `source` has no such config."""
-    file = find_file(source, CONFIG, pinned)
-    try:
-        config = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
+    config = read_config(source, pinned, key)
     return str(config.get("base_model_name_or_path", "")) if "medusa_num_heads" in config else None
 
 
@@ -107,18 +101,14 @@ def _tensors(
     source: str, pinned: Mapping[str, Any], device: torch.device, key: str
 ) -> dict[tuple[int, int, str], Tensor]:
     """The tensors by head, place in the head, and name."""
-    files = [file for name in WEIGHTS if (file := find_file(source, name, pinned)) is not None][:1]
+    files = [file for name in WEIGHTS if (file := find_file(source, name, pinned, key)) is not None][:1]
     if not files:
         raise UserError(f"{key}: {source} has no {' or '.join(WEIGHTS)}")
-    try:
-        mapped = mapped_weights(files, device)
-    except Exception as error:  # SafetensorError, UnpicklingError, ValueError: damaged, or more than weights
-        raise UserError(f"{key}: {files[0].name} of {source} cannot be read: {first_line(error)}") from error
     found: dict[tuple[int, int, str], Tensor] = {}
-    for name, tensor in mapped.items():
+    for name, tensor in read_tensors(files, source, device, key).items():
         if (match := NAME.fullmatch(name)) is None:
             raise UserError(f"{key}: {files[0].name} of {source} has a tensor {name}, which Medusa's heads have not")
-        found[int(match[1]), int(match[2]), match[3]] = tensor[...]
+        found[int(match[1]), int(match[2]), match[3]] = tensor
     if not found:
         raise UserError(f"{key}: {files[0].name} of {source} has no tensors")
     return found

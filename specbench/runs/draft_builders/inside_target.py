@@ -163,7 +163,7 @@ class MedusaBuilder(HeadsBuilder):
 
     def longest(self) -> int:
         self.source, self.pinned = source_of(self.draft)
-        self.is_published = published(self.source, self.pinned) is not None
+        self.is_published = published(self.source, self.pinned, self.request.key) is not None
         if self.is_published:
             return MAX_GAMMA  # the weights say how many heads there are
         return super().longest()
