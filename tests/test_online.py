@@ -208,7 +208,9 @@ def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_p
 def test_the_weights_that_other_runs_share_do_not_change(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a sweep plain runs share a draft; a run that learns loads its own, whose weights do change."""
+    """In a sweep plain runs share a draft; a run that learns loads its own, whose weights change, in memory alone."""
+    file = folders["t5-draft"] / "model.safetensors"
+    stored = file.read_bytes()
     rows = tmp_path / "rows.jsonl"
     rows.write_text(folders["rows"].read_text() * 2)
     made, load = list[tuple[bool, Any, Any]](), ModelLoader.load
@@ -223,6 +225,7 @@ def test_the_weights_that_other_runs_share_do_not_change(
     lists = ("draft.online=false,true", f"task.path={rows}", "max_new_tokens=6")
     assert main(small_run(folders, tmp_path, *lists, verb="sweep")) == 0
     same = [all(map(torch.equal, network.state_dict().values(), before.values())) for _, network, before in made]
+    assert file.read_bytes() == stored
     assert sorted(learns for learns, *_ in made) == [False, True]
     assert same == [not learns for learns, *_ in made]
 
