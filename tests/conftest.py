@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: toy models with exact tables, tiny random networks, and where extra data lies."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 SHARED = Path(os.environ.get("SPECBENCH_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what has been imported: the garbage collector would look through all of it before every run that is
+    timed, which takes longer than a small run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -78,6 +86,17 @@ def captured_anew() -> Iterator[None]:
     program.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
     yield
     program.cached_capture = capture_cache.cached_capture
+
+
+@pytest.fixture(scope="module")
+def short_probes() -> Iterator[None]:
+    """Probe for gamma or a tree in two rounds over two texts, for a file's tests that do not judge the choice. A probe
+    takes 8 rounds or more otherwise, on at least 8 texts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
+        patch.setattr("specbench.runs.probe_texts.FEWEST_PROMPTS", 2)
+        patch.setattr("specbench.runs.probe_texts.TOKENS", 1)
+        yield
 
 
 @pytest.fixture(autouse=True)

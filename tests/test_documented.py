@@ -7,14 +7,15 @@ here anyway, are composed, and run by the slow test.
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import commands
 import engine_samples
 import pytest
 
+from specbench.cli import choices as picked
 from specbench.cli import main
-from specbench.cli.choices import NOW, choices
 from specbench.config.paths import shipped
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +41,7 @@ FIRST = [
 SMALL = ["limit=1", "max_new_tokens=16", "dtype=float32", "device=cpu", "threads=1"]
 SMALLER = {
     "run": ["engine=eager", "warmup=0", "resamples=100"],
-    "sweep": ["engine=eager", "warmup=0", "resamples=100"],
+    "sweep": ["engine=eager", "warmup=0", "resamples=100", "gamma=3"],
     "alpha": ["engine=eager", "tokens=4", "resamples=100"],
     "recommend": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1,2]", "rounds=2", "verify=1", "warmup=0"],
     "validate": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1]", "rounds=2", "repeats=1"],
@@ -49,11 +50,20 @@ SMALLER = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def composed_once(short_probes: None) -> Iterator[None]:
+    """The choices of a group are composed once for all the commands that list them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picked, "choices", cache(picked.choices))
+        patch.setattr("specbench.cli.listing.choices", picked.choices)
+        yield
+
+
 @pytest.fixture(scope="module")
 def usable() -> Usable:
     """The choices that need nothing, by their group."""
     groups = ("target", "draft", "task")
-    return {group: {choice.name for choice in choices(group, None) if choice.needs == NOW} for group in groups}
+    return {group: {one.name for one in picked.choices(group, None) if one.needs == picked.NOW} for group in groups}
 
 
 @pytest.fixture(scope="module")

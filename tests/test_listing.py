@@ -1,8 +1,11 @@
 """`specbench list`: what is usable now stands first, and the rest says what it needs."""
 
+import contextlib
 import csv
 import io
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +16,40 @@ from specbench.cli.choices import GROUPS, NEEDS, choices
 from specbench.config import conf_dir
 
 Capture = pytest.CaptureFixture[str]
+Rows = list[dict[str, Any]]
 
 
-def listed(capfd: Capture, *argv: str) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def rows_of() -> Callable[[str], Rows]:
+    """`specbench list GROUP`, each group composed once."""
+
+    @cache
+    def rows(group: str) -> Rows:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert main(["list", group, "--format", "json"]) == 0
+        found: Rows = json.loads(out.getvalue())
+        return found
+
+    return rows
+
+
+def listed(capfd: Capture, *argv: str) -> Rows:
     assert main(["list", *argv, "--format", "json"]) == 0
-    rows: list[dict[str, Any]] = json.loads(capfd.readouterr().out)
+    rows: Rows = json.loads(capfd.readouterr().out)
     return rows
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_choice_says_what_it_needs_and_what_it_is(group: str, capfd: Capture) -> None:
-    rows = listed(capfd, group)
+def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Callable[[str], Rows]) -> None:
+    rows = rows_of(group)
     assert {row["name"] for row in rows} == {file.stem for file in (conf_dir() / group).glob("*.yaml")}
     assert [row["name"] for row in rows if not row["note"]] == []
     needs = [NEEDS.index(row["needs"]) for row in rows]
     assert needs == sorted(needs)
 
 
-def test_what_each_needs(capfd: Capture) -> None:
-    rows = {(row["group"], row["name"]): row for group in GROUPS for row in listed(capfd, group)}
+def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
+    rows = {(row["group"], row["name"]): row for group in GROUPS for row in rows_of(group)}
     assert rows["target", "t5-mini"]["needs"] == "now" and rows["target", "t5-mini"]["default_task"] == "ende-mini"
     assert rows["target", "random-t5-xxl"]["needs"] == "now"
     assert (rows["target", "t5-xxl"]["needs"], rows["target", "t5-xxl"]["origin"]) == ("download", "google-t5/t5-11b")
@@ -56,23 +74,30 @@ def test_a_draft_whose_package_is_missing_is_not_usable_now(monkeypatch: pytest.
     assert (retrieval.needs, retrieval.origin) == ("package", "pip install pydivsufsort")
 
 
-def test_own_choices_are_listed_with_ours(tmp_path: Path, capfd: Capture) -> None:
-    for group, text in (
-        ("target", "name: mine\nshipped: t5-mini\nnote: data.path=[file] in brackets\n"),
-        ("accept", "# needs pip install 'specbench-toolkit[odd]'\nrule: odd\n"),
-        ("experiment", "# @package _global_\n# A preset of mine.\ngamma: 3\n"),
-    ):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(text)
-        for argv in (["--config-dir", str(tmp_path)], [f"config_dir={tmp_path}"]):
-            assert main(["list", group, *argv]) == 0
-            out = capfd.readouterr().out
-            assert "mine" in out and text.partition("\n")[0].removeprefix("# ")[:5] and "now" in out
+# Each way of naming a folder with one group that is composed and one that is read.
+OWN = {
+    "target": ("name: mine\nshipped: t5-mini\nnote: data.path=[file] in brackets\n", "config_dir={}"),
+    "accept": ("# needs pip install 'specbench-toolkit[odd]'\nrule: odd\n", "config_dir={}"),
+    "draft": ("name: mine\nshipped: t5-mini\n", "--config-dir={}"),
+    "tree": ("# A tree of mine.\nshape: none\n", "--config-dir={}"),
+    "experiment": ("# @package _global_\n# A preset of mine.\ngamma: 3\n", "--config-dir {}"),
+}
+
+
+@pytest.mark.parametrize("group", OWN)
+def test_own_choices_are_listed_with_ours(group: str, tmp_path: Path, capfd: Capture) -> None:
+    text, way = OWN[group]
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "mine.yaml").write_text(text)
+    assert main(["list", group, *way.format(tmp_path).split()]) == 0
+    out = capfd.readouterr().out
+    assert "mine" in out and text.partition("\n")[0].removeprefix("# ")[:5] and "now" in out
+    if group == "target":
+        assert "data.path=[file] in brackets" in out
+    if group == "accept":
+        assert "'specbench-toolkit[odd]'" in out
+    if group != "experiment":  # without the folder; what takes longest is left out
         assert "mine" not in [row["name"] for row in listed(capfd, group)]
-    (row,) = (row for row in listed(capfd, "target", f"--config-dir={tmp_path}") if row["name"] == "mine")
-    assert row["note"] == "data.path=[file] in brackets"
-    assert main(["list", "accept", "--config-dir", str(tmp_path)]) == 0
-    assert "'specbench-toolkit[odd]'" in capfd.readouterr().out
 
 
 def test_without_a_group_and_in_other_formats(capfd: Capture) -> None:

@@ -19,6 +19,7 @@ from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig, TrainedCo
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 
+Content = dict[Any, Any]  # of a choice
 GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
 # What a choice needs, the least first.
 NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
@@ -50,9 +51,10 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     folders = [conf_dir(), *([own] if own is not None else [])]
     files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
     with _search(own) as search:
-        found = [_choice(group, file, search) for file in files.values()]
-        added = store_extensions().get(group, {})
-        found += [_added(group, name, note, search) for name, note in added.items() if name not in files]
+        added = {name: note for name, note in store_extensions().get(group, {}).items() if name not in files}
+        contents = _contents(group, [*files, *added], search) if group in ("draft", "task") else {}
+        found = [_choice(group, file, search, contents.get(file.stem)) for file in files.values()]
+        found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
 
@@ -64,34 +66,45 @@ def _search(own: Path | None) -> Iterator[list[str]]:
         yield [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
 
 
-def _choice(group: str, file: Path, search: Sequence[str]) -> Choice:
-    name, comment = file.stem, _comment(file)
+def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, Content]:
+    """The content of the choices `names` of `group`, composed at once: each composition reads all of Hydra's files."""
+    together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
+    composed: Any = hydra.compose(overrides=[*search, *together])
+    return {name: OmegaConf.to_container(composed.choices[f"n{place}"]) for place, name in enumerate(names)}
+
+
+def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
+    """Return a target's content and its default task.
+
+    It names that, and maybe its usual draft, by overrides, which replace what must be there.
+    """
+    composed: Any = hydra.compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
+    return OmegaConf.to_container(composed.target), composed.task.name
+
+
+def _choice(group: str, file: Path, search: Sequence[str], content: Content | None) -> Choice:
+    name, comment, task = file.stem, _comment(file), None
     if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return Choice(group, name, *_recipe(content), comment, time=content.get("takes"))
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":
         composed = hydra.compose("run", overrides=[*search, f"experiment={name}"])
         parts: Any = [OmegaConf.to_container(composed[part]) for part in ("target", "task")]
         needs, origin = max(map(_place, parts, ("target", "task")), key=lambda one: NEEDS.index(one[0]))
         return Choice(group, name, needs, origin, comment, time="; ".join(times_of(name)) or None)
-    # A target names its default task, and maybe its usual draft, by overrides of what must be there.
-    before = ["+task=ende-mini", "+draft=random"] if group == "target" else []
-    composed = hydra.compose(overrides=[*search, *before, f"+{group}={name}"])
-    content = OmegaConf.to_container(composed[group])
-    assert isinstance(content, dict)
-    task = composed.task.name if group == "target" else None
+    if content is None:
+        content, task = _target(name, search)
     return Choice(group, name, *_place(content, group), str(content.get("note") or comment), task)
 
 
-def _added(group: str, name: str, note: str, search: Sequence[str]) -> Choice:
+def _added(group: str, name: str, note: str, search: Sequence[str], content: Content | None) -> Choice:
     """A choice of another package."""
     if group == "accept":
         return Choice(group, name, NOW, "", note)
-    before = ["+task=ende-mini", "+draft=random"] if group == "target" else []
-    content = OmegaConf.to_container(hydra.compose(overrides=[*search, *before, f"+{group}={name}"])[group])
-    assert isinstance(content, dict)
+    if content is None:
+        content, _ = _target(name, search)
     if group == "task" and content.get("path"):
         return Choice(group, name, NOW, str(content["path"]), note)
     return Choice(group, name, *_place(content, group), note)
@@ -103,7 +116,7 @@ def _comment(file: Path) -> str:
     return " ".join(line.removeprefix("#").strip() for line in lines if "@package" not in line)
 
 
-def _place(content: dict[Any, Any], group: str) -> tuple[str, str]:
+def _place(content: Content, group: str) -> tuple[str, str]:
     """What a target, draft or task needs, and where it comes from."""
     kind = DRAFT_KINDS[content.get("kind") or "model"]
     if parts := [content[name] for name in kind().parts() if content.get(name)]:
@@ -140,7 +153,7 @@ def _folder(path: str) -> tuple[str, str]:
     return TRAIN, f"specbench train recipe={Path(path).name}"
 
 
-def _elsewhere(content: dict[Any, Any], group: str) -> tuple[str, str]:
+def _elsewhere(content: Content, group: str) -> tuple[str, str]:
     hub = content.get("hub")
     if not hub and group == "task":
         return KEYS, "task.path=FILE"

@@ -128,6 +128,8 @@ def jobs_of(config_name: str, schema: type[T], command: CommandLine, most: int |
     folders = [*itertools.chain(*(pair for pair in itertools.pairwise(command.switches) if pair[0] == "--config-dir"))]
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
         argv = ["--multirun", *folders, "hydra/launcher=basic", f"hydra.sweep.dir='{folder}'", *here]
+        if most is not None and not any(word.startswith("hydra/sweeper=") for word in here):
+            argv.append("hydra.sweeper.max_batch_size=1")  # Hydra composes a whole batch before its first job
         launch(collect, config_name, schema, argv, "sweep")
     return jobs
 

@@ -10,11 +10,13 @@ def already_collected() -> Iterator[None]:
     """A context in which the garbage collector does not scan existing objects.
 
     Torch and the captured graphs are so many objects that one scan takes 0.4 s, in the middle of whichever step creates
-    the next object.
+    the next object. What the caller froze before remains frozen.
     """
+    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()

@@ -77,7 +77,7 @@ def takes(name: str) -> str:
 
 def times_of(sweep: str) -> list[str]:
     """How long the sweep of that name takes and on what, as `experiments/` has it."""
-    plans = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(experiments_dir().glob("*.yaml"))]
+    plans = [experiment(file.stem) for file in sorted(experiments_dir().glob("*.yaml"))]
     rows = [row for plan in plans for row in plan.get("takes", ()) if row["what"] == sweep]
     return [_time(row) for row in rows]
 
