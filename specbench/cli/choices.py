@@ -69,8 +69,8 @@ def _search(own: Path | None) -> Iterator[list[str]]:
 def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, Content]:
     """The content of the choices `names` of `group`, composed at once: each composition reads all of Hydra's files."""
     together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
-    composed: Any = hydra.compose(overrides=[*search, *together])
-    return {name: OmegaConf.to_container(composed.choices[f"n{place}"]) for place, name in enumerate(names)}
+    contents: Any = OmegaConf.to_container(hydra.compose(overrides=[*search, *together]).choices)
+    return {name: contents[f"n{place}"] for place, name in enumerate(names)}
 
 
 def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
@@ -78,8 +78,9 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
 
     It names that, and maybe its usual draft, by overrides, which replace what must be there.
     """
-    composed: Any = hydra.compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
-    return OmegaConf.to_container(composed.target), composed.task.name
+    composed = hydra.compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
+    content: Any = OmegaConf.to_container(composed.target)
+    return content, composed.task.name
 
 
 def _choice(group: str, file: Path, search: Sequence[str], content: Content | None) -> Choice:
