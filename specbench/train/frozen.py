@@ -110,6 +110,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     def measure(self, recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
         """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
+        self.eval()
         self.trained.to(self.target.dtype)
         found = {}
         for name, sources in prompts(recipe, held, tokenizer).items():
