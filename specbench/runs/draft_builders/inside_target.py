@@ -7,7 +7,6 @@ from specbench.config.draft_kinds import (
     EarlyExitConfig,
     LayerSkipConfig,
     LookaheadConfig,
-    ParallelConfig,
     TrainedConfig,
 )
 from specbench.config.model import name_of
@@ -78,34 +77,6 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
         return LookaheadDraft(target, draft.window, draft.ngram, draft.guesses, self.request.device)
 
 
-class ParallelBuilder(DraftBuilder[ParallelConfig]):
-    """Look-ahead embeddings, which the target reads."""
-
-    def __init__(self, request: DraftRequest[ParallelConfig]) -> None:
-        super().__init__(request)
-        draft, target, key = self.draft, request.run.target, request.key
-        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        if draft.path is None and not self.folder.is_dir():
-            raise UserError(
-                f"{key}.path is not set: no look-ahead embeddings ship for target={name_of(target)}; train some: "
-                f"specbench train recipe={draft.recipe} distill.target=TARGET, and give {key}.path=FOLDER"
-            )
-        if target.weights == "random":
-            raise UserError(f"target.weights=random: draft={draft.kind} is trained for a target's own weights")
-        for name in ("device_map", "tp_plan"):
-            if getattr(target, name) is not None:
-                raise UserError(f"target.{name}: not together with draft={draft.kind}; leave it out")
-        self.most: int = LookAheadEmbeddings.facts(self.folder, key)["number"]
-        self.look_ahead = (self.folder,)
-
-    def load(self, target: EagerModel, say: Say) -> Draft:
-        target.require_trees()
-        gamma, key = self.request.run.gamma, self.request.key
-        if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return ParallelDraft(target, target.look_ahead[self.folder], self.request.device)
-
-
 class HeadsBuilder(DraftBuilder[TrainedConfig]):
     """Heads on the target's last state, from a folder."""
 
@@ -142,6 +113,31 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
     def on(self, target: EagerModel, rows: int) -> Draft:
         """The draft; `rows` is how many logits the target's output projection has."""
         raise NotImplementedError
+
+
+class ParallelBuilder(HeadsBuilder):
+    """Builds `draft=pass`: look-ahead embeddings, which the target reads."""
+
+    needs_states = False
+    heads = LookAheadEmbeddings
+    counted = "number"
+
+    def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
+        super().__init__(request)
+        target, kind = request.run.target, self.draft.kind
+        if target.weights == "random":
+            raise UserError(f"target.weights=random: draft={kind} is trained for a target's own weights; use another")
+        for name in ("device_map", "tp_plan"):
+            if getattr(target, name) is not None:
+                raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
+        self.look_ahead = (self.folder,)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        target.require_trees()
+        gamma, key = self.request.run.gamma, self.request.key
+        if isinstance(gamma, int) and gamma > self.most:
+            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return ParallelDraft(target, target.look_ahead[self.folder], self.request.device)
 
 
 class BlockwiseBuilder(HeadsBuilder):
