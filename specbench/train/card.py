@@ -41,7 +41,7 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     running = ", ".join(short_name(path) for path in data.passages.path)
     held += f"; and passages of {running}, to be summarised by their first sentences" if running else ""
     rows = [
-        ("parameters", f"{facts.parameters / 1e6:.2f}M"),
+        ("parameters", f"{facts.parameters:,}" if facts.parameters < 1e5 else f"{facts.parameters / 1e6:.2f}M"),
         ("data", f"{where}{kept}{held} ({facts.rows:,} rows)"),
         ("steps", f"{recipe.optim.max_steps:,} of {recipe.optim.batch_size * recipe.optim.accumulate} rows"),
         ("training tokens", f"{facts.tokens:,}"),
