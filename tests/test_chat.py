@@ -197,7 +197,7 @@ def test_a_template_is_refused_where_there_is_none(
     assert code == 2 and "task.chat_template=true: task=lm-mini gives the beginning of a text" in err
     odd = rows(tmp_path, {"messages": [{"role": "king", "content": "the old dog"}]}, name="odd.jsonl")
     code, err, _ = run("task=prompts", f"task.path={odd}")
-    assert code == 2 and "row 1: the chat template of chat refuses it: no role king" in err
+    assert code == 2 and "row 1: the chat template of chat rejects it: no role king" in err
     code, err, _ = run("task=prompts")
     assert code == 2 and "task=prompts: set task.path=FILE" in err
 

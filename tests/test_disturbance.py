@@ -182,7 +182,7 @@ def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
         capfd.readouterr()
         assert main(argv) == 1
         out, err = capfd.readouterr()
-        assert "its speedup is not judged: target=t draft=d task=ende temperature=0.0 gamma=3" in err and SIGNS in err
+        assert "its speedup is not compared: target=t draft=d task=ende temperature=0.0 gamma=3" in err and SIGNS in err
         assert "0 moved" in out and "1 disturbed" in out
     assert main([*argv, "--write"]) == 0  # its alpha is written down, its speed is not
     assert json.loads((tmp_path / "b.json").read_text())[0]["speedup_measured"] is None

@@ -2,7 +2,7 @@
 
 A lossless rule at T = 0 compares one-hot rows, so that all it can ask is whether a drafted token is the argmax.
 `target_rows` then finds the argmax tokens and makes no rows, which on a CPU costs as much as the rest of the
-verification; `verify` reads the verdict from these tokens. A test holds both to what the rule says of the rows.
+verification; `verify` reads the verdict from these tokens. A test compares both with the rule on the rows.
 
 A proposal that is still on the device is verified there (`settle`): the drafted tokens and the verdict come to the host
 in one copy.

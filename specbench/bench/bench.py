@@ -109,7 +109,7 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
         IndexError,
         AttributeError,
         TypeError,
-    ) as error:  # it refuses some models that we run
+    ) as error:  # it does not support some models that we run
         return Row(part, what, unit="", note=f"transformers fails: {first_line(error, 100)}")
     ours, theirs = found["ours"], found["theirs"]
     faster = times_faster(theirs, ours)

@@ -24,7 +24,7 @@ Decoder = Callable[[int], tuple[float, list[int]]]  # prompt number -> seconds, 
 
 
 def in_turn(ways: dict[str, Decoder], prompts: int, repeats: int) -> dict[str, list[Timing]]:
-    """Each way on each prompt, `repeats` times, after one round that is not counted; who goes first rotates."""
+    """Each decoder on each prompt, `repeats` times, after an untimed round; the order rotates."""
     names = list(ways)
     for name in names:
         ways[name](0)
@@ -47,7 +47,7 @@ def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing], seed: int = 0
 
 
 def medians(ways: dict[str, Callable[[], Any]], now: Callable[[], float], repeats: int) -> dict[str, float]:
-    """The median seconds of each way, called in turn; `now` waits for the device."""
+    """The median seconds of each function, called in turn; `now` waits for the device."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 3):
         for name, way in ways.items():

@@ -44,7 +44,7 @@ from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
-BOUND_PLACES = 200  # tokens at which rules on several children are held to the bound on all rules, about
+BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
 SHORT = 8  # tokens; texts of a whole task are longer on average
 
 

@@ -48,7 +48,7 @@ class Decoded:
         if first:
             self.texts.append(trace.tokens)
             self.accepted[index] += sum(p.accepted for p in trace.passes)
-            # A token drafted after an accepted end of text was not judged.
+            # A token drafted after an accepted end of text was not tested.
             self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
     def to_json(self, name: Name) -> DecodedRecord:

@@ -1,4 +1,4 @@
-"""Which draft and which gamma: alpha from the kept sample, costs from timed probes, a ranking, and its proof.
+"""Which draft and which gamma: alpha from the cached sample, costs from timed probes, a ranking, and its proof.
 
 The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys. Of another
 engine (`choose.other_engine`) its own parts are timed, and the proof are whole texts that it writes.

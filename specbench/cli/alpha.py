@@ -197,7 +197,7 @@ def remark(file: Path, record: AlphaDocument, form: str) -> None:
     console = Console(file=aside(form), highlight=False, soft_wrap=True)
     rows = record["rows"]
     for setting in record["settings"]:
-        kept = f", {setting['texts_reused']} texts of it kept from before" if setting["texts_reused"] else ""
+        kept = f", {setting['texts_reused']} texts of it from the cache" if setting["texts_reused"] else ""
         console.print(
             f"T={setting['temperature']:g}: the sample took {setting['sample_s']:.1f} s to write{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
         "check",
         "Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
         "same hardware fell by more than the margin, texts are not the target's own, a record is missing, or a run was "
-        "disturbed, so that its speedup cannot be judged.",
+        "disturbed, so that its speedup cannot be compared.",
     )
     parser.add_argument("--against", required=True, metavar="FILE", help="the baseline, a JSON file")
     parser.add_argument("--margin", type=float, default=MARGIN, help="share of a speedup that may be lost (0.15)")
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     for line in found.moved:
         print(f"moved: {line}", file=sys.stderr)
     for line in found.disturbed:
-        print(f"disturbed, its speedup is not judged: {line}", file=sys.stderr)
+        print(f"disturbed, its speedup is not compared: {line}", file=sys.stderr)
     print(f"{found.compared} measurements, {len(found.moved)} moved")
     if found.disturbed:
         print(f"{len(found.disturbed)} disturbed; run them again with force=true when nothing else runs")

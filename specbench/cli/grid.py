@@ -75,7 +75,7 @@ def launch_each(
 def combined(
     argv: Sequence[str], config_name: str, schema: Any, verb: str, defaults: dict[str, list[str]] | None = None
 ) -> tuple[Overrides, list[Overrides]]:
-    """`split` with the lists of the experiment that `argv` names; what `verb` cannot use is refused."""
+    """`split` with the lists of the experiment that `argv` names; UserError for a key that `verb` does not use."""
     for override in filter(None, map(parsed, argv)):
         require_used(verb, override.key_or_group, override.value())
     argv = [*argv, *experiment_lists(argv, config_name, schema)]

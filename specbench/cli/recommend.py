@@ -185,7 +185,7 @@ def _proof(verified: list[Verified]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")
-    for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "off by", "run"):
+    for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run"):
         table.add_column(title, justify="left" if title in ("draft", "run") else "right")
     for one in verified:
         measured = one["measured"]

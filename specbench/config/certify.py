@@ -33,7 +33,7 @@ class CertifyConfig:
     dtype: str = key("auto", "as the server's: bfloat16 | float32 | float16; auto: as in a run")
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
-    seed: int = key(0, "of the target's own texts, which say how often a text is tokenised in another way")
+    seed: int = key(0, "of the target's own completions, which show how often a text is tokenised differently")
 
 
 def check_certify(config: CertifyConfig) -> None:

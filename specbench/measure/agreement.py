@@ -138,7 +138,7 @@ def agreements(
                     agreement.ahead.append(_empty(rules, sampling))
                 along = agreement.ahead[place - 1] if place else agreement
                 betas = p_LV.minimum(q_LV).sum(-1).tolist()
-                if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would refuse it
+                if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would raise
                     raise FloatingPointError(NOT_FINITE)
                 along.beta.extend(betas)
                 along.silent.extend((q_LV.sum(-1) == 0).tolist())

@@ -8,7 +8,7 @@ taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding give
 at T > 0 it is the expectation over the acceptance draws, given the text.
 
 Given the text, a pass that began at s keeps its tokens up to i with the chance
-- prod_{s <= j <= i} min(1, q_j / p_j) where each token is judged alone (Algorithm 1, and a `TokenRule` by its own
+- prod_{s <= j <= i} min(1, q_j / p_j) where each token is tested alone (Algorithm 1, and a `TokenRule` by its own
   chances);
 - min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
   and then kept with w_i (`acceptance.block`: the chance that at least i of these drafted tokens stay), and the text has

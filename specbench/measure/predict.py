@@ -1,4 +1,4 @@
-"""From agreement and cost to a speedup that can be held to account.
+"""From agreement and cost to a predicted speedup that can be tested.
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they

@@ -53,7 +53,7 @@ class Vocabulary:
         """A conversation in the tokenizer's chat template, up to where the answer begins; if too long, its end.
 
         Raises:
-            jinja2.TemplateError: the template refuses these messages.
+            jinja2.TemplateError: the template rejects these messages.
         """
         text: str = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         ids = self._tokenize(text, add_special_tokens=False)  # the template has written them

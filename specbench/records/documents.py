@@ -207,7 +207,7 @@ class ErrorRow(CandidateRow):
 
     measured: IntervalRecord
     error: Annotated[IntervalRecord, "estimated over measured, less 1"]
-    alpha_decoded: Annotated[IntervalRecord | None, "accepted over judged tokens, where that is alpha"]
+    alpha_decoded: Annotated[IntervalRecord | None, "accepted over tested tokens, where that estimates alpha"]
     lossless: bool
 
 

@@ -1,4 +1,4 @@
-"""Load a target, read what a server wrote, and judge it."""
+"""Load a target, read the completions of a server, and judge them."""
 
 from collections import Counter
 from collections.abc import Sequence

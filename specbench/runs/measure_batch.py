@@ -1,7 +1,7 @@
 """Prompts decoded in batches, both ways: the raw records of a group of them.
 
 A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft and
-then with it, or the other way round: so both ways see the same machine, and rows that end find prompts that wait.
+then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -97,7 +97,7 @@ def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:
         try:
             return vocabulary.chat(messages or [], LONGEST)
         except TemplateError as error:
-            raise UserError(f"{row.where}: the chat template of {target} refuses it: {error}") from error
+            raise UserError(f"{row.where}: the chat template of {target} rejects it: {error}") from error
     text = row.text("prompt", f"give the prompt as text, or its tokens as {PROMPT_IDS[0]}")
     return vocabulary.prompt(text, "", LONGEST)
 

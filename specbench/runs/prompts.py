@@ -116,7 +116,7 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
     try:
         return vocabulary.chat(messages, task.max_source_tokens)
     except TemplateError as error:
-        raise UserError(f"{where}: the chat template of {name_of(config.target)} refuses it: {error}") from error
+        raise UserError(f"{where}: the chat template of {name_of(config.target)} rejects it: {error}") from error
 
 
 def transcript_of(example: Example, answers: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Training EAGLE's layer on a frozen target.
 
-EAGLE (2401.15077): the predicted feature is held to the target's (smooth L1) and its token to the target's
+EAGLE (2401.15077): the predicted feature is trained towards the target's (smooth L1) and its token to the target's
 distribution, with noise on the features, as drafted features are not exact. EAGLE-3 (2503.01840): no feature
 is held to anything; the layer runs on from its own predictions for several steps, and each step's tokens are held to
 the target's distribution, later steps less.

@@ -41,7 +41,7 @@ def settings(wanted: Recommended) -> Settings:
         *no_schedule(wanted, "transformers"),
         "the three are read from the draft's generation config; the defaults draft up to 20 tokens and stop below a "
         "confidence of 0.4",
-        "one prompt at a time: assisted generation refuses a batch",
+        "one prompt at a time: assisted generation does not support batches",
     ]
     if wanted.encoder_decoder:
         notes.append(
