@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from specbench.runs.certify import Certified
 
 ABOUT = """
-Given prompts and what any server wrote for them, say whether the texts are the target's. At T=0 every token must be the
-target's best token, up to rounding; at T>0 (sampling.temperature=) the texts must follow its distribution. A row of
+Test whether a server's completions are the target's. At T=0 every token must be the target's best token, up to
+rounding; at T>0 (sampling.temperature=) the completions must follow its distribution. A row of
 OUTPUTS.jsonl is {"prompt": TEXT or IDS, "tokens": IDS} or {"prompt": ..., "text": TEXT}, with "finish_reason" if known.
 Exit code 0: the target's; 1: not the target's; 2: cannot tell (or the command line is wrong). docs/certify.md
 """

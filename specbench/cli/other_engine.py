@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 TRANSFORMERS = "transformers"
 OPTIONS = {
-    "engine=transformers": "time assisted generation and not our loop: c, v and overhead are its own, estimated are "
-    "whole calls of generate(), and verify= runs them",
-    "--for ENGINE[,ENGINE]": f"the flags or the JSON that another engine takes for it: {', '.join(ENGINES)}",
-    "--from FILE": "with --for: of a saved recommendation (results/recommend/ID.json); loads no model",
+    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
+    "those of whole calls of generate(), and verify= runs them",
+    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
+    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }
 

@@ -17,9 +17,9 @@ from specbench.files import require_writable
 from specbench.records.documents import RankedRow, RecommendDocument, Verified
 
 ABOUT = """
-Rank drafts and gammas: alpha from the target's own text (as `specbench alpha`), the cost of a pass from short timed
-passes on the engine that a run uses, and from both the speedup to expect, with a 95% interval. Says why the best is the
-best and what would have to change for the next to win. Writes results/recommend/ID.json.
+Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha from the target's own completions (as
+`specbench alpha`), the cost of a pass from short timed passes on the engine of a run. Gives the reasons, and what would
+have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
 OPTIONS = LISTS | {
     "'tree=[none,sequoia]'": "chains and shapes of trees, each with each value of 'tree.size=[8,16,32]', tree.depth= "

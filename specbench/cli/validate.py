@@ -12,10 +12,10 @@ from specbench.config.choose import UNUSED
 from specbench.files import write_atomically
 
 ABOUT = """
-Hold `specbench recommend` to account: every draft and gamma is timed in short passes, as a recommendation does, and
-decodes all prompts, interleaved in one process. Says how far the estimated speedup lies from the measured, with 95%
-intervals; how gamma=auto and gamma=adaptive fare against the best fixed gamma on the same prompts; and what it costs to
-learn alpha by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
+Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation, and
+decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, compares
+gamma=auto and gamma=adaptive with the best fixed gamma on the same prompts, and the cost of estimating alpha by scoring
+and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """
 RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # in the record's file alone
 

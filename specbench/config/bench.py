@@ -22,8 +22,8 @@ class BenchConfig(RunConfig):
     batches: list[int] = fresh(lambda: [4, 16], "the batches of part g")
     repeats: int = key(3, "how often each decoder decodes each prompt")
     step_by_step: bool = key(False, "time a draft whose steps cannot be captured as one CUDA graph, too")
-    bandwidth: float | None = key(None, "GB/s that the bound of a step reads at; unset: as a copy measures it")
-    launch_us: float = key(1.5, "us that a kernel takes to start, for the bound of a step")
+    bandwidth: float | None = key(None, "GB/s for the bound of a step; unset: measured by a copy")
+    launch_us: float = key(1.5, "microseconds to start a kernel, for the bound of a step")
 
 
 def check_bench(config: BenchConfig) -> None:

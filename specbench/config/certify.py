@@ -16,18 +16,19 @@ from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 class CertifyConfig:
     """The keys of `specbench certify`."""
 
-    target: ModelConfig = fresh(ModelConfig, "the model that the texts are said to be of")
+    target: ModelConfig = fresh(ModelConfig, "the model that the server claims to run")
     draft: DraftConfig = fresh(
         DraftKeys, "the draft that the server used, if it is known: faults of its loop show earlier"
     )
-    task: TaskConfig = fresh(TaskConfig, "where an n-gram draft has its training text from")
+    task: TaskConfig = fresh(TaskConfig, "the training text of an n-gram draft")
     sampling: SamplingConfig = fresh(SamplingConfig, "how the server sampled")
     within: float = key(
-        0.1, "what must have shown for a yes: at T>0 a total variation a token, at T=0 a share of tokens that differ"
+        0.1,
+        "the fault that a positive verdict excludes: at T>0 total variation a token, at T=0 share of differing tokens",
     )
     noise: float | None = key(
         None,
-        "at T=0: how far the server's logits may lie from ours; unset: measured here, one token a pass against many",
+        "at T=0: by how much the server's logits may differ from ours; unset: measured here, one token a pass against many",
     )
     limit: int | None = key(None, "rows; unset: all")
     dtype: str = key("auto", "as the server's: bfloat16 | float32 | float16; auto: as in a run")

@@ -16,10 +16,10 @@ class ChooseConfig(RunConfig):
 
     tokens: int | None = key(
         None,
-        "of the target's own text to score; unset: 10,000 on a GPU, 2,000 on a CPU; the interval says what that buys",
+        "of the target's own completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
     )
     leniences: list[float] = fresh(lambda: [1.0, 0.5, 0.3, 0.1], "of alpha(l), appendix A.5", ("alpha",))
-    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "what to choose from", ("recommend", "validate"))
+    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", ("recommend", "validate"))
     rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
     verify: int = key(0, "how many of the best to run for real", ("recommend",))
     searches: int = key(
