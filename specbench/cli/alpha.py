@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ABOUT = """
-Estimate alpha of every draft on one sample: the target writes its completions once (cached in results/samples/), and each
-draft is scored on them by teacher forcing. No gamma is tried, since alpha does not depend on it. Prints a table with 95%
+Estimate alpha of every draft on one sample: the target writes its completions once (cached in results/samples/), and
+each draft is scored on them by teacher forcing. No gamma is tried, since alpha does not depend on it. Prints a table with 95%
 intervals and writes results/alpha/ID.json.
 """
 LISTS = {

@@ -12,8 +12,8 @@ from specbench.config.choose import UNUSED
 from specbench.files import write_atomically
 
 ABOUT = """
-Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation, and
-decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, compares
+Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
+and decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, compares
 gamma=auto and gamma=adaptive with the best fixed gamma on the same prompts, and the cost of estimating alpha by scoring
 and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """

@@ -24,11 +24,11 @@ class CertifyConfig:
     sampling: SamplingConfig = fresh(SamplingConfig, "how the server sampled")
     within: float = key(
         0.1,
-        "the fault that a positive verdict excludes: at T>0 total variation a token, at T=0 share of differing tokens",
+        "the fault that a positive verdict excludes: T>0: total variation a token; T=0: share of differing tokens",
     )
     noise: float | None = key(
         None,
-        "at T=0: by how much the server's logits may differ from ours; unset: measured here, one token a pass against many",
+        "at T=0: by how much the server's logits may differ from ours; unset: measured here",
     )
     limit: int | None = key(None, "rows; unset: all")
     dtype: str = key("auto", "as the server's: bfloat16 | float32 | float16; auto: as in a run")
