@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 ABOUT = """
 Estimate alpha of every draft on one sample: the target writes its completions once (cached in results/samples/), and
-each draft is scored on them by teacher forcing. No gamma is tried, since alpha does not depend on it. Prints a table with 95%
-intervals and writes results/alpha/ID.json.
+each draft is scored on them by teacher forcing. No gamma is tried, since alpha does not depend on it. Prints a table
+with 95% intervals and writes results/alpha/ID.json.
 """
 LISTS = {
     "'draft=[A,B]'": "any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up",

@@ -13,9 +13,9 @@ from specbench.files import write_atomically
 
 ABOUT = """
 Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
-and decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, compares
-gamma=auto and gamma=adaptive with the best fixed gamma on the same prompts, and the cost of estimating alpha by scoring
-and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
+and decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, how
+gamma=auto and gamma=adaptive compare with the best fixed gamma on the same prompts, and the time to estimate alpha by
+scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """
 RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # in the record's file alone
 
