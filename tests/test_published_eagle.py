@@ -174,6 +174,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "another kind": (changed(BY_THEM, {"speculators_model_type": "dflash"}), "speculators_model_type=dflash: only"),
     "another layer": (in_layer(BY_THEM, model_type="gpt2"), "transformer_layer_config.model_type=gpt2"),
+    "ids that are none": (
+        changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": "2,3"}),
+        "eagle_aux_hidden_state_layer_ids=2,3: must be of the type list",
+    ),
+    "activation": (changed(ONE, {"hidden_act": "loud"}), "hidden_act=loud: transformers has no such activation"),
     "no layer": (in_layer(BY_THEM, hidden_size="wide"), "describes no decoder layer"),
     "several layers": (in_layer(BY_THEM, num_hidden_layers=2), "num_hidden_layers=2: only one decoder layer"),
     "sliding": (in_layer(BY_THEM, layer_types=["sliding_attention"]), "layer_types=sliding_attention"),
@@ -193,6 +198,14 @@ def test_what_does_not_fit_is_refused_by_name(case: str, tmp_path: Path) -> None
     with pytest.raises(UserError) as raised:
         read(tmp_path, network("llama", 4, layers=7))
     assert message in str(raised.value) and str(raised.value).startswith("draft: ") and "\n" not in str(raised.value)
+
+
+def test_targets_without_three_depths_or_with_an_encoder_are_refused(tmp_path: Path) -> None:
+    published.write(tmp_path, *published.eagle3())
+    with pytest.raises(UserError, match="layer_ids=None: without it the target must have 7 layers, and it has 6"):
+        read(tmp_path, network("llama", 4, layers=6))
+    with pytest.raises(UserError, match="was made for a decoder-only target; this is an encoder-decoder"):
+        read(tmp_path, network("t5", 4))
 
 
 @pytest.mark.parametrize("layout", ["eagle", "eagle3"])

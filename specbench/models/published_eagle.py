@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
+from transformers.activations import ACT2FN
 
 from specbench.errors import UserError, first_line
 from specbench.models.checkpoint import CONFIG, read_config
@@ -26,6 +27,10 @@ FIELDS = (  # that are read of a layer; others, copied from the target's config,
     "hidden_act", "rms_norm_eps", "vocab_size", "max_position_embeddings", "rope_theta", "rope_scaling",
     "rope_parameters", "partial_rotary_factor",
 )  # fmt: skip
+TYPES: dict[str, type] = {
+    "architectures": list, "eagle_config": dict, "speculators_config": dict, "transformer_layer_config": dict,
+    "draft_vocab_size": int, "target_hidden_size": int, "eagle_aux_hidden_state_layer_ids": list,
+}  # fmt: skip
 FEWEST_LAYERS = 7  # of a target whose second, middle and third last layers differ
 
 
@@ -134,6 +139,9 @@ def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str)
     config = read_config(source, pinned, key)
     if ours in config or not config.keys() & {SPECULATORS, "hidden_size"}:
         return None
+    for name, of_type in TYPES.items():
+        if (value := config.get(name)) is not None and not isinstance(value, of_type):
+            raise UserError(f"{key}: {CONFIG} of {source}: {name}={value}: must be of the type {of_type.__name__}")
     is_speculators = SPECULATORS in config
     told = dict(config.get("transformer_layer_config") or {}) if is_speculators else config
     model_type = str(told.get("model_type", "qwen3")) if is_speculators else "llama"
@@ -154,6 +162,8 @@ def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str)
 def _require_supported(made: PublishedEagle) -> None:
     """Raise UserError at the first field whose meaning is not implemented."""
     config, layer = made.config, made.layer
+    if layer.hidden_act not in ACT2FN:
+        made.refuse("hidden_act", layer.hidden_act, "transformers has no such activation")
     if made.is_speculators:
         if layer.num_hidden_layers != 1:  # EAGLE's own configs say anything here, and mean one
             made.refuse("num_hidden_layers", layer.num_hidden_layers, "only one decoder layer is supported")

@@ -154,7 +154,7 @@ def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCh
     Raises UserError for what is not supported.
     """
     config = read_config(source, pinned, key)
-    if "hydra_num_heads" not in config:
+    if not isinstance(heads := config.get("hydra_num_heads"), int):
         return None
     supported: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "hydra_head_arch": ("mlp", ARCHITECTURES), "grounded_heads": (False, (True,)), "hidden_state_offset": (0, (0,)),
@@ -164,4 +164,4 @@ def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCh
             only = " and ".join(map(str, values))
             raise UserError(f"{key}: {CONFIG} of {source}: {name}={value}: only {only} can be read")
     has_prefix = config.get("hydra_head_arch") == "prefix-mlp"
-    return HydraCheckpoint(source, pinned, key, int(config["hydra_num_heads"]), has_prefix)
+    return HydraCheckpoint(source, pinned, key, heads, has_prefix)
