@@ -141,8 +141,8 @@ def _check_accept(accept: AcceptConfig, temperature: float) -> None:
     require(accept.tau is None or 0 <= accept.tau < math.inf, "accept.tau", accept.tau, "at least 0")
     if accept.rule == "top-beta" and temperature > 0:
         raise UserError(
-            f"accept=top-beta: compares tokens with the argmax, at T=0 alone; with sampling.temperature="
-            f"{temperature:g} use accept=lenient or accept=typical"
+            f"accept=top-beta: compares tokens with the argmax, so not at sampling.temperature={temperature:g}; use "
+            "sampling.temperature=0, or accept=lenient or accept=typical"
         )
 
 
