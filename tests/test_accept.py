@@ -134,7 +134,7 @@ WRONG = {
     "accept=top-beta accept.tau=-1": "accept.tau=-1.0: must be at least 0",
     "accept=top-beta accept.tau=null": "accept.tau is not set: accept=top-beta requires it",
     "accept.beta=3": "accept.beta=3: only accept=top-beta has this key; set both, or neither",
-    f"accept=top-beta {SAMPLED}": "accept=top-beta: compares tokens with the argmax, so not at sampling.temperature=1; use",
+    f"accept=top-beta {SAMPLED}": "accept=top-beta: compares tokens with the argmax, so not at sampling.temperature=1",
     "accept=top-beta tree=widths": "accept.rule=top-beta: must be exact | traversal | k-seq | typical with tree=widths",
     "accept=block simulate.alpha=0.5": "accept=block: not together with simulate.alpha, which accepts by chance",
     "draft.confidence=1.5": "draft.confidence=1.5: must be above 0 and at most 1",
