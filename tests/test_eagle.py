@@ -23,13 +23,17 @@ from specbench.models.eagle_layer import Source, layer_shape
 from specbench.models.hidden import hand_over
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling, standardise
-from specbench.trees import ByConfidence, FixedShape, Shape
+from specbench.trees import ByConfidence, FixedShape, Plan, Shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
 SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)
 GREEDY = Sampling(0.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
-PLANS = {"chain": None, "tree": FixedShape(Shape.of_widths([2, 1])), "dynamic": ByConfidence(4, 2, 2)}
+PLANS: dict[str, Plan | None] = {
+    "chain": None,
+    "tree": FixedShape(Shape.of_widths([2, 1])),
+    "dynamic": ByConfidence(4, 2, 2),
+}
 ENGINES: dict[str, Any] = {
     "eager": EagerModel, "static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs,
 }  # fmt: skip
