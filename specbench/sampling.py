@@ -52,7 +52,8 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
         highest_L1, index_L1 = logits_LV.max(-1, keepdim=True)
         one_L1 = torch.where(highest_L1.isfinite(), 1.0, torch.nan)
         return torch.zeros_like(logits_LV).scatter_(-1, index_L1, one_L1)
-    logits_LV = logits_LV / sampling.temperature
+    if sampling.temperature != 1:
+        logits_LV = logits_LV / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_LV.shape[-1]:
         # All that equal the k-th: which of equals a search finds may depend on how many rows it searches.
         lowest_L1 = logits_LV.topk(sampling.top_k, dim=-1).values[..., -1:]
