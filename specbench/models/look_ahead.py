@@ -1,4 +1,4 @@
-"""Look-ahead embeddings: learned inputs of a network that stand in the place of tokens not known yet.
+"""Look-ahead embeddings: learned inputs of a network for tokens that are not known yet.
 
 Source: Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after those of the network's
 own embeddings, so that every engine reads them in every layout, and no engine knows of them.

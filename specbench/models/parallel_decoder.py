@@ -1,6 +1,6 @@
 """SpecDec's drafter (Xia et al. 2023, arXiv 2203.16487): a shallow decoder that predicts the next K tokens in one step.
 
-After the text stand K queries, learned vectors in the place of tokens, each at the position of the token that it
+After the text stand K queries, learned vectors instead of tokens, each at the position of the token that it
 predicts. A query attends to the source, to the tokens of the text and to itself, not to the other queries: given the
 text the predictions are independent.
 

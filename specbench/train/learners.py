@@ -1,4 +1,4 @@
-"""Which learner a recipe trains in the place of a model, if any."""
+"""Which learner a recipe trains instead of a model, if any."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class DistillPlan:
 
 @dataclass
 class BlockwisePlan:
-    """Train heads on the frozen `distill.target` in the place of a model (Stern et al. 2018)."""
+    """Train heads on the frozen `distill.target` instead of a model (Stern et al. 2018)."""
 
     heads: int = key(0, "k, with the target's own; 0: no heads are trained")
     hidden: int | None = key(None, "width of each head's layer; unset: the target's")
@@ -163,7 +163,7 @@ class EaglePlan:
 
 @dataclass
 class SpecDecPlan:
-    """Train SpecDec's decoder on the frozen encoder of `distill.target` in the place of a model (Xia et al. 2023)."""
+    """Train SpecDec's decoder on the frozen encoder of `distill.target` instead of a model (Xia et al. 2023)."""
 
     queries: int = key(0, "tokens of a proposal, all predicted at once; 0: no such decoder is trained")
     layers: list[int] = fresh(
@@ -175,7 +175,7 @@ class SpecDecPlan:
 
 @dataclass
 class LookAheadPlan:
-    """Train look-ahead embeddings, which the frozen `distill.target` reads, in the place of a model (Monea et al.)."""
+    """Train look-ahead embeddings, which the frozen `distill.target` reads, instead of a model (Monea et al.)."""
 
     number: int = key(0, "of look-ahead embeddings: tokens after the next that they predict; 0: none are trained")
     places: int = key(8, "tokens of each text, drawn anew for each batch, that they follow in training")
@@ -194,11 +194,11 @@ class Recipe:
     data: DataPlan = fresh(DataPlan, "the training data")
     optim: OptimPlan = fresh(OptimPlan, "how")
     distill: DistillPlan = fresh(DistillPlan, "a draft: the target it learns from")
-    blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads in the place of a model")
-    heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads in the place of a model")
-    eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer in the place of a model")
-    specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder in the place of a model")
-    look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings in the place of a model")
+    blockwise: BlockwisePlan = fresh(BlockwisePlan, "heads instead of a model")
+    heads: HeadsPlan = fresh(HeadsPlan, "Medusa's or Hydra's heads instead of a model")
+    eagle: EaglePlan = fresh(EaglePlan, "EAGLE's or EAGLE-3's layer instead of a model")
+    specdec: SpecDecPlan = fresh(SpecDecPlan, "SpecDec's parallel decoder instead of a model")
+    look_ahead: LookAheadPlan = fresh(LookAheadPlan, "PaSS's look-ahead embeddings instead of a model")
     output: str = key("models/${name}", "the folder to write, which target.path= and draft.path= take")
     seed: int = key(1, "of the data's order and of new weights")
     bf16: bool = key(True, "train in bfloat16")
@@ -209,7 +209,7 @@ class Recipe:
     progress: bool = key(True, "show a progress bar")
 
     def heads_kind(self) -> str | None:
-        """The kind of heads that are trained in the place of a model; None where a model is."""
+        """The kind of heads that are trained instead of a model; None where a model is."""
         if self.eagle.steps:
             return "eagle"
         if self.specdec.queries:

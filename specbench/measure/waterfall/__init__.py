@@ -4,7 +4,7 @@ The ideal: every drafted token is accepted, and a pass costs one step of the tar
 
 - rejections: Eq. 1 from alpha
 - rule: the alpha of the rule in its place, where it has one of its own: match, onehot, or a lossy rule
-- shape: the acceptance at each position in the place of one alpha, where a draft agrees less the further ahead it
+- shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
   drafts; of a tree, the acceptance at each of its levels
 - ends: texts end inside passes (`measure.ends`)
 - positions: easy and hard stretches, by a walk along the texts with the beta of each token (of Algorithm 1 alone:
