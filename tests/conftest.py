@@ -2,7 +2,10 @@
 
 import gc
 import os
+import sys
+import typing
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,9 @@ settings.load_profile("fixed")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if sys.version_info < (3, 12):  # which collects a protocol's members at every isinstance(); later versions do once
+    typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
 
 SHARED = Path(os.environ.get("SPECBENCH_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

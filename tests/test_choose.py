@@ -12,6 +12,8 @@ from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
 

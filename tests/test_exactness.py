@@ -62,7 +62,7 @@ def decoder(
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("gamma", range(1, 9))
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])  # the loop has no cases between these
 def test_every_gamma_at_temperature_one(gamma: int) -> None:
     assert p_value(decoder(drafts()["near"], gamma, SAMPLINGS["T=1"]), SAMPLINGS["T=1"]) > ALARM
 

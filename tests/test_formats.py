@@ -11,6 +11,7 @@ import pytest
 from specbench.cli import main
 from specbench.cli.formats import aside, plain, print_rows
 
+pytestmark = pytest.mark.usefixtures("short_probes")
 Capture = pytest.CaptureFixture[str]
 ROWS = [{"name": "a", "alpha": {"value": 0.5, "low": None}, "list": [1]}, {"name": "b", "c": float("nan")}]
 

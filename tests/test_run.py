@@ -27,8 +27,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
             verb, f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
             f"task.path={folders['rows']}", f"task.train_path={folders['rows']}", f"results={tmp_path}",
             f"draft.cache_dir={tmp_path / 'cache'}", "dtype=float32", "device=cpu", "max_new_tokens=12",
-            "resamples=100",
-            *overrides,
+            "resamples=100", "warmup=1", "engine=eager", *overrides,
         ]  # fmt: skip
         return called(argv, tmp_path, capfd)
 
@@ -37,7 +36,7 @@ def run(folders: Folders, tmp_path: Path, capfd: Capture):  # type: ignore[no-un
 
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama"])
 def test_a_run_of_each_family(run, kind: str) -> None:  # type: ignore[no-untyped-def]
-    code, out, _, record = run("gamma=3", kind=kind)
+    code, out, _, record = run("gamma=3", "engine=auto", kind=kind)
     assert code == 0
     summary = record["summary"]
     assert set(COLUMNS) - {"alpha_rule", "total_variation"} <= {"run_id", *summary}  # these two are of lossy rules

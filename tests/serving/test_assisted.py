@@ -119,7 +119,7 @@ class Clockwork:
 def test_its_parts_foretell_its_whole_texts(pair: tuple[Any, Any, Prompt]) -> None:
     """On a clock without noise, at T=0, within 2% for each gamma."""
     target, draft, prompt = pair
-    some = [Prompt(prompt.source and (*prompt.source[:-1], 20 + i, 1), (*prompt.prefix, 40 + i)) for i in range(8)]
+    some = [Prompt(prompt.source and (*prompt.source[:-1], 20 + i, 1), (*prompt.prefix, 40 + i)) for i in range(5)]
     engine, model = Clockwork(target, draft, 24), ModelDraft(draft, SIZE)
     written = [(one, [*engine.inner.generate(one, None, 0).text]) for one in some]  # type: ignore[misc]
     # Where a padding token was written, `generate` of the draft masks it.
