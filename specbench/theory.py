@@ -8,6 +8,7 @@ M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, product
 
 
@@ -86,6 +87,7 @@ def guaranteed_improvement(alpha: float, c: float) -> float:
     return (1 + alpha) / (1 + c)
 
 
+@lru_cache(maxsize=8192)  # a report draws the same curves again and again
 def optimal_gamma(alpha: float, c: float, limit: int = 100) -> int:
     """The gamma from 1 to `limit` that maximises Theorem 3.8; the smallest of equal gammas."""
     return max(range(1, limit + 1), key=lambda gamma: walltime_improvement(alpha, gamma, c))

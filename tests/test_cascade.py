@@ -19,7 +19,7 @@ from specbench.sampling import Sampling
 CPU = torch.device("cpu")
 WARM = Sampling(1.0)
 TARGET, MIDDLE, INNER = (ToyModel(random_table(seed)) for seed in (1, 2, 3))
-LENGTH, SAMPLES = 4, 4000
+LENGTH, SAMPLES = 4, 2000
 SIZE = 40  # tokens of the networks
 
 

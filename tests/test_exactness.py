@@ -21,7 +21,7 @@ from specbench.gamma import Adaptive, Gamma
 from specbench.sampling import Sampling, draw
 
 LENGTH = 4
-SAMPLES = 4000
+SAMPLES = 2500
 
 SAMPLINGS = {
     "T=1": Sampling(1.0),

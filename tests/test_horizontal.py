@@ -35,7 +35,7 @@ from specbench.sampling import Sampling
 CPU = torch.device("cpu")
 WARM = Sampling(1.0)
 TARGET, GOOD, CHEAP = (ToyModel(random_table(seed)) for seed in (1, 2, 3))
-LENGTH, SAMPLES, SIZE = 4, 4000, 40
+LENGTH, SAMPLES, SIZE = 4, 2000, 40
 
 
 def in_turn(*drafts: Draft, lengths: tuple[int, ...] = (1,)) -> HorizontalDraft:

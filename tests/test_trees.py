@@ -44,8 +44,11 @@ def prompts(kind: str) -> list[Prompt]:
     return [Prompt(source, (0,)) if kind.startswith("t5") else Prompt((), source[:-1]) for source in SOURCES]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", KINDS)
+# A captured step is replayed alike for every kind: one with an encoder and one without.
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [(kind, engine) for kind in KINDS for engine in ENGINES if engine != "cudagraph" or kind in ("t5", "llama")],
+)
 def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str) -> None:
     target = ENGINES[engine](network(kind, 4), SIZE, END)
     other = ENGINES[engine](network(kind, 2, layers=1), SIZE, END)
