@@ -89,7 +89,7 @@ def test_trained_weights_at_a_given_alpha(tmp_path: Path, folders: dict[str, Pat
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["target.weights=random"], "weights=random: alpha of random weights says nothing"),
+        (["target.weights=random"], "weights=random: alpha of random weights means nothing"),
         (["target.weights=odd"], "target.weights=odd: must be trained | random"),
         (["simulate.alpha=1.5"], "simulate.alpha=1.5: must be from 0 to 1"),
         (

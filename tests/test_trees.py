@@ -87,7 +87,7 @@ def test_sampled_texts_of_a_tree_have_the_targets_law(children: Children, rule: 
             gamma=2, sampling=SAMPLED, max_new_tokens=3, generator=generator, accept=rule,
         ).tokens  # fmt: skip
 
-    assert chi.p_value(decode, exact(target, SAMPLED, 3), 3000) > chi.ALARM
+    assert chi.p_value(decode, exact(target, SAMPLED, 3), 2000) > chi.ALARM
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -124,7 +124,7 @@ def planted(tree: TreeDraft) -> float:
             target, tree, PROMPT, gamma=2, sampling=SAMPLED, max_new_tokens=3, generator=generator
         ).tokens  # fmt: skip
 
-    return chi.p_value(decode, exact(target, SAMPLED, 3), 3000)
+    return chi.p_value(decode, exact(target, SAMPLED, 3), 2000)
 
 
 def toy_tree(children: Children, *widths: int) -> TreeDraft:

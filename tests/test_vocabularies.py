@@ -218,7 +218,7 @@ def test_a_session_that_was_rolled_back_reads_as_a_fresh_one(target: str, draft:
     assert torch.equal(session.extend(tokens[-1:])[-1], session_logits(model, prompt, tokens[len(prompt.prefix) :]))
 
 
-LENGTH, SAMPLES = 3, 3000
+LENGTH, SAMPLES = 3, 2000
 VOCABULARY = vocabulary_of("unigram").size
 
 
