@@ -119,11 +119,11 @@ class Clockwork:
 def test_its_parts_foretell_its_whole_texts(pair: tuple[Any, Any, Prompt]) -> None:
     """On a clock without noise, at T=0, within 2% for each gamma."""
     target, draft, prompt = pair
-    some = [Prompt(prompt.source and (*prompt.source[:-1], 20 + i, 1), (*prompt.prefix, 40 + i)) for i in range(5)]
+    some = [Prompt(prompt.source and (*prompt.source[:-1], 20 + i, 1), (*prompt.prefix, 40 + i)) for i in range(8)]
     engine, model = Clockwork(target, draft, 24), ModelDraft(draft, SIZE)
     written = [(one, [*engine.inner.generate(one, None, 0).text]) for one in some]  # type: ignore[misc]
     # Where a padding token was written, `generate` of the draft masks it.
-    texts = [(one, text) for one, text in written if 0 not in text]
+    texts = [(one, text) for one, text in written if 0 not in text][:4]
     prompts = [one for one, _ in texts]
     found = [agreements(target, [model], one, text, Sampling())[0] for one, text in texts]
     gammas: Sequence[int] = (1, 2, 4)
