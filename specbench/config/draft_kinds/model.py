@@ -31,7 +31,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     )
     online_every: int = key(4, "online: prompts from one update to the next")
     online_steps: int = key(4, "online: optimiser steps of an update, each over all tokens rejected since the last one")
-    online_lr: float = key(0.0003, "online: learning rate; for adamw times the RMS of each tensor, as in the recipes")
+    online_lr: float = key(0.0001, "online: learning rate; for adamw times the RMS of each tensor, as in the recipes")
     online_optimiser: str = key("adamw", "online: adamw | sgd; its state is kept from update to update")
     online_temperature: float = key(1.0, "online: temperature of p and q in the loss KL(p || q)")
     online_timed: bool = key(False, "online: the seconds of learning count as decoding time, in every speedup")
