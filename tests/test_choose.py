@@ -106,7 +106,7 @@ def test_a_damaged_sample_is_written_again_and_a_larger_one_takes_over(
     (sample,) = (tmp_path / "samples").glob("*.json")
     assert len(json.loads(sample.read_text())["texts"]) == 1
     assert main(call) == 0
-    assert "1 texts of it kept" in capfd.readouterr().out
+    assert "1 texts of it from the cache" in capfd.readouterr().out
     whole = json.loads(sample.read_text())["texts"]
     assert len(whole) == 3
     sample.write_text(sample.read_text()[:40])
