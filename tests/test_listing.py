@@ -56,7 +56,7 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
     assert rows["target", "gpt-97m"]["origin"] == "specbench train recipe=gpt-97m"
     assert rows["target", "hub"]["needs"] == "keys"
     assert rows["draft", "cascade"]["needs"] == "now"
-    for draft in ("medusa", "hydra", "eagle"):
+    for draft in ("medusa", "hydra", "eagle", "pass"):
         row = rows["draft", draft]
         assert (row["needs"], row["origin"]) == ("now", "ships for gpt-mini and t5-mini")
     assert rows["draft", "specdec"]["origin"] == "ships for t5-mini"

@@ -214,6 +214,7 @@ WRONG = {
     "draft=cascade draft@draft.inner=lookahead": "draft.inner=lookahead: its proposals are trees of their own; give",
     "draft=pass tree=widths": "tree=widths: draft=pass: pass makes no trees; use tree=none, or",
     "draft=pass draft.path=/no/such": "draft.path=/no/such: must be a folder",
+    "draft=pass draft.shipped=t5-none dtype=float32": "draft.path is not set: no pass weights ship for",
     "draft=cascade draft@draft.inner=pass": "draft.inner=pass: the target reads its look-ahead positions in the pass",
     "draft=horizontal draft.lengths=[1,2]": "draft.lengths=[1, 2]: must be 1 numbers from 1 to",
     "draft=horizontal draft.second=null": "draft.second is not set: a horizontal cascade is made of two",
