@@ -81,8 +81,8 @@ def test_heads_that_ship_run_on_the_fastest_engine(
 
 
 def test_eagle_without_weights_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no eagle3 weights ship for target=t5-small; train some" in refusal(
-        ["run", "target=t5-small", "draft=eagle3", "dtype=float32"], capfd
+    assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(
+        ["run", "target=t5-mini", "draft=eagle3", "draft.shipped=nosuch", "dtype=float32"], capfd
     )
 
 
@@ -219,7 +219,7 @@ WRONG = {
     "draft=horizontal draft.lengths=[1,2]": "draft.lengths=[1, 2]: must be 1 numbers from 1 to",
     "draft=horizontal draft.second=null": "draft.second is not set: a horizontal cascade is made of two",
     "draft=horizontal draft@draft.second=merged": "draft.second=merged-t5-nano-bigram: several drafts make a tree",
-    "draft=bigram draft.horizontal=[t5-nano,bigram]": "draft.horizontal=[t5-nano,bigram]: needs draft=cascade, and two",
+    "draft=bigram draft.horizontal=[t5-nano,bigram]": "draft.horizontal=[t5-nano,bigram]: requires draft=cascade and two",
     "draft=layer-skip": "draft.skip=[]: nothing is skipped; give sublayers, as",
     "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
     "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",
