@@ -219,7 +219,7 @@ WRONG = {
     "draft=horizontal draft.lengths=[1,2]": "draft.lengths=[1, 2]: must be 1 numbers from 1 to",
     "draft=horizontal draft.second=null": "draft.second is not set: a horizontal cascade is made of two",
     "draft=horizontal draft@draft.second=merged": "draft.second=merged-t5-nano-bigram: several drafts make a tree",
-    "draft=bigram draft.horizontal=[t5-nano,bigram]": "draft.horizontal=[t5-nano,bigram]: requires draft=cascade and two",
+    "draft=bigram draft.horizontal=[t5-nano,bigram]": "draft.horizontal=[t5-nano,bigram]: requires draft=cascade and",
     "draft=layer-skip": "draft.skip=[]: nothing is skipped; give sublayers, as",
     "draft=layer-skip draft.skip=[head1]": "draft.skip=[head1]: must be a list of attnN, crossN, mlpN,",
     "draft=layer-skip draft.skip=[mlp1] batch=2": "draft=layer-skip-mlp1: cannot be batched",
