@@ -134,7 +134,7 @@ def test_reads_are_gathered_and_rows_that_end_make_room() -> None:
     target = EagerModel(network("gpt2", 1), SIZE, frozenset({1}))
     batch = Watched(target, 3)
     batch.runs = []  # type: ignore[attr-defined]
-    prompts = prompts_of("gpt2")
+    prompts = prompts_of("gpt2", (*LENGTHS, 2, 29))  # many more than rows
     spec = spec_of(Sampling(0.0), 20, 3)
     traces = together((speculate(batch, UniformDraft(SIZE, CPU), p, spec, generator(0)) for p in prompts), 3, batch)
     assert sum(batch.runs) == sum(len(trace.passes) for trace in traces)  # type: ignore[attr-defined]
