@@ -50,7 +50,7 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
         check(config)
     for key, values in params.items():
         for value in values.split(","):
-            if key in ("task", "draft", "accept", "tree"):
+            if key in ("target", "task", "draft", "accept", "tree"):
                 assert (conf_dir() / key / f"{value}.yaml").is_file()
             elif not (key == "gamma" and value in GAMMAS) and value != "null":
                 assert key in NUMBERS
