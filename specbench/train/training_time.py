@@ -32,4 +32,4 @@ class Clock(TrainerCallback):
 
     def _keep(self) -> None:
         self.seconds = self.before + time.monotonic() - self.started
-        self.file.write_text(f"{self.seconds:.1f}\n")
+        self.file.write_text(f"{self.seconds:.3f}\n")
