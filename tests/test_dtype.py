@@ -50,8 +50,8 @@ def test_the_faster_is_taken_and_near_ties_fall_one_way(
     notes: list[str] = []
     assert resolve(config(folders), notes.append).dtype == chosen
     assert notes == [
-        f"dtype=auto: {chosen}, by a probe of this shape (bfloat16 {1000 * measured[0]:.2f} ms, float32 "
-        f"{1000 * measured[1]:.2f} ms); to pin it: dtype={chosen}"
+        f"dtype=auto: {chosen}; linear maps of this shape take {1000 * measured[0]:.2f} ms in bfloat16 and "
+        f"{1000 * measured[1]:.2f} in float32 (chosen below {600 * measured[0]:.2f}); to pin it: dtype={chosen}"
     ]
 
 
@@ -132,7 +132,7 @@ def test_a_run_prints_and_records_what_was_chosen(
         "device=cpu", "max_new_tokens=8", "resamples=100", "limit=2",
     ]  # fmt: skip
     code, _, err, record = called(argv, tmp_path, capfd)
-    assert code == 0 and "dtype=auto: float32, by a probe of this shape (bfloat16 3.00 ms, float32 1.00 ms)" in err
+    assert code == 0 and "dtype=auto: float32; linear maps of this shape take 3.00 ms in bfloat16 and 1.00 in float32" in err
     summary = record["summary"]
     assert (summary["dtype"], summary["dtype_bfloat16_ms"], summary["dtype_float32_ms"]) == ("float32", 3.0, 1.0)
     assert record["config"]["dtype"] == "float32"
