@@ -33,9 +33,10 @@ class DtypeProbe:
 
     @property
     def line(self) -> str:
+        bound = CLEARLY * self.bfloat16_ms
         return (
             f"dtype=auto: {self.dtype}; linear maps of this shape take {self.bfloat16_ms:.2f} ms in bfloat16 and "
-            f"{self.float32_ms:.2f} in float32 (chosen below {CLEARLY * self.bfloat16_ms:.2f}); to pin it: dtype={self.dtype}"
+            f"{self.float32_ms:.2f} in float32 (chosen below {bound:.2f}); to pin it: dtype={self.dtype}"
         )
 
 
