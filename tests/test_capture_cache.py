@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
@@ -141,7 +142,11 @@ def with_an_object(made: Any) -> None:
     made.transformer.ln_f.setting = Setting()
 
 
-@pytest.mark.parametrize("change", [hooked, with_a_method_of_its_own, with_an_object])
+def with_a_builtin(made: Any) -> None:
+    made.transformer.ln_f.function = math.sqrt
+
+
+@pytest.mark.parametrize("change", [hooked, with_a_method_of_its_own, with_an_object, with_a_builtin])
 def test_a_network_that_a_digest_cannot_tell_is_captured_every_time(
     change: Callable[[Any], None], cache: Path, captures: list[int]
 ) -> None:
@@ -173,6 +178,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
     "another document": lambda text: signed([1, 2]),
     "a weight that the network lacks": lambda text: signed(text.partition("\n")[2].replace("wte", "wtf")),
     "a module that is not torch's": lambda text: called(json.loads(text.partition("\n")[2]), ["os", "system"]),
+    "a function of torch that reads files": lambda text: called(json.loads(text.partition("\n")[2]), ["torch", "load"]),
     "a namespace that is not torch's": lambda text: called(
         json.loads(text.partition("\n")[2]), ["torch.ops", "profiler", "_record_function_enter", "default"]
     ),

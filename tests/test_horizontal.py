@@ -14,6 +14,7 @@ from specbench.acceptance import Verification, lenient
 from specbench.choose.reasons import reasons
 from specbench.cli.overrides import read
 from specbench.config import RunConfig
+from specbench.config.draft_kinds import DRAFT_KINDS, BigramConfig, HorizontalConfig
 from specbench.drafts import (
     CascadeDraft,
     Draft,
@@ -97,7 +98,7 @@ def test_each_token_has_the_q_of_the_draft_that_drew_it() -> None:
     generator = torch.Generator().manual_seed(3)
     drafts = [ModelDraft(model, VOCABULARY) for model in (GOOD, CHEAP, TARGET)]
     draft = in_turn(*drafts, lengths=(2, 1))
-    assert [draft.part_at(position) for position in range(6)] == [0, 0, 1, 2, 2, 2]
+    part_at = [0, 0, 1, 2, 2, 2]
     for gamma in range(1, 7):
         for _ in range(10):
             proposal = draft.start(PROMPT, WARM).propose([START], gamma, generator)
@@ -108,7 +109,7 @@ def test_each_token_has_the_q_of_the_draft_that_drew_it() -> None:
             ahead = list(draft.start(PROMPT, WARM).score_ahead(text, 1, gamma))
             assert proposal.q_GV is not None and proposal.operations == float(len(proposal.tokens))
             for position in range(len(proposal.tokens)):
-                expected = scored[draft.part_at(position)]
+                expected = scored[part_at[position]]
                 assert torch.allclose(proposal.q_GV[position], expected[position])
                 assert torch.allclose(ahead[position], expected)
     assert growing(draft) == []
@@ -175,6 +176,25 @@ def test_it_is_written_as_a_cascade_on_the_command_line() -> None:
     ):
         with pytest.raises(UserError, match="requires draft=cascade and two or three drafts"):
             read(wrong, RunConfig)
+
+
+def test_a_part_that_agrees_less_further_ahead_is_scored_so() -> None:
+    """Tokens that are copied from one place: the second stands for a proposal that began a token before."""
+    lookup = LookupDraft(VOCABULARY, CPU, 3)
+    draft = in_turn(lookup, ModelDraft(CHEAP, VOCABULARY), lengths=(2,))
+    text = [START, 2, 3, 2, 3, 2]
+    ahead = list(draft.start(PROMPT, WARM).score_ahead(text, 1, 3))
+    own = list(lookup.start(PROMPT, WARM).score_ahead(text, 1, 2))
+    assert len(ahead) == 3 and all(torch.equal(ahead[g], own[g]) for g in range(2))
+    assert not torch.equal(own[0], own[1])
+
+
+@pytest.mark.parametrize("later", ["medusa", "eagle", "blockwise", "hydra"])
+def test_heads_can_only_come_first(later: str) -> None:
+    """They read the target's state after the text, and would have the target read another draft's tokens as text."""
+    config = HorizontalConfig(first=BigramConfig(), second=DRAFT_KINDS[later](shipped="somewhere"), lengths=[1])
+    with pytest.raises(UserError, match="so it can only be draft.first"):
+        config.check("draft")
 
 
 def test_a_recommendation_names_the_drafts_in_turn_where_that_is_expected_to_pay() -> None:

@@ -162,6 +162,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
         changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}),
         "eagle_aux_hidden_state_layer_ids=[2, 16, 29]: made for owner/target; this target has 7 layers",
     ),
+    "taps that are no numbers": (
+        changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": ["1", "4", "6"]}), "must be a list of numbers of layers",
+    ),
+    "a verifier that is a name alone": (
+        changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": [2, 16, 29], "speculators_config": {"verifier": "a/b"}}),
+        "made for another target; this target has 7 layers",
+    ),
     "fewer taps": (changed(BY_THEM, {"eagle_aux_hidden_state_layer_ids": [1, 2]}), "fc.weight of"),
     "no d2t": (changed(THREE, tensors={"d2t": None}), "draft_vocab_size=24: d2t is missing"),
     "d2t past the end": (changed(THREE, tensors={"d2t": torch.full((24,), 60)}), "d2t of"),

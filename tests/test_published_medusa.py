@@ -82,6 +82,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "this was run" not in capfd.readouterr().out
     torch.save({"embed.weight": torch.zeros(2)}, tmp_path / "medusa_lm_head.pt")
     assert "has a tensor embed.weight" in refused()
+    torch.save({"0.0.linear.weight": torch.zeros(WIDTH, WIDTH)}, tmp_path / "medusa_lm_head.pt")
+    assert "has no tensor 0.0.linear.bias" in refused()
     (tmp_path / "medusa_lm_head.pt").unlink()
     assert "has no medusa_lm_head.safetensors or medusa_lm_head.pt" in refused()
     (tmp_path / "config.json").write_text("{}")

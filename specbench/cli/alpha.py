@@ -117,7 +117,7 @@ def _by_position(rows: list[AlphaRow]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
-    table.title = "α by position: token k of a proposal is accepted where those before it were; proposals alone count"
+    table.title = "α by position (Algorithm 1): token k is accepted where those before it were; proposals alone count"
     most = max(len(row["alpha_by_position"]) for row in rows)
     for title in ("draft", "T", "proposes", *(f"k={k}" for k in range(1, most + 1)), "95% at k=1"):
         table.add_column(title, justify="left" if title == "draft" else "right")

@@ -20,6 +20,8 @@ class DraftConfig(NamedConfig):
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
+    first_alone: it predicts from the target's state after the text, so that no other draft's tokens can come before its
+        own in a proposal.
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     finds: its tokens are found in a text, and not drawn.
     builder: of a kind from another package, where its `run.draft_builders.base.DraftBuilder` is, 'module:Class'.
@@ -37,6 +39,7 @@ class DraftConfig(NamedConfig):
     scores_children: ClassVar[bool] = False
     finds: ClassVar[bool] = False
     own_tree: ClassVar[bool] = False
+    first_alone: ClassVar[bool] = False
 
     def label(self) -> str:
         """The draft's name in tables."""

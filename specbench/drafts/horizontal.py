@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import PendingProposal, Proposal
-from specbench.drafts.base import Draft, DraftSession, expect, in_batch, models_of, proposing, start_beside
+from specbench.drafts.base import Draft, DraftSession, ScoresAhead, expect, in_batch, models_of, proposing, start_beside
 from specbench.models import Prompt, Reading, Session, answered
 from specbench.sampling import Sampling, one_hot
 
@@ -52,14 +52,6 @@ class HorizontalDraft:
     def in_batch(self, rows: int) -> "HorizontalDraft":
         drafts = [in_batch(draft, rows) for draft in self.drafts]
         return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
-
-    def part_at(self, position: int) -> int:
-        """Which draft proposes the token at `position` of a proposal, counted from 0."""
-        for part, length in enumerate(self.lengths):
-            if position < length:
-                return part
-            position -= length
-        return len(self.drafts) - 1
 
 
 class HorizontalSession:
@@ -108,7 +100,12 @@ class HorizontalSession:
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """Each draft reads the text once; a token has the q of the draft that proposes at its position."""
-        needed = self.draft.part_at(most - 1) + 1
-        rows = [session.score(tokens, prefix_length) for session in self.sessions[:needed]]
-        for position in range(most):
-            yield rows[self.draft.part_at(position)]
+        begin = 0
+        for session, length in zip(self.sessions, [*self.draft.lengths, most], strict=True):
+            own = min(length, most - begin)
+            if own > 1 and isinstance(session, ScoresAhead):
+                yield from session.score_ahead(tokens, prefix_length, own)
+            elif own > 0:
+                row_LV = session.score(tokens, prefix_length)
+                yield from [row_LV] * own
+            begin += own

@@ -6,7 +6,8 @@ ties and a sample of their numbers), the versions of Python, torch, transformers
 network with something that such a digest cannot tell (hooks, methods put on an instance, objects of unknown kinds) is
 captured at every start. A file that is damaged is written anew.
 
-`engines` compares a captured step with the network before it is used, whether the capture was cached or not.
+`engines` compares the captured step of a target or model draft with the network before it is used, whether the capture
+was cached or not.
 """
 
 import hashlib
@@ -56,7 +57,7 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
     """
     try:
         file = user_cache() / f"capture-{_digest(network, settings)}.json"
-    except NotTold:
+    except (NotTold, RuntimeError):  # RuntimeError: there is no home folder
         return Capture(*make())
     weights = _tensors(network)
     if (found := _read(file, weights, network.device)) is not None:
@@ -100,7 +101,7 @@ def _digest(network: Any, settings: object) -> str:
     """Of all that a capture depends on. Raises NotTold."""
     found = hashlib.sha256()
     versions = [sys.version, torch.__version__, transformers.__version__, _own_code(), str(torch.get_default_dtype())]
-    _tell(found, [versions, settings, str(network.device.type)])
+    _tell(found, [versions, settings, str(network.device)])  # a graph names its GPU by number
     for name, module in network.named_modules(remove_duplicate=False):
         if any(getattr(module, hooks) for hooks in HOOKS):
             raise NotTold(f"{name} has hooks")
@@ -162,10 +163,13 @@ def _named(one: Any) -> str:
         raise NotTold(f"{module}.{name} is not what is used")
     if module.partition(".")[0] in LIBRARIES:
         return f"{module}.{name}"
-    file = inspect.getsourcefile(one) if home is not None else None
-    if file is None:
-        raise NotTold(f"{module} has no file")
-    return f"{module}.{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
+    try:
+        file = inspect.getsourcefile(one)
+        if file is None:
+            raise NotTold(f"{module} has no file")
+        return f"{module}.{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
+    except (TypeError, OSError) as error:  # built into Python, or its file is gone
+        raise NotTold(f"{module}.{name} has no file") from error
 
 
 def _plain(one: Any) -> Any:

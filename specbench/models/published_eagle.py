@@ -64,7 +64,7 @@ class PublishedEagle:
     def made_for(self) -> str:
         """The target that the config names, or a word for it."""
         verifier = (self.config.get("speculators_config") or {}).get("verifier") or {}
-        return str(verifier.get("name_or_path") or "another target")
+        return str((isinstance(verifier, dict) and verifier.get("name_or_path")) or "another target")
 
     @property
     def state_width(self) -> int:
@@ -81,6 +81,9 @@ class PublishedEagle:
             return ()
         name = "eagle_aux_hidden_state_layer_ids"
         ids, outputs = self.config.get(name), (self.config.get("eagle_config") or {}).get(name)
+        for given in (ids, outputs):
+            if given is not None and not (isinstance(given, list) and all(type(one) is int for one in given)):
+                self.refuse(name, given, "must be a list of numbers of layers")
         if ids or outputs:
             taps = tuple(ids or [int(one) + 1 for one in outputs or []])
         elif layers < FEWEST_LAYERS:

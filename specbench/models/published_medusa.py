@@ -76,6 +76,8 @@ class PublishedMedusa(nn.Module):
             blocks, output = list[tuple[Tensor, Tensor]](), None
             while (number, len(blocks), "linear.weight") in tensors:
                 place = (number, len(blocks))
+                if (*place, "linear.bias") not in tensors:
+                    raise UserError(f"{key}: {source} has no tensor {number}.{len(blocks)}.linear.bias")
                 blocks.append((tensors[*place, "linear.weight"], tensors[*place, "linear.bias"]))
             output = tensors.get((number, len(blocks), "weight"))
             heads.append(PublishedHead(blocks, output))

@@ -61,8 +61,8 @@ class AlphaRow(Vocabularies):
     alpha_by_position: NotRequired[
         Annotated[
             list[IntervalRecord],
-            "probability that token 1, 2, ... of a proposal is accepted where those before it were; a proposal begins "
-            "at each token where the draft has something to propose",
+            "probability under Algorithm 1 that token 1, 2, ... of a proposal is accepted where those before it were; "
+            "a proposal begins at each token where the draft has something to propose",
         ]
     ]
     acceptance_by_level: NotRequired[

@@ -14,12 +14,16 @@ from specbench.records.schema import RunRecord
 
 WINDOW = 15  # prompts of which a point is the mean
 ORDER = "task.shuffle"
-LEARNING = [f"draft.{one.name}" for one in fields(ModelDraftConfig) if one.name.startswith(ONLINE)]
+COMPARED = ("online", "online_lr")
+SETTINGS = [one for one in fields(ModelDraftConfig) if one.name.startswith(ONLINE) and one.name not in COMPARED]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Runs of one pair, task and order of the prompts: `points` has a row for each prompt of each run."""
+    """Runs of one pair, task, order of the prompts and way of learning, at several learning rates.
+
+    `points` has a row for each prompt of each run.
+    """
 
     title: str
     runs: pd.DataFrame
@@ -40,7 +44,10 @@ def panels(records: Records) -> list[Panel]:
 
 def _row(record: RunRecord) -> dict[str, object]:
     config = record["config"]
-    return {"pair": config_digest(config, ORDER, "draft.name", *LEARNING), "shuffle": config["task"].get("shuffle")}
+    pair = config_digest(config, ORDER, "draft.name", *(f"draft.{name}" for name in COMPARED))
+    own = {one.name: config["draft"].get(one.name, one.default) for one in SETTINGS}
+    setting = "".join(f", {one.name}={own[one.name]}" for one in SETTINGS if own[one.name] != one.default)
+    return {"pair": pair, "shuffle": config["task"].get("shuffle"), "setting": setting}
 
 
 def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
@@ -52,7 +59,7 @@ def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
         first = newest.iloc[0]
         order = "as they come" if pd.isna(shuffle) else "shuffled"
         points = pd.concat(_points(records.whole(row["run_id"]), row["learning_rate"]) for _, row in newest.iterrows())
-        title = f"{first['target']} on {first['task']}, T={first['temperature']:g}, {order}"
+        title = f"{first['target']} on {first['task']}, T={first['temperature']:g}, {order}{first['setting']}"
         yield Panel(title, newest, points.assign(order=order))
 
 

@@ -4,7 +4,8 @@ import time
 
 from specbench.config import RunConfig
 from specbench.config.draft_kinds import ModelDraftConfig
-from specbench.drafts import Learns
+from specbench.drafts import Learns, models_of
+from specbench.models import get_ready
 from specbench.records.schema import PromptRecord
 from specbench.runs.build import Parts
 
@@ -21,6 +22,9 @@ def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord
     parts.target.now()  # all work given to the device before is done
     began = time.perf_counter()
     lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
+    if lesson.steps:  # CUDA graphs are captured again now, and not before the clock of the next prompt starts
+        for model in models_of(parts.draft):
+            get_ready(model, parts.prompts[place], parts.spec.max_new_tokens)
     parts.target.now()
     seconds = time.perf_counter() - began
     prompt["online"] = {

@@ -117,6 +117,12 @@ class HorizontalConfig(SeveralConfig):
     def check(self, key: str) -> None:
         made_of = "a horizontal cascade is made of two or three drafts"
         self.check_drafts(key, made_of, "give its drafts here", lambda part: part.objection_to_part(), "a cascade")
+        for name, part in [*self.drafts.items()][1:]:
+            if part.first_alone:
+                raise UserError(
+                    f"{key}.{name}={part.label()}: predicts from the target's state after the text, so it can only be "
+                    f"{key}.first; give another draft"
+                )
         drafts = len(self.drafts)
         if len(self.lengths) != drafts - 1 or min(self.lengths) < 1 or max(self.lengths) > MAX_GAMMA:
             raise UserError(

@@ -16,6 +16,7 @@ class TrainedConfig(DraftConfig, ModelConfig):
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
+    first_alone: ClassVar[bool] = True
     recipe: ClassVar[str]
 
     def label(self) -> str:
@@ -81,6 +82,7 @@ class SpecDecConfig(TrainedConfig):
     at_once: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
+    first_alone: ClassVar[bool] = False
 
 
 @dataclass

@@ -127,7 +127,7 @@ def fuse(module: GraphModule, one_token: bool) -> GraphModule:
 
 def _fuse_norm(module: GraphModule, norm: Node) -> None:
     """A norm and the sum that it reads."""
-    whole, _, weight, epsilon = norm.args
+    whole, _, weight, epsilon = (*norm.args, None, None)[:4]  # a capture leaves out defaults at the end
     if (
         not isinstance(whole, Node)
         or whole.target != aten.add.Tensor

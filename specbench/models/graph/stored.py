@@ -21,6 +21,7 @@ from specbench.models.graph.torch_private import LazyGraphModule, open_sizes
 
 NAMESPACES = ("aten", "prims", "specbench")
 MODULES: dict[str, Any] = {"_operator": operator, "math": math, "torch": torch}  # whose functions compute on sizes
+CALLING = ("attrgetter", "call", "itemgetter", "methodcaller")  # of operator: these run what they are given
 MOST_CONSTANTS = 2**14  # numbers of a tensor that is no weight
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -94,7 +95,7 @@ def _name_of(target: Any) -> list[str]:
         if namespace in NAMESPACES:
             return ["torch.ops", namespace, name, target._overloadname]
     module, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
-    if module in MODULES and getattr(MODULES[module], name, None) is target:
+    if module in MODULES and _is_of_sizes(module, name) and getattr(MODULES[module], name, None) is target:
         return [module, name]
     raise NotStorable(str(target))
 
@@ -107,7 +108,14 @@ def _function(names: list[str]) -> Any:
             raise ValueError(namespace)
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
     (name,) = rest
+    if not _is_of_sizes(first, name):
+        raise ValueError(name)
     return getattr(MODULES[first], name)
+
+
+def _is_of_sizes(module: str, name: str) -> bool:
+    """Whether a function computes on sizes: not, say, torch.load, which would unpickle a file that is named."""
+    return name.removeprefix("_").startswith("sym_") if module == "torch" else name not in CALLING
 
 
 def _stored(argument: Any) -> Any:
