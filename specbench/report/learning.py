@@ -47,7 +47,7 @@ def _row(record: RunRecord) -> dict[str, object]:
     pair = config_digest(config, ORDER, "draft.name", *(f"draft.{name}" for name in COMPARED))
     own = {one.name: config["draft"].get(one.name, one.default) for one in SETTINGS}
     setting = "".join(f", {one.name}={own[one.name]}" for one in SETTINGS if own[one.name] != one.default)
-    return {"pair": pair, "shuffle": config["task"].get("shuffle"), "setting": setting}
+    return {"pair": pair, "shuffle": config["task"].get("shuffle"), "learning": setting}
 
 
 def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
@@ -59,7 +59,7 @@ def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
         first = newest.iloc[0]
         order = "as they come" if pd.isna(shuffle) else "shuffled"
         points = pd.concat(_points(records.whole(row["run_id"]), row["learning_rate"]) for _, row in newest.iterrows())
-        title = f"{first['target']} on {first['task']}, T={first['temperature']:g}, {order}{first['setting']}"
+        title = f"{first['target']} on {first['task']}, T={first['temperature']:g}, {order}{first['learning']}"
         yield Panel(title, newest, points.assign(order=order))
 
 
