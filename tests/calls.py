@@ -1,6 +1,7 @@
 """The command line called in this process, and the record that it left."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,23 @@ def small_run(
         f"task.path={folders['rows']}", f"results={results}", "device=cpu", "max_new_tokens=12", "resamples=100",
         "gamma=3", "engine=eager", "warmup=1", *overrides,
     ]  # fmt: skip
+
+
+@contextmanager
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
+    """Runs inside are interrupted, as by Ctrl-C, when `after` prompts have been measured."""
+    from specbench.runs import runner
+
+    measure, left = runner.measure_prompt, iter(range(after))
+
+    def measured(*args: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return measure(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "measure_prompt", measured)
+        yield
 
 
 def refusal(argv: Sequence[str], capture: pytest.CaptureFixture[str]) -> str:

@@ -13,7 +13,7 @@ from toy import EOS, VOCABULARY
 from specbench.drafts import BlockwiseDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.predict import ratios_ahead
 from specbench.models import Heads, Prompt
 from specbench.models.eager import EagerModel
@@ -169,10 +169,10 @@ def test_counted_passes_are_those_of_decoding(kind: str) -> None:
                 target, draft, prompt, gamma=gamma, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
             )
             (along,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=gamma)
-            counts = passes(along.ratio, gamma, 24, along.silent, ahead=ratios_ahead(along))
+            counts = walk(along.ratio, gamma, 24, along.silent, ahead=ratios_ahead(along)).passes
             assert counts.sum() == len(trace.passes)
             counted, decoded = counted + counts.sum(), decoded + len(trace.passes)
-            from_first += passes(along.ratio, gamma, 24, along.silent).sum()
+            from_first += walk(along.ratio, gamma, 24, along.silent).passes.sum()
     assert from_first != counted == decoded
 
 

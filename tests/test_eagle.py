@@ -13,7 +13,7 @@ from toy import EOS, VOCABULARY
 
 from specbench.drafts import EagleDraft, TreeDraft
 from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.predict import ratios_ahead
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -246,7 +246,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) 
             target, draft, prompt, gamma=3, sampling=GREEDY, max_new_tokens=16, generator=torch.Generator()
         )
         (along,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3)
-        counts = passes(along.ratio, 3, 16, along.silent, ahead=ratios_ahead(along))
+        counts = walk(along.ratio, 3, 16, along.silent, ahead=ratios_ahead(along)).passes
         assert counts.sum() == len(trace.passes)
 
 

@@ -12,7 +12,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, accept_match
 from specbench.drafts import LookupDraft, ModelDraft
 from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.predict import ratios_ahead
 from specbench.sampling import Sampling
 from specbench.stats import Interval, bootstrap, ratio
@@ -49,10 +49,13 @@ def within_4_errors(one: Interval, other: Interval) -> bool:
 
 def test_counting_passes_by_hand() -> None:
     def counted(*given, **keys):  # type: ignore[no-untyped-def]
-        return passes(*given, **keys).sum(0)
+        return walk(*given, **keys).passes.sum(0)
 
-    assert passes([1, 1, 0, 1, 1, 0], gamma=3).tolist() == [[0, 0, 0, 1], [0, 0, 0, 1]]  # the first one, and others
-    assert passes([0.5, 0.5, 0.5], gamma=1, most=4)[0].tolist() == [0, 1]
+    assert walk([1, 1, 0, 1, 1, 0], gamma=3).passes.tolist() == [
+        [0, 0, 0, 1],
+        [0, 0, 0, 1],
+    ]  # first, others
+    assert walk([0.5, 0.5, 0.5], gamma=1, most=4).passes[0].tolist() == [0, 1]
     assert counted([1, 1, 0, 1, 1, 0], gamma=3).tolist() == [0, 0, 0, 2]  # 2 kept + 1, 2 kept + 1
     assert counted([1, 1, 1, 1], gamma=3, most=4).tolist() == [0, 0, 0, 1]
     assert counted([1, 1, 1, 1, 1], gamma=3, most=5).tolist() == [1, 0, 0, 1]  # no room to draft for the last token
@@ -76,18 +79,18 @@ def test_counted_passes_are_those_of_decoding_at_temperature_zero(gamma: int, se
             target, draft, PROMPT, gamma=gamma, sampling=greedy, max_new_tokens=most, generator=generator
         )
         (agreement,) = agreements(target, [draft], PROMPT, trace.tokens, greedy)
-        counted = passes(agreement.ratio, gamma, most)
+        counted = walk(agreement.ratio, gamma, most).passes
         assert counted.sum() == len(trace.passes)
 
 
 def test_tokens_further_ahead_by_hand() -> None:
     """The second token of a proposal agrees at the last token alone; the third is never proposed."""
     ahead = [[0.0, 0.0, 0.0, 0.0, 1.0], [None] * 5]
-    counts = passes([1, 1, 1, 1, 1], gamma=3, most=9, stops=None, ahead=ahead)
+    counts = walk([1, 1, 1, 1, 1], gamma=3, most=9, stops=None, ahead=ahead).passes
     # 2 tokens, 2 tokens, and the end as a first token; how long a proposal is after the end the text does not show.
     assert counts.tolist() == [[0, 0, 1, 0], [0, 0, 1, 1]]
-    assert passes([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).sum() == 2
-    assert passes([1, 1, 1], gamma=3, most=9, stops=None, ahead=[]).sum(0).tolist() == [0, 2, 0, 0]
+    assert walk([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).passes.sum() == 2
+    assert walk([1, 1, 1], gamma=3, most=9, stops=None, ahead=[]).passes.sum(0).tolist() == [0, 2, 0, 0]
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 6])
@@ -101,7 +104,7 @@ def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int
             target, draft, PROMPT, gamma=gamma, sampling=greedy, max_new_tokens=most, generator=generator
         )
         (along,) = agreements(target, [draft], PROMPT, trace.tokens, greedy, ahead=gamma)
-        counts = passes(along.ratio, gamma, most, along.silent, None, ahead=ratios_ahead(along)).sum(0)
+        counts = walk(along.ratio, gamma, most, along.silent, None, ahead=ratios_ahead(along)).passes.sum(0)
         decoded = np.bincount([a_pass.drafted for a_pass in trace.passes], minlength=gamma + 1)
         assert counts.tolist() == decoded.tolist()
 
@@ -114,7 +117,9 @@ def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> 
     most = 12
     found, decoded = along_and_decoded(ToyModel, gamma, most, 1500)
     right, wrong = (
-        bootstrap([(len(getattr(a, way)), passes(getattr(a, way), gamma, most).sum()) for a in found], ratio, 400, 0)
+        bootstrap(
+            [(len(getattr(a, way)), walk(getattr(a, way), gamma, most).passes.sum()) for a in found], ratio, 400, 0
+        )
         for way in ("ratio", "beta")
     )
     assert within_4_errors(right, decoded)
@@ -122,9 +127,9 @@ def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> 
 
 
 def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
-    assert passes([2.0, 0.5, 1.0], gamma=2, most=4, whole=True).sum(0).tolist() == [0, 0, 1]
-    assert passes([2.0, 0.5, 1.0], gamma=2, most=4).sum(0).tolist() == pytest.approx([0.0, 0.5, 1.0])
-    assert passes([0.5, 2.0, 1.0], gamma=2, most=4, whole=True).sum(0).tolist() == pytest.approx([0.0, 0.0, 1.5])
+    assert walk([2.0, 0.5, 1.0], gamma=2, most=4, whole=True).passes.sum(0).tolist() == [0, 0, 1]
+    assert walk([2.0, 0.5, 1.0], gamma=2, most=4).passes.sum(0).tolist() == pytest.approx([0.0, 0.5, 1.0])
+    assert walk([0.5, 2.0, 1.0], gamma=2, most=4, whole=True).passes.sum(0).tolist() == pytest.approx([0.0, 0.0, 1.5])
 
 
 @pytest.mark.statistical
@@ -135,7 +140,7 @@ def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     most = 30
     found, decoded = along_and_decoded(Endless, gamma, most, 600, accept_block)
     block, alone = (
-        bootstrap([(most, passes(a.ratio, gamma, most, whole=whole).sum()) for a in found], ratio, 400, 0)
+        bootstrap([(most, walk(a.ratio, gamma, most, whole=whole).passes.sum()) for a in found], ratio, 400, 0)
         for whole in (True, False)
     )
     assert within_4_errors(block, decoded)
@@ -150,7 +155,7 @@ def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: st
     accept = accept_match if rule == "match" else accept_exact
     found, decoded = along_and_decoded(Endless, gamma, most, 600, accept, rule == "onehot")
     own, algorithm_1 = (
-        bootstrap([(most, passes(a.ratio, gamma, most).sum()) for a in each], ratio, 400, 0)
+        bootstrap([(most, walk(a.ratio, gamma, most).passes.sum()) for a in each], ratio, 400, 0)
         for each in ([a.at(rule) for a in found], found)
     )
     assert within_4_errors(own, decoded)

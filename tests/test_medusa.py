@@ -18,7 +18,7 @@ from specbench.drafts import HydraDraft, MedusaDraft, TreeDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
 from specbench.measure.expected_by_position import along
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.expected_tree_passes import tree_passes
 from specbench.measure.predict import ratios_ahead
 from specbench.measure.ranks import RankReader
@@ -151,7 +151,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, family: str) -> None:
             target, draft, prompt, gamma=3, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
         )
         (text,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3)
-        assert passes(text.ratio, 3, 24, text.silent, ahead=ratios_ahead(text)).sum() == len(trace.passes)
+        assert walk(text.ratio, 3, 24, text.silent, ahead=ratios_ahead(text)).passes.sum() == len(trace.passes)
         # Acceptance by position, with a proposal begun at each token: those of fresh sessions.
         counts, tokens, first = np.zeros((3, 2)), [*prompt.prefix, *trace.tokens], len(prompt.prefix)
         for at in range(first, len(tokens)):

@@ -9,7 +9,7 @@ from typing import Any
 import chi
 import pytest
 import torch
-from calls import called, newest, refusal, small_run
+from calls import called, interrupted, newest, refusal, small_run
 from captured import fastest, graphs
 from decode import autoregressive, speculative
 from networks import network
@@ -233,19 +233,9 @@ def test_the_weights_that_other_runs_share_do_not_change(
 def test_an_interrupted_run_starts_again(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from specbench.runs import runner
-
     command = small_run(folders, tmp_path, *ONLINE)
-    measure, left = runner.measure_prompt, iter(range(2))
-
-    def interrupted(*args: Any) -> Any:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return measure(*args)
-
-    monkeypatch.setattr(runner, "measure_prompt", interrupted)
-    assert main(command) == 130
-    monkeypatch.setattr(runner, "measure_prompt", measure)
+    with interrupted(monkeypatch, after=2):
+        assert main(command) == 130
     code, _, err, record = called(command, tmp_path, capfd)
     assert code == 0 and "the weights learnt from the 2 prompts before the interruption are lost" in err
     assert record["summary"]["processes"] == 1 and len(record["prompts"]) == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import newest, refusal
+from calls import interrupted, newest, refusal
 from captured import fastest_on_a_cpu
 
 from specbench.choose.alpha import alpha_folder
@@ -175,18 +175,8 @@ def test_a_store_that_grows_is_recorded_and_is_the_same_after_an_interruption(
     assert whole["summary"]["identical"] == (1.0 if temperature == 0 else None) and whole["summary"]["lossless"]
     assert any("depend on the order of the prompts" in line for line in remarks(whole["summary"]))
 
-    from specbench.runs import runner
-
-    measure, left = runner.measure_prompt, iter(range(2))
-
-    def interrupted(*args: Any) -> Any:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return measure(*args)
-
-    monkeypatch.setattr(runner, "measure_prompt", interrupted)
-    run("retrieval-grow", *keys, "force=true")
-    monkeypatch.setattr(runner, "measure_prompt", measure)
+    with interrupted(monkeypatch, after=2):
+        run("retrieval-grow", *keys, "force=true")
     _, err, resumed = run("retrieval-grow", *keys, "force=true")
     assert resumed is not None and len(resumed["processes"]) == 2, err
     assert [prompt["grown"] for prompt in resumed["prompts"]] == [prompt["grown"] for prompt in whole["prompts"]]

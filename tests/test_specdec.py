@@ -20,7 +20,7 @@ from specbench.drafts import SpecDecDraft
 from specbench.drafts.specdec import SpecDecSession
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.predict import ratios_ahead
 from specbench.models import Prompt, parallel_cache
 from specbench.models.eager import EagerModel
@@ -145,7 +145,7 @@ def test_counted_passes_are_those_of_decoding() -> None:
             target, draft, prompt, gamma=3, sampling=GREEDY, max_new_tokens=24, generator=torch.Generator()
         )
         (along,) = agreements(target, [draft], prompt, trace.tokens, GREEDY, ahead=3)
-        assert passes(along.ratio, 3, 24, along.silent, ahead=ratios_ahead(along)).sum() == len(trace.passes)
+        assert walk(along.ratio, 3, 24, along.silent, ahead=ratios_ahead(along)).passes.sum() == len(trace.passes)
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from specbench.cli.grid import split
 from specbench.drafts import ModelDraft, TreeDraft
 from specbench.errors import UserError
 from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
 from specbench.measure.ranks import RankReader, Ranks
 from specbench.sampling import Sampling
@@ -43,7 +43,7 @@ def test_counting_the_passes_of_a_tree_by_hand() -> None:
     assert tree_passes([[first, first, none], [none, none, none]], two).tolist() == [[0, 0, 1], [0, 0, 1]]
     assert tree_passes([[first, first, none], [none, first, none]], two).sum() == 1
     assert tree_passes([[first, first, none, none], [first] * 4], Shape.chain(3)).sum() == 2  # no third head
-    chain = passes([one for (one,) in given], gamma=3, most=9).sum()
+    chain = walk([one for (one,) in given], gamma=3, most=9).passes.sum()
     assert tree_passes([given], Shape.chain(3), 9).sum() == pytest.approx(chain)
 
 

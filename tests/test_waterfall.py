@@ -15,7 +15,7 @@ from specbench import theory
 from specbench.cli import main
 from specbench.cli.console import Screen
 from specbench.measure.ends import expected_by_position, passes_to_come
-from specbench.measure.expected_passes import passes
+from specbench.measure.expected_passes import walk
 from specbench.measure.waterfall import Waterfall, waterfall
 from specbench.measure.waterfall.needs import needs
 from specbench.records import store
@@ -166,7 +166,7 @@ def test_a_table_of_ends_counts_the_passes_of_a_walk() -> None:
         table = passes_to_come(np.array(chances), 20)
         for length in (1, 3, 9, 20):
             ahead = [[chance] * length for chance in chances[1:]]
-            walked = passes([chances[0]] * length, len(chances), ahead=ahead).sum()
+            walked = walk([chances[0]] * length, len(chances), ahead=ahead).passes.sum()
             assert table[length] == pytest.approx(walked)
     assert expected_by_position(np.array([0.8] * 7)) == pytest.approx(theory.expected_tokens(0.8, 7))
 

@@ -96,6 +96,11 @@ class ScoresAhead(Protocol):
         ...
 
 
+def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
+    """[rows, V]: `q_LV` is that of the last L positions; no proposal reached those before."""
+    return torch.cat([q_LV.new_zeros(rows - len(q_LV), q_LV.shape[-1]), q_LV])
+
+
 @runtime_checkable
 class ReadsTrees(DraftSession, Protocol):
     """A draft session that knows what may follow each node of a tree, so that a tree of its tokens can be grown."""

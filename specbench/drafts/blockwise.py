@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.base import after_zeros
 from specbench.drafts.continuations import Continuations, Found, Predicted
 from specbench.models import Heads, Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.sampling import Sampling, draw, standardise
@@ -90,10 +91,7 @@ class BlockwiseSession:
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        read = len(tokens) - 1  # the newest token has not been read: its own head drew it
-        self._read(tokens[:read])
-        state_1D = self.session.states(read - 1, read) if read else None
-        count = min(gamma, self.draft.later)
+        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
         if state_1D is None or count == 0:
             return Proposal([])
         q_GV = self._q(state_1D, slice(count))
@@ -101,9 +99,7 @@ class BlockwiseSession:
         return Proposal(drafted, q_GV[: len(drafted)])
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        read = len(tokens) - 1
-        self._read(tokens[:read])
-        state_1D = self.session.states(read - 1, read) if read else None
+        state_1D = self._state(tokens)
         self._depths = []
         heads = 0 if state_1D is None else min(levels, self.draft.later)
         self._heads_KV = None if state_1D is None else self._logits(state_1D, slice(heads))
@@ -152,15 +148,19 @@ class BlockwiseSession:
         It is computed from the states `ahead` tokens before those of head 2, whose last is the last of `states_ND`.
         """
         known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
-        missing = length - len(known_ND)
-        if missing == length:
+        if not len(known_ND):
             return torch.zeros(length, self.draft.target.vocabulary_size, device=states_ND.device)
-        q_LV = self._q_in_text(known_ND, ahead, tokens)
-        return torch.cat([torch.zeros_like(q_LV[:1]).expand(missing, -1), q_LV])
+        return after_zeros(self._q_in_text(known_ND, ahead, tokens), length)
 
     def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
         """q [N, V] of head `ahead` + 2 for the last N of `tokens`."""
         return self._q(states_ND, slice(ahead, ahead + 1))
+
+    def _state(self, tokens: Sequence[int]) -> Tensor | None:
+        """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
+        read = len(tokens) - 1  # the newest token has not been read: its own head drew it
+        self._read(tokens[:read])
+        return self.session.states(read - 1, read) if read else None
 
     def _read(self, tokens: Sequence[int]) -> None:
         if self.session.length < len(tokens):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.base import after_zeros
 from specbench.drafts.continuations import Continuations, Found, Predicted
 from specbench.models import Model, Prompt, Session, StatefulSession
 from specbench.models.eagle import Eagle
@@ -122,8 +123,7 @@ class EagleSession:
         steps = min(most, known)
         for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self._source(), steps)):
             states_LD = states_1LD[0, ahead:][-rows:]
-            q_LV = self._q(states_LD)
-            found[ahead] = torch.cat([torch.zeros_like(q_LV[:1]).expand(rows - len(q_LV), -1), q_LV])
+            found[ahead] = after_zeros(self._q(states_LD), rows)
         return iter(found)
 
     def _after(self, tokens: Sequence[int]) -> Tensor | None:

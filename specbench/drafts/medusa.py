@@ -209,11 +209,5 @@ class HydraSession(BlockwiseSession):
         read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
         return self._standardised(self.draft.after(states_ND, read_NJM))
 
-    def _state(self, tokens: Sequence[int]) -> Tensor | None:
-        """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
-        read = len(tokens) - 1
-        self._read(tokens[:read])
-        return self.session.states(read - 1, read) if read else None
-
     def _standardised(self, logits_NV: Tensor) -> Tensor:
         return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)

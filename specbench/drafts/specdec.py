@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Proposal
+from specbench.drafts.base import after_zeros
 from specbench.models import Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.models.eagle_layer import Source
 from specbench.models.parallel_cache import ParallelCache
@@ -97,7 +98,7 @@ class SpecDecSession:
         states_LD = states_TD[: max(0, len(states_TD) - ahead)][-rows:]
         size = self.draft.target.vocabulary_size
         q_LV = standardise(self.draft.decoder.project(states_LD), self.sampling, size)
-        return torch.cat([q_LV.new_zeros(rows - len(q_LV), size), q_LV])
+        return after_zeros(q_LV, rows)
 
 
 def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:

@@ -28,42 +28,15 @@ SURPLUS = 1e12  # products of ratios are cut here, so that none becomes infinite
 
 
 class Walked(NamedTuple):
-    """Expected passes [2, gamma + 1] as by `passes`, and what happens at each position of their proposals.
+    """Expected passes over a text, and what happens at each position of their proposals.
 
+    `passes` [2, gamma + 1]: how many draft 0, 1, ... gamma tokens; the first pass of the text, and all others.
     `positions` [gamma, 2]: expected passes that reach a position, and of these the accepted. A token that was not
     proposed counts as rejected; the last token of the text does not count, since it saves no pass.
     """
 
     passes: NDArray[np.float64]
     positions: NDArray[np.float64]
-
-
-def passes(
-    ratio: Sequence[float],
-    gamma: int,
-    most: int | None = None,
-    silent: Sequence[bool] = (),
-    stops: float | None = 0.0,
-    whole: bool = False,
-    ahead: Sequence[Sequence[float | None]] | None = None,
-) -> NDArray[np.float64]:
-    """Expected passes [2, gamma + 1] over this text that draft 0, 1, ... gamma tokens: its first pass, and all others.
-
-    Args:
-        ratio: q / p of each token.
-        gamma: tokens a pass.
-        most: the limit on new tokens; None: no limit. A shorter text ended by itself, so that its last token can be
-            drafted
-            and accepted. Near the limit a pass drafts no more tokens than there is room for.
-        silent: positions at which the draft proposes nothing.
-        stops: the text does not show the tokens drafted after a rejection; this is the probability, at each token from
-            the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of the
-            text. None: this draft never ends a proposal early, not at the end of the text either.
-        whole: a drafted block is tested as a whole (block verification).
-        ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
-            first, which are `ratio`; None where a proposal is shorter.
-    """
-    return walk(ratio, gamma, most, silent, stops, whole, ahead).passes
 
 
 def walk(
@@ -75,7 +48,21 @@ def walk(
     whole: bool = False,
     ahead: Sequence[Sequence[float | None]] | None = None,
 ) -> Walked:
-    """As `passes`, with what happens at each position of their proposals."""
+    """Walk this text in passes that draft 0, 1, ... gamma tokens: its first pass, and all others.
+
+    Args:
+        ratio: q / p of each token.
+        gamma: tokens a pass.
+        most: the limit on new tokens; None: no limit. A shorter text ended by itself, so that its last token can be
+            drafted and accepted. Near the limit a pass drafts no more tokens than there is room for.
+        silent: positions at which the draft proposes nothing.
+        stops: the text does not show the tokens drafted after a rejection; this is the probability, at each token from
+            the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of the
+            text. None: this draft never ends a proposal early, not at the end of the text either.
+        whole: a drafted block is tested as a whole (block verification).
+        ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
+            first, which are `ratio`; None where a proposal is shorter.
+    """
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
     found, positions = np.zeros((2, gamma + 1)), np.zeros((gamma, 2))

@@ -198,7 +198,7 @@ class Predictions:
 
 
 def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
-    """The probability at each token after a rejection that the proposal ends there (`expected_passes.passes`).
+    """The probability at each token after a rejection that the proposal ends there (`expected_passes.walk`).
 
     For a draft that is scored further ahead this is known.
     """
@@ -208,7 +208,7 @@ def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
 
 
 def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
-    """The ratios further ahead as `expected_passes.passes` takes them; None where the first token's hold for all."""
+    """The ratios further ahead as `expected_passes.walk` takes them; None where the first token's hold for all."""
     if not text.ahead:
         return None
     return [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.measure.expected_passes import passes as expected_passes
+from specbench.measure.expected_passes import walk
 from specbench.records.schema import PromptRecord, Throughput, TraceRecord, Way
 
 
@@ -66,7 +66,7 @@ def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens
     passes_D = np.zeros(gamma + 1)
     for prompt in prompts:
         if beta := prompt["beta"]:
-            passes_D += expected_passes([sum(beta) / len(beta)] * len(beta), gamma, max_new_tokens).sum(0)
+            passes_D += walk([sum(beta) / len(beta)] * len(beta), gamma, max_new_tokens).passes.sum(0)
     passes = float(passes_D.sum())
     return ExpectedOfRows(
         sum(len(prompt["beta"]) for prompt in prompts) / passes, float(passes_D @ np.arange(gamma + 1)) / passes

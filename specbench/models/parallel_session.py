@@ -3,23 +3,18 @@
 Shapes: L new entries, K queries, C slots, V logits.
 """
 
-import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from specbench.models.buffers import Buffers
 from specbench.models.cudagraph import CudaGraphModel
-from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout, chain
 from specbench.models.parallel_decoder import ParallelDecoder
 from specbench.models.parallel_network import as_t5
-from specbench.models.part import Part
 from specbench.models.static import StaticModel
 from specbench.models.static_session import StaticSession
-from specbench.models.tree import OpenTree
 
 
 class ReadsQueries(Protocol):
@@ -48,15 +43,8 @@ class ParallelSession(StaticSession):
     """The captured decoder on the text of the target's session `beside`."""
 
     def __init__(self, model: StaticModel, decoder: ParallelDecoder, beside: StaticSession) -> None:
-        self.model = model
+        self._begin(model)
         self.first_query = model.network.get_input_embeddings().weight.shape[0] - decoder.queries
-        self.length = self.ahead = 0
-        self.ahead_part: Part | None = None
-        self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._parts = {}
-        self._last = LastRead()
-        self._held: dict[str, Buffers] = {}
-        weakref.finalize(self, model.pool.give_back, self._held)
         self._sources, self._source_length_1, self._of_source_buffers = beside.of_source(decoder.layers)
         self.reserve(1)
 

@@ -56,14 +56,7 @@ class StaticSession:
     """One sequence: buffers, and how many of their slots count."""
 
     def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
-        self.model = model
-        self.length = self.ahead = 0
-        self.ahead_part: Part | None = None
-        self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._parts: dict[Part, StaticSession] = {}
-        self._last = LastRead()
-        self._held: dict[str, Buffers] = {}
-        weakref.finalize(self, model.pool.give_back, self._held)
+        self._begin(model)
         self._sources = len(prompt.source)
         self._source_length_1 = torch.tensor([len(prompt.source)], device=model.device)
         with torch.inference_mode():
@@ -73,6 +66,17 @@ class StaticSession:
             if len(prompt.prefix) > 1:
                 # A long prompt's logits are of no use, and large.
                 self._run(prompt.prefix[:-1], last_row=not model.states_of_prompt)
+
+    def _begin(self, model: CapturedModel) -> None:
+        """Nothing read, and no buffers yet."""
+        self.model = model
+        self.length = self.ahead = 0
+        self.ahead_part: Part | None = None
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self._parts: dict[Part, StaticSession] = {}
+        self._last = LastRead()
+        self._held: dict[str, Buffers] = {}
+        weakref.finalize(self, model.pool.give_back, self._held)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():

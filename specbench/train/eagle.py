@@ -67,9 +67,7 @@ class EagleLearner(FrozenTargetLearner[Seen]):
         return f"drafted token {ahead}"
 
     def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        if not self.target.config.is_encoder_decoder:  # row t is about token t + 1
-            last = torch.full_like(labels_BT[:, :1], -100)
-            labels_BT = torch.cat([labels_BT[:, 1:], last], 1)
+        labels_BT = self.of_rows(labels_BT)
         if labels_BT.shape[1] < 2:  # texts of one token
             return self.eagle.fc.weight.sum() * 0.0
         total = torch.zeros((), device=labels_BT.device)

@@ -91,6 +91,12 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
             given["decoder_input_ids"] = decoder_input_ids
         return {"loss": self.loss_of(self.read(given), labels)}
 
+    def of_rows(self, labels_BT: torch.Tensor) -> torch.Tensor:
+        """Labels of what the target's row t predicts: of a decoder-only target that is token t + 1."""
+        if self.target.config.is_encoder_decoder:
+            return labels_BT
+        return torch.cat([labels_BT[:, 1:], torch.full_like(labels_BT[:, :1], -100)], 1)
+
     def as_draft(self, ahead: int) -> Any:
         """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
 

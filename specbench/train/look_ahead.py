@@ -79,9 +79,7 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
         return Seen(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))
 
     def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        if not self.target.config.is_encoder_decoder:  # row t is about token t + 1
-            last_B1 = torch.full_like(labels_BT[:, :1], -100)
-            labels_BT = torch.cat([labels_BT[:, 1:], last_B1], 1)
+        labels_BT = self.of_rows(labels_BT)
         total, length = seen.q_BPLV.sum() * 0.0, labels_BT.shape[1]  # of texts that are too short
         for ahead in range(1, self.plan.number + 1):
             within = seen.places_P + ahead < length

@@ -210,13 +210,18 @@ class Recipe:
 
     def heads_kind(self) -> str | None:
         """The kind of heads that are trained instead of a model; None where a model is."""
-        if self.eagle.steps:
-            return "eagle"
-        if self.specdec.queries:
-            return "specdec"
-        if self.look_ahead.number:
-            return "pass"
-        return "blockwise" if self.blockwise.heads else self.heads.kind
+        return next(iter(self.heads_kinds().values()), None)
+
+    def heads_kinds(self) -> dict[str, str]:
+        """The same as {key that asks for it: kind}, to find that several are asked for."""
+        asked = {
+            "eagle.steps": "eagle" if self.eagle.steps else None,
+            "specdec.queries": "specdec" if self.specdec.queries else None,
+            "look_ahead.number": "pass" if self.look_ahead.number else None,
+            "blockwise.heads": "blockwise" if self.blockwise.heads else None,
+            "heads.kind": self.heads.kind,
+        }
+        return {name: kind for name, kind in asked.items() if kind}
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -266,6 +271,9 @@ def check(recipe: Recipe) -> Recipe:
         raise UserError(
             f"blockwise.heads is {recipe.blockwise.heads}: it must be from 2 to 65, the target's own included"
         )
+    kinds = recipe.heads_kinds()
+    if len(kinds) > 1:
+        raise UserError(f"{', '.join(kinds)}: one recipe trains one kind of draft; set one of them")
     _check_heads(recipe)
     _check_eagle(recipe)
     _check_specdec(recipe)
@@ -283,8 +291,6 @@ def _check_heads(recipe: Recipe) -> None:
         return
     if plan.kind not in HEAD_KINDS:
         raise UserError(f"heads.kind is '{plan.kind}': choose one of {', '.join(HEAD_KINDS)}")
-    if recipe.blockwise.heads:
-        raise UserError(f"heads.kind={plan.kind} and blockwise.heads={recipe.blockwise.heads}: set one of them")
     for name, most in MOST.items():
         if not 1 <= getattr(plan, name) <= most:
             raise UserError(f"heads.{name} is {getattr(plan, name)}: it must be from 1 to {most}")
@@ -298,8 +304,6 @@ def _check_eagle(recipe: Recipe) -> None:
         return
     if not 1 <= plan.steps <= 8:
         raise UserError(f"eagle.steps is {plan.steps}: it must be from 1 to 8")
-    if recipe.blockwise.heads or recipe.heads.kind:
-        raise UserError(f"eagle.steps={plan.steps}: not together with blockwise.heads or heads.kind; set one of them")
     if not plan.taps and (plan.vocabulary is not None or plan.own_head):
         raise UserError(
             "eagle.vocabulary, eagle.own_head: are eagle3's; set eagle.taps=[LAYER,LAYER,LAYER], or neither"
@@ -321,10 +325,6 @@ def _check_specdec(recipe: Recipe) -> None:
         return
     if not 1 <= plan.queries <= 64:
         raise UserError(f"specdec.queries is {plan.queries}: it must be from 1 to 64")
-    if recipe.blockwise.heads or recipe.heads.kind or recipe.eagle.steps:
-        raise UserError(
-            f"specdec.queries={plan.queries}: not together with blockwise.heads, heads.kind or eagle.steps; set one"
-        )
     if recipe.task != "seq2seq":
         raise UserError(f"task is '{recipe.task}': specdec.queries needs seq2seq, a target with an encoder")
     if not 1 <= len(plan.layers) <= 8 or min(plan.layers) < 0:
@@ -340,11 +340,6 @@ def _check_look_ahead(recipe: Recipe) -> None:
         return
     if not 1 <= plan.number <= 16:
         raise UserError(f"look_ahead.number is {plan.number}: it must be from 1 to 16")
-    if recipe.blockwise.heads or recipe.heads.kind or recipe.eagle.steps or recipe.specdec.queries:
-        raise UserError(
-            f"look_ahead.number={plan.number}: not together with blockwise.heads, heads.kind, eagle.steps or "
-            "specdec.queries; set one"
-        )
     if plan.places < 1:
         raise UserError(f"look_ahead.places is {plan.places}: it must be at least 1")
     if not 0 < plan.decay <= 1:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from datasets import Dataset
 from networks import network
 from safetensors.torch import load_file
+from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
@@ -27,7 +28,6 @@ PLANS = {
     "hydra": HeadsPlan("hydra", number=3, narrow=8, rank=4),
 }
 CLASSES = {"medusa": MedusaHeads, "hydra": HydraHeads}
-SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]
 
 
 def random_learner(kind: str, family: str) -> Any:
@@ -37,17 +37,6 @@ def random_learner(kind: str, family: str) -> Any:
     for weight in learner.heads.parameters():
         torch.nn.init.normal_(weight, std=0.1)
     return learner.eval()
-
-
-def batch(family: str) -> dict[str, torch.Tensor]:
-    """One text, and below it the same with its last three tokens missing."""
-    texts = torch.tensor([TEXT, [*TEXT[:-3], -100, -100, -100]])
-    read = texts.clamp(min=0)
-    if family == "gpt2":
-        return {"input_ids": read, "attention_mask": (texts >= 0).long(), "labels": texts}
-    shifted = torch.cat([torch.zeros_like(read[:, :1]), read[:, :-1]], 1)
-    ids = torch.tensor([SOURCE, SOURCE])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": texts, "decoder_input_ids": shifted}
 
 
 def plain_logits(learner: Any, family: str, head: int, text: list[int], place: int) -> torch.Tensor:

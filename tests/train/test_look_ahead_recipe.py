@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from networks import network
+from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
@@ -18,23 +19,11 @@ from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, LookAheadPlan, Recipe
 
 PLAN = LookAheadPlan(number=3, places=4)
-SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]
 
 
 def random_learner(family: str) -> Any:
     torch.manual_seed(3)
     return make_learner(Recipe(look_ahead=PLAN), network(family, 4), Dataset.from_dict({}))
-
-
-def batch(family: str) -> dict[str, torch.Tensor]:
-    """One text, and below it the same with its last three tokens missing."""
-    texts = torch.tensor([TEXT, [*TEXT[:-3], -100, -100, -100]])
-    read = texts.clamp(min=0)
-    if family == "gpt2":
-        return {"input_ids": read, "attention_mask": (texts >= 0).long(), "labels": texts}
-    shifted = torch.cat([torch.zeros_like(read[:, :1]), read[:, :-1]], 1)
-    ids = torch.tensor([SOURCE, SOURCE])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": texts, "decoder_input_ids": shifted}
 
 
 def plain_logits(learner: Any, family: str, ahead: int, place: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.measure.by_position import reached_and_accepted
-from specbench.measure.expected_passes import passes as passes_along
+from specbench.measure.expected_passes import walk
 from specbench.measure.tree_passes import levels, parents_of
 from specbench.records.schema import PromptRecord, RunRecord
 
@@ -156,5 +156,5 @@ def _agreement(prompt: PromptRecord, gamma: int | None, most: int) -> dict[str, 
     if "rule" in prompt:
         row["rule"] = prompt["rule"]["accept_probability"]
     if gamma is not None:
-        row["walked"] = float(passes_along(prompt["beta"], gamma, most).sum())
+        row["walked"] = float(walk(prompt["beta"], gamma, most).passes.sum())
     return row
