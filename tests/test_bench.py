@@ -56,7 +56,7 @@ def test_a_draft_without_a_network_has_no_rival(setup: Bench) -> None:
 
 def test_texts_too_short_for_a_second_pass_are_told(setup: Bench) -> None:
     (row,) = bench(replace(setup, max_new_tokens=4, parts="e"), lambda _: None)
-    assert row.ours is None and row.note == "not measured: no text is long enough for a second pass"
+    assert row.ours is None and row.note == "not measured: no completion is long enough for a second pass"
 
 
 def test_rivals_write_what_we_write(setup: Bench) -> None:

@@ -76,7 +76,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
     drafts = ["draft=[unigram,random]", f"draft.path={folders['t5-draft']}"]
     assert main(["alpha", *argv, *drafts]) == 0
     out = capfd.readouterr().out
-    assert "t5-draft" in out and "α(l=0.5)" in out and "3 prompts only" in out
+    assert "t5-draft" in out and "α(l=0.5)" in out and "only 3 prompts" in out
     (file,) = (tmp_path / "alpha").glob("*.json")
     rows = {(row["draft"], row["temperature"]): row for row in json.loads(file.read_text())["rows"]}
     assert set(rows) == {(d, t) for d in ("unigram", "random", "t5-draft") for t in (0, 1)}
@@ -90,7 +90,7 @@ def test_alpha_of_three_drafts_at_two_temperatures(
 
     # The sample is taken up by a later call, and the estimate is the one that decoding gives, to the last digit.
     assert main(["alpha", *argv, "draft=bigram", "sampling.temperature=1"]) == 0
-    assert "3 texts of it from the cache" in capfd.readouterr().out
+    assert "3 completions from the cache" in capfd.readouterr().out
     assert samples == {file: file.read_text() for file in (tmp_path / "samples").glob("*.json")}
     assert main(["run", *argv, drafts[1], "sampling.temperature=1", "gamma=2"]) == 0
     (run,) = Catalog(tmp_path).rows()
@@ -106,7 +106,7 @@ def test_a_damaged_sample_is_written_again_and_a_larger_one_takes_over(
     (sample,) = (tmp_path / "samples").glob("*.json")
     assert len(json.loads(sample.read_text())["texts"]) == 1
     assert main(call) == 0
-    assert "1 texts of it from the cache" in capfd.readouterr().out
+    assert "1 completions from the cache" in capfd.readouterr().out
     whole = json.loads(sample.read_text())["texts"]
     assert len(whole) == 3
     sample.write_text(sample.read_text()[:40])
@@ -167,7 +167,7 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     (run,) = Catalog(tmp_path).rows()
     assert run["run_id"] == proof["run_id"] and run["speedup_measured"] == proof["measured"]
     assert proof["off"] == pytest.approx(best["estimated"]["value"] / proof["measured"] - 1)
-    assert "→" in out and " win" in out and "run for real" in out
+    assert "→" in out and " win" in out and "measured by real runs" in out
     assert main(["recommend", *argv, "draft=random", "--picture", "c.gif"]) == 2
     assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
     assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2

@@ -201,7 +201,7 @@ def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd:
     (file,) = (tmp_path / "recommend").glob("*.json")
     (proof,) = json.loads(file.read_text())["verified"]
     assert proof["off"] is None and proof["disturbed_by"].startswith(SIGNS) and proof["measured"] is not None
-    assert "DISTURBED, so it proves nothing" in out
+    assert "DISTURBED, so its speedup is unreliable" in out
 
 
 def test_a_step_draws_its_token_and_so_v_is_judged_with_what_accepting_costs() -> None:

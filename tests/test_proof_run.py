@@ -79,4 +79,4 @@ def test_a_sampled_record_without_a_proof_says_so(tmp_path: Path, capfd: Capture
     make(tmp_path, temperature=1.0)
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert capfd.readouterr().out.count("unproved") == 2  # in its row, and what it means
-    assert "unproved: two greedy texts compared" in page(Records(tmp_path))
+    assert "unproved: two greedy completions compared" in page(Records(tmp_path))

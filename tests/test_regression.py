@@ -30,7 +30,7 @@ def baseline(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
         ({"alpha": 0.64, "speedup_measured": 1.3}, None),
         ({"alpha": 0.5}, "alpha 0.500 left [0.550, 0.650]"),
         ({"speedup_measured": 1.2}, "speedup 1.20 is more than 15% below 1.50"),
-        ({"lossless": False, "speedup_measured": None}, "the texts are not the target's own"),
+        ({"lossless": False, "speedup_measured": None}, "completions are not the target's own"),
         ({"gamma": 4}, "gamma=3 device=cpu dtype=float32: no record"),
     ],
 )

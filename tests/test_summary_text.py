@@ -32,7 +32,7 @@ def test_a_clean_run_needs_no_remark() -> None:
     ("changes", "said"),
     [
         ({"lossless": False, "identical": 0.5, **WITHHELD}, "NOT LOSSLESS"),
-        ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the texts differ after a near tie"),
+        ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the completions differ after a near tie"),
         ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it is drafting"),
         ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it is verifying"),
         (
@@ -42,7 +42,7 @@ def test_a_clean_run_needs_no_remark() -> None:
             "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (verifying) + 0.00 (accepting) target steps",
         ),
         ({"prompts_cut": 7}, "7 of 40 prompts were cut at task.max_source_tokens"),
-        ({"prompts": 4}, "4 prompts only"),
+        ({"prompts": 4}, "only 4 prompts"),
     ],
 )
 def test_remarks(changes: dict[str, object], said: str) -> None:
@@ -81,7 +81,7 @@ def test_a_prediction_says_what_it_is_made_from(capfd: pytest.CaptureFixture[str
     assert lines["speedup predicted"].endswith("Theorem 3.8")
     assert lines["operations"].endswith("counted; Theorem 3.11: 2.50×") and "2.30×" in lines["operations"]
     lines = _shown({"prediction": "by position"}, capfd)
-    assert lines["tokens per pass"].endswith("predicted from the acceptance by position: 2.40; Eq. 1 has one α: 2.38")
+    assert lines["tokens per pass"].endswith("from the acceptance by position: 2.40; Eq. 1 with a single α: 2.38")
     assert lines["speedup predicted"].endswith("Theorem 3.8, from the acceptance by position")
     assert lines["speedup calibrated"].endswith("predicted tokens per pass over what these passes cost")
 

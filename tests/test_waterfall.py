@@ -184,7 +184,7 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
     assert by["alpha"].now == pytest.approx(0.75) and 0.75 < (by["alpha"].needed or 0) < 1
     impossible = {one.quantity: one for one in needs(found, 4.9)}
     assert impossible["c"].needed is None and impossible["alpha"].needed is None
-    assert all("not even" in line for line in needed(4.9, list(impossible.values())) if "tokens a pass" not in line)
+    assert all("not possible" in line for line in needed(4.9, list(impossible.values())) if "tokens a pass" not in line)
     assert {one.quantity: one for one in needs(found, 100)}["tokens_per_pass"].needed is None
     slow = {one.quantity: one for one in needs(found, 0.1)}["alpha"]
     assert slow.needed is None and slow.limit == 0 and slow.most is not None and 0.1 < slow.most < found.measured.value
@@ -193,15 +193,15 @@ def test_needs_give_the_speedup_when_they_are_met() -> None:
 def test_ends_are_told_with_longer_texts() -> None:
     found = waterfall(planted(lengths=[9] * 30, gamma=7), resamples=0)
     said = biggest(found)
-    assert said is not None and said.startswith("texts of 9 tokens end inside passes: 8.00 → 4.50")
-    assert "with texts of 36 tokens 7.20" in said
+    assert said is not None and said.startswith("completions of 9 tokens end inside passes: 8.00 → 4.50")
+    assert "with completions of 36 tokens 7.20" in said
 
 
 def test_explain_shows_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = make(tmp_path)
     assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "2"]) == 0
     shown = capsys.readouterr().out
-    assert "rejections (α, Eq. 1)" in shown and "left over" in shown and "a speedup of 2 by c alone" in shown
+    assert "rejections (α, Eq. 1)" in shown and "unexplained" in shown and "a speedup of 2 by c alone" in shown
     assert main(["explain", run_id, f"results={tmp_path}", "--format", "json", "--for-speedup", "2"]) == 0
     document = json.loads(capsys.readouterr().out)
     factors = [step["factor"]["value"] for step in document["steps"][:-1]]
@@ -241,4 +241,4 @@ def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.C
 @pytest.mark.skipif(not BATCHES, reason="needs a checkout, with results/kept")
 def test_a_run_of_a_batch_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", BATCHES[0].name.removesuffix(".json.gz"), "--results", str(FOLDER.parent)]) == 2
-    assert "explain is of one prompt at a time" in capsys.readouterr().err
+    assert "one prompt at a time" in capsys.readouterr().err

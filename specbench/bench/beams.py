@@ -59,7 +59,7 @@ def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[Be
     for u, gamma in found:  # first calls are slow, theirs too
         _search(setup, setup.prompts[0], u, gamma, right)
     for number, prompt in enumerate(setup.prompts, 1):
-        say(f"text {number} of {len(setup.prompts)}")
+        say(f"prompt {number} of {len(setup.prompts)}")
         began = model.now()
         right = theirs(model.network, prompt, setup.settings, model.vocabulary_size)
         seconds += model.now() - began
@@ -105,7 +105,8 @@ def _row(u: int, gamma: int, searched: Sequence[_Searched], plain: int) -> BeamR
 def beam_table(rows: Sequence[BeamRow]) -> str:
     """The rows as a Markdown table."""
     header = (
-        "u", "γ", "target passes a text", "beam steps a pass", "scored a pass", "passes saved", "identical", "s a text",
+        "u", "γ", "target passes a prompt", "beam steps a pass", "scored a pass", "passes saved", "identical",
+        "s a prompt",
     )  # fmt: skip
     cells = [
         (

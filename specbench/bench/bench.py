@@ -118,7 +118,7 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
     def per_token(timings: list[Timing]) -> float:
         return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
 
-    note = f"same tokens in {same} of {len(ours)} texts"
+    note = f"same tokens in {same} of {len(ours)} completions"
     return Row(part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note)
 
 
@@ -146,7 +146,7 @@ def _batches_against_generate(setup: Bench) -> list[Row]:
         groups = batches.groups_of(setup.prompts, size)
         decoders = batches.ways(setup.target, _network(setup.target), groups, size, setup.max_new_tokens)
         row = _row("g", what, setup, decoders, len(groups))
-        rows.append(replace(row, note=row.note.replace("texts", "batches")))
+        rows.append(replace(row, note=row.note.replace("completions", "batches")))
     return rows
 
 
@@ -174,7 +174,7 @@ def _inside_a_pass(setup: Bench) -> list[Row]:
         try:
             parts, step = take_apart(setup.target, setup.draft, setup.prompts, gamma, setup.max_new_tokens)
         except TooShort:
-            note = "not measured: no text is long enough for a second pass"
+            note = "not measured: no completion is long enough for a second pass"
             rows.append(Row("e", f"a pass, γ={gamma}", unit="", note=note))
             continue
         c, v = parts.drafting / gamma / step, parts.verifying / step

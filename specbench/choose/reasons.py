@@ -51,8 +51,8 @@ def _in_turn(table: Predictions) -> list[str]:
     if value <= alone:
         return []
     return [
-        f"in turn, {lengths[0]} tokens of {first_name} and then {lengths[1]} of {second_name} would give "
-        f"{value:.2f}× by theory, each alone at most {alone:.2f}×: draft=cascade "
+        f"a horizontal cascade of {lengths[0]} tokens of {first_name}, then {lengths[1]} of {second_name}, would give "
+        f"{value:.2f}× by theory; each draft alone at most {alone:.2f}×: draft=cascade "
         f"draft.horizontal=[{first_name},{second_name}] draft.lengths=[{lengths[0]}] gamma={sum(lengths)}"
     ]
 
@@ -62,21 +62,21 @@ def _where_trees_pay(table: Predictions, trees: Sequence[Prediction]) -> list[st
     chains = [one for one in table.ranked if one.tree is None]
     if not chains or not trees:
         return []
-    sizes = {one.nodes: one for one in reversed(trees)}  # the best of each, for trees are ranked
+    sizes = {one.nodes: one for one in reversed(trees)}  # the best of each, since trees are ranked
     said = []
     for nodes, one in sorted(sizes.items(), key=lambda item: item[0] or 0):
         price = winning_v(chains[0], one)
-        needed = f"no v({nodes}) is low enough" if price is None else f"v({nodes}) at most {price:.2f}"
+        needed = f"no v({nodes}) is low enough" if price is None else f"v({nodes}) ≤ {price:.2f}"
         said.append(f"{one.tree}: {needed} (it is {one.cost.verify_cost:.2f})")
     return [
-        f"against the best chain, {label(chains[0])} at {chains[0].estimated.value:.2f}×, a tree pays with: "
+        f"against the best chain, {label(chains[0])} at {chains[0].estimated.value:.2f}×, a tree pays if: "
         + "; ".join(said)
         + ". v(n) is the cost of verifying n tokens in target steps"
     ]
 
 
 def winning_v(chain: Prediction, tree: Prediction) -> float | None:
-    """The v at which `tree` ties with `chain`, all else as measured; None where not even 0 would do."""
+    """The v at which `tree` ties with `chain`, all else as measured; None if v = 0 is not enough."""
     v = tree.cost.verify_cost - tree.steps_per_pass * (1 - tree.estimated.value / chain.estimated.value)
     return v if v >= 0 else None
 
@@ -87,24 +87,24 @@ def label(one: Prediction) -> str:
 
 
 def _headline(table: Predictions) -> str:
-    """Whether anything is gained comes first, and that it is not known where it is not."""
+    """The first sentence: whether the best candidate is faster, and whether the data can show it."""
     best, prompts = table.ranked[0], len(table.tokens_P)
     value, low, high = best.estimated.value, best.estimated.low, best.estimated.high
     cost = f"{best.tokens_per_pass:.2f} tokens a pass for {best.steps_per_pass:.2f} target steps"
     if value < 1:
         if best.alpha.value <= best.cost.c:
             cost = f"α={best.alpha.value:.2f} is not above c={best.cost.c:.2f} (Cor 3.9)"
-        unsure = "" if high is None or high <= 1 else f", and not certainly ({low:.2f}–{high:.2f})"
+        unsure = "" if high is None or high <= 1 else f" (95%: {low:.2f}–{high:.2f})"
         return (
             f"no draft helps here: the best, {label(best)}, would run at {value:.2f}× the target's own speed{unsure}; "
             f"{cost}"
         )
     if low is None:
-        return f"one prompt does not tell a gain from none: {label(best)}, estimated at {value:.2f}×; {cost}"
+        return f"a single prompt cannot show a gain: {label(best)} is estimated at {value:.2f}×; {cost}"
     if low <= 1:
         return (
-            f"a gain cannot be told from none: the best, {label(best)}, is estimated at {value:.2f}× ({low:.2f}–"
-            f"{high:.2f}) from {prompts} prompts; more of them (limit=, tokens=) or more rounds= may tell; {cost}"
+            f"no significant gain: the best, {label(best)}, is estimated at {value:.2f}× ({low:.2f}–{high:.2f}) from "
+            f"{prompts} prompts; more prompts (limit=, tokens=) or more rounds= may show it; {cost}"
         )
     return f"{label(best)}: {cost}, {value:.2f}× faster; a pass of all γ costs {_price(best)}"
 
@@ -118,7 +118,7 @@ def _price(one: Prediction) -> str:
 
 
 def _gammas(table: Predictions) -> list[str]:
-    """Other gammas of the best draft that cannot be told from the best."""
+    """Other gammas of the best draft whose speed does not differ significantly from the best."""
     best = table.ranked[0]
     close = []
     for one in table.ranked[1:]:
@@ -128,14 +128,14 @@ def _gammas(table: Predictions) -> list[str]:
                 close.append(one.gamma)
     if not close:
         return []
-    return [f"γ={', '.join(str(g) for g in sorted(close))} cannot be told from γ={best.gamma} by these timings"]
+    return [f"no significant difference between γ={best.gamma} and γ={', '.join(str(g) for g in sorted(close))}"]
 
 
 def _against(table: Predictions, best: Prediction, other: Prediction) -> str:
     times = table.times_better((best.draft, best.gamma), (other.draft, other.gamma))
     by = f"{100 * (times.value - 1):.0f}%"
     if times.low is None or times.low <= 1:
-        by += ", which these timings cannot tell from 0"
+        by += " (not significant)"
     return (
         f"{label(best)} beats {label(other)} by {by}: {best.tokens_per_pass:.2f} tokens a pass for "
         f"{best.steps_per_pass:.2f} target steps against {other.tokens_per_pass:.2f} for {other.steps_per_pass:.2f}; "
@@ -170,9 +170,9 @@ def _would_win(best: Prediction, other: Prediction) -> str:
     """The c, or else the alpha, at which `other` would catch up, all else (its γ too) as measured."""
     c, alpha = winning_c(best, other), winning_alpha(best, other)
     if other.tree and c is None:
-        return f"for {label(other)} to win not even c = 0 would be enough (it is {other.cost.c:.3f} a level)"
+        return f"{label(other)} cannot win: even c = 0 would not be enough (it is {other.cost.c:.3f} a level)"
     if c is None and alpha is None:
-        return f"{label(other)} cannot win: not even c = 0 or α = 1 would be enough; verifying costs too much"
+        return f"{label(other)} cannot win: even c = 0 or α = 1 would not be enough; verifying costs too much"
     needed = []
     if alpha is not None and f"{alpha:.2f}" != f"{other.alpha.value:.2f}":
         needed.append(f"an α of {alpha:.2f} (it is {other.alpha.value:.2f})")
@@ -181,23 +181,23 @@ def _would_win(best: Prediction, other: Prediction) -> str:
     if not needed:
         return f"{label(other)} would win with hardly any change"
     missing = "" if c is not None else "; no c would be low enough"
-    return f"for {label(other)} to win it would need {' or '.join(needed)}{missing}"
+    return f"to win, {label(other)} would need {' or '.join(needed)}{missing}"
 
 
 def winning_c(best: Prediction, other: Prediction) -> float | None:
-    """The c at which `other` ties; None where not even 0 would do, or where it drafted nothing in these texts."""
+    """The c at which `other` ties; None if c = 0 is not enough, or if it drafted nothing in this sample."""
     if not other.drafted_per_pass:
         return None
-    # All that its passes cost more than those of a tie must come off the tokens that they draft.
+    # The surplus cost of its passes, compared with a tie, has to come out of the tokens that they draft.
     surplus = other.steps_per_pass * (1 - other.estimated.value / best.estimated.value)
     c = other.cost.c - surplus / other.drafted_per_pass
     return c if c >= 0 else None
 
 
 def winning_alpha(best: Prediction, other: Prediction) -> float | None:
-    """The alpha at which `other` would tie, if its tokens grow as Eq. 1 says.
+    """The alpha at which `other` would tie, if its tokens grow as in Eq. 1.
 
-    None where not even 1 would do, and for a tree, whose tokens Eq. 1 does not give.
+    None if alpha = 1 is not enough, and for a tree, whose tokens Eq. 1 does not give.
     """
     if other.tree:
         return None
@@ -222,7 +222,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
         total_variations: means over the tokens, by the candidate's name.
     """
     lines = [
-        f"{name}: its completions are not the target's own; the total variation of a token is {far:.3f}, estimated, "
+        f"{name}: its completions are not the target's own; the total variation per token is {far:.3f}, estimated, "
         "like its α, along the target's own completions"
         for name, far in total_variations.items()
     ]
@@ -233,7 +233,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
 
 
 def _paper(table: Predictions) -> list[str]:
-    """The candidate that Theorem 3.8 alone would have picked, if it is another."""
+    """The candidate that Theorem 3.8 alone would have picked, if it is a different candidate."""
     best = table.ranked[0]
     theirs = max(table.ranked, key=lambda one: one.predicted)
     if (theirs.draft, theirs.gamma) == (best.draft, best.gamma):
@@ -247,13 +247,13 @@ def _paper(table: Predictions) -> list[str]:
 
 
 def of_batches(tables: Mapping[int, Predictions]) -> list[str]:
-    """The best candidate at each batch, and from which batch on no draft pays; nothing for a single batch."""
+    """The best candidate at each batch size, and the batch size from which no draft pays; nothing for batch 1."""
     if list(tables) == [1]:
         return []
     lines = []
     for batch, table in tables.items():
         if not table.ranked:
-            lines.append(f"batch={batch}: the texts are too short for a full pass")
+            lines.append(f"batch={batch}: completions are too short for a full pass")
             continue
         best = table.ranked[0]
         lines.append(

@@ -84,7 +84,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in timed.items()}
         table, rounds = tables[batches[0]], timed[batches[0]]
         if not table.ranked:
-            raise UserError(f"gammas={config.gammas}: the texts are too short for a full pass; give smaller gammas")
+            raise UserError(f"gammas={config.gammas}: completions are too short for a full pass; give smaller gammas")
         best = table.ranked[: config.verify]
         if engines is not None and best:
             progress.say(f"decoding with γ={','.join(str(one.gamma) for one in best)} and without a draft")

@@ -125,7 +125,7 @@ def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
     plain = replace(resolved, draft=LayerSkipConfig(name="layer-skip", skip=["mlp0"]))
     parts = build(replace(plain, limit=plain.limit or config.search_tokens), progress.say)
     sampling = parts.spec.sampling
-    progress.say(f"the target writes texts for the search (T={sampling.temperature:g})")
+    progress.say(f"the target writes completions for the search (T={sampling.temperature:g})")
     sample = target_sample(plain, parts, config.search_tokens, progress)
     target = parts.models[0]
     with torch.inference_mode():

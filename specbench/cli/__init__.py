@@ -12,11 +12,11 @@ import warnings
 VERBS = {
     "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
     "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
-    "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's own text"),
-    "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking, why, and a proof by real runs"),
+    "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's completions"),
+    "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking with reasons, checked by real runs"),
     "validate": ("specbench.cli.validate", "test predictions: estimated against measured speedups, interleaved"),
     "results": ("specbench.cli.results", "all records as one table"),
-    "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor a step, the biggest lever first"),
+    "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor for each cause, the largest first"),
     "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width requires"),
     "export": ("specbench.cli.export", "a profile of a draft and its target as JSON, for other programs"),
     "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
@@ -44,12 +44,12 @@ usage: specbench VERB [key=value ...]
 
 {verbs}
 
-`specbench VERB --help` tells more. With no key, `specbench run` measures a small pair that ships with the project.
+`specbench VERB --help` lists the keys. Without keys, `specbench run` measures a small pair that ships with the project.
 """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns the exit code: 0 done, 1 the machine failed, 2 the user can mend it."""
+    """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())))
@@ -90,12 +90,12 @@ _formatted = warnings.formatwarning
 
 
 def _plain(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """Our own warnings as one line; those of others as they are."""
+    """Format our own warnings as one line; leave those of other packages as they are."""
     ours = category.__module__.partition(".")[0] == __package__.partition(".")[0]
     return f"specbench: {message}\n" if ours else _formatted(message, category, filename, lineno, line)
 
 
 def unexpected(error: Exception) -> int:
-    """Show where an error that we did not raise ourselves came from; returns its exit code."""
+    """Print the traceback of an error that is neither a `UserError` nor a `MachineError`; returns its exit code."""
     traceback.print_exception(error)
     return fail("this is a fault of specbench: please report it with the lines above; finished work is kept", 1)

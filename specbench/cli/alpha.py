@@ -1,4 +1,4 @@
-"""`specbench alpha`: the acceptance rate of many drafts in one go."""
+"""`specbench alpha`: the acceptance rate of many drafts from one sample of the target's completions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ each draft is scored on them by teacher forcing. No gamma is tried, since alpha 
 with 95% intervals and writes results/alpha/ID.json.
 """
 LISTS = {
-    "'draft=[A,B]'": "any drafts of `specbench run`; folders as 'draft.path=[DIR1,DIR2]'; both lists add up",
-    "'accept=[exact,typical]'": "rules, each with each draft: the share of drafted tokens that it accepts, and the "
-    "total variation of its output from the target, beside alpha; accept.lenience= goes to lenient and may be a list",
+    "'draft=[A,B]'": "drafts of `specbench run`; 'draft.path=[DIR1,DIR2]' adds folders to this list",
+    "'accept=[exact,typical]'": "score each draft under each rule: the share of drafted tokens that the rule "
+    "accepts, and the total variation of its output from the target; accept.lenience= may be a list",
 }
-OF_CHILDREN = {  # as the table has them, in its order
+OF_CHILDREN = {  # rows of the table, in order
     "fixed": "fixed (the likeliest): one-hot",
     "distinct": "distinct: multi-round",
     "optimum, distinct": "distinct: optimum",
@@ -36,8 +36,8 @@ OF_CHILDREN = {  # as the table has them, in its order
 }
 LINE = "target=NAME 'draft=[NAME,NAME,...]' [key=value ...]"
 OPTIONS = LISTS | {
-    "'sampling.temperature=[0,1]'": "(default both, with a sample for each: alpha at T is defined along text that the "
-    "target writes at that T)",
+    "'sampling.temperature=[0,1]'": "(default: both, a sample for each: alpha at T is defined along completions "
+    "that the target samples at T)",
     "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
 }
 
@@ -107,8 +107,8 @@ def draw(record: AlphaDocument) -> None:
     if ranked:
         console.print(_of_children(list(ranked.values())))
         console.print(
-            "  child k alone is the accepted one with the difference of its column and the one before (P of a tree). "
-            "An optimum is of all lossless rules for children drawn so (optimal transport): the rest is left to gain"
+            "  column k minus column k-1 is the probability that child k is the accepted one (P of a tree). optimum: "
+            "the best of all lossless rules for children chosen this way (optimal transport)"
         )
 
 
@@ -117,7 +117,7 @@ def _by_position(rows: list[AlphaRow]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
-    table.title = "α by position (Algorithm 1): token k is accepted where those before it were; proposals alone count"
+    table.title = "α by position (Algorithm 1): acceptance of draft token k given that tokens 1 to k-1 were accepted"
     most = max(len(row["alpha_by_position"]) for row in rows)
     for title in ("draft", "T", "proposes", *(f"k={k}" for k in range(1, most + 1)), "95% at k=1"):
         table.add_column(title, justify="left" if title == "draft" else "right")
@@ -134,8 +134,8 @@ def _of_vocabularies(rows: list[AlphaRow]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
-    table.title = "vocabularies that differ: α without the mismatch is among shared tokens (tli), or by text (slem)"
-    titles = ("shared of target's", "of draft's", "of target's mass", "α", "without mismatch", "95%", "lost")
+    table.title = "different vocabularies: α without mismatch is over shared tokens (tli), or by string (slem)"
+    titles = ("target tokens shared", "draft tokens", "target mass", "α", "without mismatch", "95%", "lost")
     for title in ("draft", "T", *titles):
         table.add_column(title, justify="left" if title == "draft" else "right")
     for row in sorted(rows, key=lambda row: (row["temperature"], -row["alpha"])):
@@ -149,12 +149,12 @@ def _of_vocabularies(rows: list[AlphaRow]) -> Table:
 
 
 def _of_rules(rows: list[AlphaRow]) -> Table:
-    """α of each draft under the three lossless rules that engines have at T > 0."""
+    """α of each draft under the three lossless rules that engines use at T > 0."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
     table.title = (
-        "α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/rules.md: which engine?)"
+        "α at T>0 by rule: exact Σ min(p, q); match Σ pq; onehot p at q's argmax (docs/rules.md lists engines)"
     )
     for title in ("draft", "T", "exact", "95%", "match", "95%", "onehot", "95%"):
         table.add_column(title, justify="left" if title == "draft" else "right")
@@ -169,12 +169,12 @@ def _of_rules(rows: list[AlphaRow]) -> Table:
 
 
 def _of_children(rows: list[AlphaRow]) -> Table:
-    """For each draft and temperature a line a rule: with which probability one of k children is accepted."""
+    """For each draft, temperature and rule, the probability that one of k children is accepted."""
     from rich.table import Table
 
     most = len(rows[0]["acceptance_of_children"]["fixed"])
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="")
-    table.title = "one of k children of a node is accepted (trees), by how they are chosen and tested"
+    table.title = "trees: probability that one of a node's k children is accepted, by how they are chosen and tested"
     for title in ("draft", "T", "children, rule", *(f"k={k}" for k in range(1, most + 1)), f"95% at k={most}"):
         table.add_column(title, justify="left" if title in ("draft", "children, rule") else "right")
     for row in sorted(rows, key=lambda row: row["temperature"]):
@@ -197,13 +197,13 @@ def remark(file: Path, record: AlphaDocument, form: str) -> None:
     console = Console(file=aside(form), highlight=False, soft_wrap=True)
     rows = record["rows"]
     for setting in record["settings"]:
-        kept = f", {setting['texts_reused']} texts of it from the cache" if setting["texts_reused"] else ""
+        kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
         console.print(
-            f"T={setting['temperature']:g}: the sample took {setting['sample_s']:.1f} s to write{kept}; "
+            f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
         )
     if min(row["prompts"] for row in rows) < FEW_PROMPTS:
-        console.print(f"{min(row['prompts'] for row in rows)} prompts only: the intervals are rough")
+        console.print(f"only {min(row['prompts'] for row in rows)} prompts: the intervals are rough")
     console.print(f"record: {file}")
 
 

@@ -1,4 +1,4 @@
-"""`specbench beam`: speculative beam search against the target's own, over u and gamma."""
+"""`specbench beam`: speculative beam search against the target's own beam search, over u and gamma."""
 
 import sys
 from dataclasses import asdict
@@ -11,9 +11,9 @@ from specbench.records.documents import BeamDocument, BeamRecord
 from specbench.records.schema import SCHEMA_VERSION
 
 ABOUT = """
-Beam search of the target with a draft that searches ahead (A.4 of the paper): the draft's u best hypotheses of each of
-gamma steps are scored by one run of the target, and a step is accepted while the target's own beams are among them.
-Shows how many runs of the target that saves, and whether the beams are those of transformers' beam search.
+Speculative beam search (A.4 of the paper): the draft searches gamma steps ahead with u beams, the target scores all of
+their hypotheses in one run, and a step is accepted while the target's own beams are among the draft's. Shows how many
+target runs this saves, and whether the beams equal those of transformers' beam search.
 Writes results/beam/beam-NAME.json and .md.
 """
 
@@ -71,5 +71,5 @@ def job(form: str, config: BeamConfig) -> None:
     }
     files = write(folder, f"beam-{'-'.join(names)}-w{config.width}", document, beam_table(rows))
     print_rows(form, document["rows"], lambda: print(beam_table(rows)))
-    print(f"transformers' beam search: {theirs_s:.2f} s a text", file=aside(form))
+    print(f"transformers' beam search: {theirs_s:.2f} s a prompt", file=aside(form))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

@@ -1,4 +1,4 @@
-"""`specbench bench`: our decoding beside transformers' own, and where our time goes."""
+"""`specbench bench`: our decoding against that of `transformers`, and where our time goes."""
 
 import sys
 from dataclasses import asdict
@@ -37,8 +37,8 @@ def job(form: str, config: BenchConfig) -> None:
     folder, run, parts = prepared(config, "bench")
     if parts.fell_back is not None:
         raise UserError(
-            f"engine=auto: a model's step cannot be captured ({parts.fell_back}), and eager steps say little of this "
-            "engine: give engine=eager to time them"
+            f"engine=auto: a model's step cannot be captured ({parts.fell_back}), and eager steps say little about "
+            "this engine; engine=eager times them anyway"
         )
     import torch
 

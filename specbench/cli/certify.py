@@ -1,4 +1,4 @@
-"""`specbench certify`: are texts that some server wrote the target's?"""
+"""`specbench certify`: test whether a server's completions come from the target."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def draw(found: Certified) -> None:
     ]
     if certificate.power is not None:
         what = (
-            "share of differing tokens, with 95%"
+            "share of differing tokens that would have shown, with 95%"
             if greedy
-            else "total variation a token of a fault like a wrong temperature, 9 times in 10"
+            else "total variation per token that would have shown 9 times in 10, for a fault like a wrong temperature"
         )
-        rows.append(("would have shown", f"{certificate.power:.3g}: {what}"))
+        rows.append(("power", f"{certificate.power:.3g}: {what}"))
     if certificate.needed is not None:
         rows.append(("tokens needed", f"about {certificate.needed}"))
     for name, title in (("", "likelihood"), ("_draft", "draft"), ("2", "second moment"), ("_order", "order")):
@@ -120,14 +120,14 @@ def draw(found: Certified) -> None:
         if tests is not None and tests[f"proof_z{name}"] is not None:
             rows.append((f"z, {title}", f"{tests[f'proof_z{name}']:+.2f}  p {tests[f'proof_p{name}']:.2g}"))
     if found.after_end:
-        rows.append(("after ends of texts", f"{found.after_end} tokens dropped"))
+        rows.append(("after the end", f"{found.after_end} tokens dropped"))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
     faults = sorted(found.departures, key=lambda pair: pair[1].is_rounding)
     for where, one in faults[:SHOWN]:
         said = "rounding" if one.is_rounding else "not rounding"
-        token = "another text" if one.token < 0 else f"token {one.token} for {one.best}"
+        token = "different string" if one.token < 0 else f"token {one.token} for {one.best}"
         far = f"{one.margin:.3g} logits below the best, noise {one.noise:.2g}"
         console.print(f"{where}, token {one.position + 1}: {token}, {far}: {said}", markup=False)
     if len(faults) > SHOWN:

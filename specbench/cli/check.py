@@ -21,16 +21,16 @@ def main(argv: list[str]) -> int:
     """
     parser = options(
         "check",
-        "Compare records with a baseline; exit 1 where alpha left its recorded interval, a speedup on the "
-        "same hardware fell by more than the margin, texts are not the target's own, a record is missing, or a run was "
+        "Compare records with a baseline. Exit code 1 if alpha left its recorded interval, a speedup on the same "
+        "hardware fell by more than the margin, completions are not the target's, a record is missing, or a run was "
         "disturbed, so that its speedup cannot be compared.",
     )
     parser.add_argument("--against", required=True, metavar="FILE", help="the baseline, a JSON file")
-    parser.add_argument("--margin", type=float, default=MARGIN, help="share of a speedup that may be lost (0.15)")
+    parser.add_argument("--margin", type=float, default=MARGIN, help="the largest drop of a speedup that passes (0.15)")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write the records into the baseline instead; measurements on other kinds of device are kept",
+        help="update the baseline from the records; measurements on other kinds of device remain",
     )
     arguments = parser.read(argv)
 

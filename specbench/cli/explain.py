@@ -12,8 +12,8 @@ from specbench.records.schema import RunRecord
 from specbench.stats import Interval
 
 ABOUT = (
-    "Why a run is as fast as it is: the steps from the ideal γ+1 to the measured speedup, each a factor with its 95% "
-    "interval and its milliseconds a token. Below, each loss in words, the biggest lever first."
+    "Break the way from the ideal speedup γ+1 to the measured speedup into factors, each with a 95% interval and its "
+    "milliseconds per token; then the losses as sentences, the largest first."
 )
 
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     parser = options("explain", ABOUT, rows=True)
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument(
-        "--for-speedup", type=float, metavar="X", help="also say which α, c or v alone would give this speedup"
+        "--for-speedup", type=float, metavar="X", help="also print which α, c or v alone would give this speedup"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the waterfall too: .svg, .pdf or .png")
     arguments = parser.read(argv)
@@ -39,9 +39,9 @@ def main(argv: list[str]) -> int:
     catalog = Catalog(arguments.results)
     record = catalog.whole(catalog.find(arguments.run))
     if record["summary"]["speedup_measured"] is None:
-        raise UserError(f"{record['run_id']}: its texts are not the target's own, so it has no speedup to explain")
+        raise UserError(f"{record['run_id']}: its completions are not the target's, so it has no speedup to explain")
     if (record["summary"].get("batch") or 1) > 1:
-        raise UserError(f"{arguments.run}: explain is of one prompt at a time, and this run decoded a batch")
+        raise UserError(f"{arguments.run}: explain supports runs of one prompt at a time, and this run decoded a batch")
     found = waterfall(record)
     wanted = [] if arguments.for_speedup is None else needs(found, arguments.for_speedup)
     document = {"run_id": record["run_id"], **found.to_json()}

@@ -11,10 +11,10 @@ from specbench.records.profile import Profile
 
 KINDS = ("profile",)
 ABOUT = (
-    "A profile of a draft and its target, as JSON: α by position and rank, by task, place in the text and length of "
-    "the context, with intervals and sample sizes, and the measured speedup of each γ by length of the context. From "
-    "runs that differ in task or γ alone, or from one draft of a document of specbench alpha. "
-    "'specbench results --schema profile' prints what it holds."
+    "A profile of a draft and its target, as JSON: α by position and rank, by task, position in the completion and "
+    "context length, with intervals and sample sizes, and the measured speedup of each γ by context length. From runs "
+    "that differ only in task or γ, or from one draft of a document of specbench alpha. "
+    "'specbench results --schema profile' prints its JSON Schema."
 )
 
 
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     parser = options("export", ABOUT)
     about = "runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
     parser.add_argument("runs", metavar="RUN", nargs="+", help=about)
-    parser.add_argument("--as", dest="kind", required=True, choices=KINDS, help="what to make of it")
+    parser.add_argument("--as", dest="kind", required=True, choices=KINDS, help="the kind of document")
     parser.add_argument("--draft", metavar="NAME", help="which draft of a document of specbench alpha that has several")
     parser.add_argument("--temperature", type=float, metavar="T", help="which temperature of such a document")
     parser.add_argument("--output", metavar="FILE", help="write it there instead of printing it")

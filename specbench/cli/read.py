@@ -130,7 +130,7 @@ def _estimated(source: Source) -> list[dict[str, Any]]:
             })  # fmt: skip
 
     add("alpha", found.alpha, f"α by {found.method}", low=found.low, high=found.high)
-    add("alpha_ends", found.alpha_ends, "α if no end of a text is a rejection")
+    add("alpha_ends", found.alpha_ends, "α if no end is a rejection")
     add("rate", found.rate, "accepted / drafted", "without")
     add("length", found.length, "tokens per pass", "with")
     add("predicted", found.predicted, "tokens per pass by Eq. 1", "with")
@@ -152,7 +152,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, Any]]) -> N
         form = source.form
         console.print(f"[bold]{source.file}[/bold]: {form.engine}, {form.about} ({form.page})", markup=True)
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("printed as", "value", "is", "over", "ends of texts", "bonus token"):
+        for title in ("printed as", "value", "is", "over", "ends", "bonus token"):
             table.add_column(title, justify="right" if title == "value" else "left")
         for one in source.reading.printed:
             table.add_row(
@@ -212,7 +212,7 @@ def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:
                 *(None if rate is None else f"{rate:.3f}" for rate in rates),
             )
         )
-    rows.append(line("ends of texts", *(source.reading.ends for source in sources)))
+    rows.append(line("ends of completions", *(source.reading.ends for source in sources)))
     best = [source.best for source in sources]
     shown = [None if one is None else f"{one.gamma} ({one.speedup:.2f}×)" for one in best]
     rows.append(line("best γ by Theorem 3.8", *shown))

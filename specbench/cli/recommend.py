@@ -17,14 +17,14 @@ from specbench.files import require_writable
 from specbench.records.documents import RankedRow, RecommendDocument, Verified
 
 ABOUT = """
-Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha from the target's own completions (as
-`specbench alpha`), the cost of a pass from short timed passes on the engine of a run. Gives the reasons, and what would
-have to change for the next candidate to win. Writes results/recommend/ID.json.
+Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha is estimated on the target's own
+completions (as in `specbench alpha`), the cost of a pass is timed in short passes of the real loop. Explains the
+ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
 OPTIONS = LISTS | {
-    "'tree=[none,sequoia]'": "chains and shapes of trees, each with each value of 'tree.size=[8,16,32]', tree.depth= "
-    "and tree.children= that it has",
-    "batch=1,4,16": "a ranking for each number of prompts that decode at once, and from which on no draft pays",
+    "'tree=[none,sequoia]'": "rank chains (none) and trees; 'tree.size=[8,16,32]', tree.depth= and tree.children= "
+    "may be lists too",
+    "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     **other_engine.OPTIONS,
 }
@@ -146,10 +146,11 @@ def draw(record: RecommendDocument) -> None:
         )  # fmt: skip
     console.print(table)
     if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
-        console.print("* from the acceptance rate at each position, which falls; Eq. 1 has one α")
+        console.print("* from the acceptance rate at each position, since it falls with the position")
     if any(row.get("tree") for row in record["rows"][:MOST_ROWS]):
         console.print(
-            "† of a tree: γ its levels (L), c a level's, tokens from the acceptance by rank (Sequoia, Prop. 3.4)"
+            "† tree: γ is the number of levels (L), c the cost of a level, tokens are from the acceptance by rank "
+            "(Sequoia, Prop. 3.4)"
         )
     for line in record["reasons"]:
         console.print(f"· {line}", markup=False)
@@ -157,7 +158,7 @@ def draw(record: RecommendDocument) -> None:
         console.print(_proof(record["verified"]))
     for one in record["verified"]:
         if one.get("disturbed_by"):
-            console.print(f"{one['run_id']}: DISTURBED, so it proves nothing: {one['disturbed_by']}")
+            console.print(f"{one['run_id']}: DISTURBED, so its speedup is unreliable: {one['disturbed_by']}")
 
 
 def _of_batch(rows: list[RankedRow], batch: int) -> list[RankedRow]:
@@ -175,16 +176,16 @@ def _off(one: Verified) -> str:
 
 
 def _evidence(one: Verified) -> str:
-    """The run, or of another engine how its texts compare."""
+    """The run; for another engine, the share of completions equal to those without a draft."""
     if one["run_id"] is None:
-        return f"{100 * one.get('alike', 0):.0f}% of the texts as without a draft"
-    return one["run_id"] + (" (was there already)" if one["reused"] else "")
+        return f"{100 * one.get('alike', 0):.0f}% of completions as without a draft"
+    return one["run_id"] + (" (existing record)" if one["reused"] else "")
 
 
 def _proof(verified: list[Verified]) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", title="run for real", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold", title="measured by real runs", title_justify="left")
     for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run"):
         table.add_column(title, justify="left" if title in ("draft", "run") else "right")
     for one in verified:

@@ -14,7 +14,7 @@ from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
 from specbench.report.names import selected
 
-# These keep their names and their order; columns may be added after them.
+# Stable names and order; new columns go after these.
 COLUMNS = (
     "run_id", "target", "draft", "task", "temperature", "gamma", "prompts", "tokens", "alpha", "alpha_low",
     "alpha_high", "accepted_per_drafted", "tokens_per_pass", "tokens_per_pass_predicted", "c", "verify_cost",
@@ -24,7 +24,7 @@ COLUMNS = (
     "proof_p", "proof_power", "proof_z2", "disturbed", "disturbed_by", "batch", "tokens_per_second_baseline",
     "tokens_per_second", "numerics",
 )  # fmt: skip
-# The few that fit a screen.
+# The columns that fit on a screen.
 SHOWN = {
     "run_id": "id", "target": "target", "draft": "draft", "task": "task", "temperature": "T", "gamma": "γ",
     "prompts": "prompts", "alpha": "α", "c": "c", "verify_cost": "v", "tokens_per_pass": "tok/pass",
@@ -40,26 +40,26 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    about = "All records as one table, a row a run: those of this machine and the kept copies."
+    about = "All records as one table, a row for each run: records of this machine and the kept copies."
     parser = options("results", about, rows=True)
     parser.add_argument(
         "--forget", action="store_true", help="remove the records of failed runs, which hold no numbers"
     )
     parser.add_argument(
         "--schema", nargs="?", const="run", metavar="KIND",
-        help=f"print what a record holds, as JSON Schema: run (default), profile, {', '.join(DOCUMENTS)}",
+        help=f"print the JSON Schema of a record: run (default), profile, {', '.join(DOCUMENTS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--group-by", metavar="KEY", help="runs alike in all but KEY (draft, gamma, ...) against the fastest of them"
+        "--group-by", metavar="KEY", help="compare runs that differ only in KEY (draft, gamma, ...) with the fastest"
     )
     parser.add_argument(
         "--by", choices=("category", "length", "position"),
-        help="each run's numbers apart by kind of prompt, tokens of context, or place in the text, with intervals",
+        help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals",
     )  # fmt: skip
-    parser.add_argument("--run", metavar="RUN", help=f"with --by: one run alone; {RUN}")
+    parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
     arguments = parser.read(argv)
     if arguments.run is not None and arguments.by is None:
-        raise UserError("--run: goes with --by; 'specbench show RUN' shows one run")
+        raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
     if arguments.by is not None:
         from specbench.cli.by_stratum import by_stratum
 
@@ -119,8 +119,7 @@ def table(rows: list[Row]) -> None:
         print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
     if any(is_unproved(row) for row in rows):
         print(
-            "unproved: sampled before records held a proof of their texts; two greedy texts were compared "
-            "(docs/proof.md)"
+            "unproved: sampled before records held a proof; only two greedy completions were compared (docs/proof.md)"
         )
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")

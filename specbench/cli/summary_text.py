@@ -53,7 +53,7 @@ def _batch(s: Summary) -> str:
 
 
 def _throughput(s: Summary) -> list[tuple[str, str, str]]:
-    """Tokens a second of a batch, and what a row waits for a token."""
+    """Throughput and latency of a batch."""
     if s.get("batch", 1) == 1:
         return []
     wait, alone = s["latency_s"], s["latency_s_baseline"]
@@ -64,9 +64,9 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
             f"target alone / speculative, {s['batch']} rows together",
         ),
         (
-            "  a row waits",
+            "  latency of a row",
             f"{1000 * alone:.2f} / {_number(None if wait is None else 1000 * wait, 2)} ms",
-            "for a token, the same two",
+            "per token, target alone / speculative",
         ),
     ]
 
@@ -74,12 +74,12 @@ def _throughput(s: Summary) -> list[tuple[str, str, str]]:
 def _predicted_tokens(s: Summary) -> str:
     predicted, gamma = s["tokens_per_pass_predicted"], s["gamma"]
     if predicted is not None and s["prediction"] == BY_RANK:
-        return f"predicted by teacher forcing, from the acceptance by rank along the target's text: {predicted:.2f}"
+        return f"predicted by teacher forcing, from the acceptance by rank along its completions: {predicted:.2f}"
     if predicted is None or gamma is None:
-        return "γ follows the text; Eq. 1 has one γ"
+        return "γ varies from pass to pass; Eq. 1 assumes a single γ"
     if s["prediction"] == BY_POSITION:
         bound = expected_tokens(s.get("alpha_rule", s["alpha"]), gamma)
-        return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 has one α: {bound:.2f}"
+        return f"predicted from the acceptance by position: {predicted:.2f}; Eq. 1 with a single α: {bound:.2f}"
     of = ", each row with its own α and end" if s["prediction"] == BY_ROW else ""
     return f"Eq. 1 predicts {predicted:.2f}{of}"
 
@@ -109,7 +109,7 @@ def _step(s: Summary) -> list[tuple[str, str, str]]:
     """The time of a draft step that drafts a whole proposal; nothing where each token takes a step."""
     if "c_step" not in s:
         return []
-    return [("  of a draft step", _number(s["c_step"], 3), "it drafts all tokens of a proposal")]
+    return [("  per draft step", _number(s["c_step"], 3), "one draft step drafts the whole proposal")]
 
 
 def _alpha(s: Summary) -> tuple[str, str, str]:
@@ -146,14 +146,14 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
-        table.append(("identical texts", f"{100 * s['identical']:.1f}%", _how_identical(s)))
+        table.append(("identical completions", f"{100 * s['identical']:.1f}%", _how_identical(s)))
     return table + _proof(s)
 
 
 def _how_identical(s: Summary) -> str:
     if s.get("numerics") == "invariant":
-        return "the target's own greedy text; its logits are equal to the bit, as was proved at start"
-    return "the target's own greedy text"
+        return "equal to the target's greedy decoding; its logits are bitwise equal, proved at start"
+    return "equal to the target's greedy decoding"
 
 
 def _proof(s: Summary) -> list[tuple[str, str, str]]:
@@ -193,7 +193,7 @@ def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
         return [own]
     return [
         own,
-        ("total variation", _number(s["total_variation"], 3), "of the next token from the target's, along its text"),
+        ("total variation", _number(s["total_variation"], 3), "of the next token, from the target's distribution"),
     ]
 
 
@@ -204,30 +204,33 @@ def remarks(s: Summary) -> list[str]:
         lines.append(simulated(s))
     elif s.get("lossy"):
         lines.append(
-            f"LOSSY: accept={s['accept']} changes the distribution of completions; the speedup is that of other texts"
+            f"LOSSY: accept={s['accept']} changes the distribution of completions; the speedup is not lossless"
         )
     elif not s["lossless"] and s.get("proof_tokens"):
         lines.append(_disproof(s))
     elif not s["lossless"] and s.get("numerics") == "invariant":
         lines.append(
-            "NOT LOSSLESS: texts differ although numerics are invariant, so there is no speedup; please report this"
+            "NOT LOSSLESS: completions differ although numerics are invariant, so no speedup is reported; please "
+            "report this"
         )
     elif not s["lossless"]:
-        lines.append("NOT LOSSLESS: texts differ by more than rounding, so there is no speedup; please report this")
+        lines.append(
+            "NOT LOSSLESS: completions differ by more than rounding, so no speedup is reported; please report this"
+        )
     elif s["identical"] is not None and s["identical"] < 1:
         lines.append(
-            f"{100 * (1 - s['identical']):.1f}% of the texts differ after a near tie of the target's two best "
+            f"{100 * (1 - s['identical']):.1f}% of the completions differ after a near tie of the target's two best "
             f"tokens, which {s['dtype']} rounding decides; {_without_rounding(s)}"
         )
     if s.get("accept") == "block":
-        lines.append("Eq. 1 and Theorem 3.8 are of Algorithm 1; block verification has as many tokens a pass or more")
+        lines.append("Eq. 1 and Theorem 3.8 assume Algorithm 1; block verification emits at least as many tokens")
     if s["speedup_measured"] is not None and s["speedup_measured"] < 1:
         drafting, checking = s["drafting_per_pass"], s["checking_per_pass"]
         most = "drafting" if drafting > checking - 1 else "verifying several tokens at once"
         lines.append(
             f"slower than the target alone: {s['tokens_per_pass']:.2f} tokens a pass cost {drafting:.2f} (drafting) + "
-            f"{checking:.2f} (verifying) + {s['accepting_per_pass']:.2f} (accepting) target steps in the mean; most of "
-            f"it is {most}"
+            f"{checking:.2f} (verifying) + {s['accepting_per_pass']:.2f} (accepting) target steps on average, most "
+            f"of it {most}"
         )
     if s.get("disturbed"):
         lines.append(disturbed(s))
@@ -238,15 +241,15 @@ def remarks(s: Summary) -> list[str]:
     if s.get("prompts_cut"):
         lines.append(f"{s['prompts_cut']} of {s['prompts']} prompts were cut at task.max_source_tokens")
     if s["prompts"] < FEW_PROMPTS:
-        lines.append(f"{s['prompts']} prompts only: the intervals are rough")
+        lines.append(f"only {s['prompts']} prompts: the intervals are rough")
     return lines
 
 
 def simulated(s: Summary) -> str:
-    """The remark that acceptance was drawn by chance, and which numbers are real nevertheless."""
+    """The remark that acceptance was simulated, and which numbers were still measured."""
     return (
         f"SIMULATED: drafted tokens were accepted by chance at simulate.alpha={s['alpha']:g}. Times are measured; α "
-        "was chosen, speedups hold for that α only, and the texts mean nothing"
+        "was chosen, speedups hold for that α only, and the completions are meaningless"
     )
 
 
@@ -254,12 +257,12 @@ def disturbed(s: Summary) -> str:
     """The remark that another process used the machine, with its signs."""
     return (
         f"DISTURBED: {s['disturbed_by']}. c, v and the speedups are unreliable, and tables leave them out; α and the "
-        "texts are valid. Run it again with force=true when nothing else runs"
+        "completions are valid. Run it again with force=true when nothing else runs"
     )
 
 
 def _disproof(s: Summary) -> str:
-    """Why sampled texts are not the target's own."""
+    """Why sampled completions are not the target's own."""
     if s["proof_outside"]:
         seen = f"{s['proof_outside']} of {s['proof_tokens']} sampled tokens have no probability under the target"
     else:
@@ -271,20 +274,20 @@ def _disproof(s: Summary) -> str:
         }
         worst = max(z, key=lambda name: abs(z[name] or 0.0))
         seen = f"over {s['proof_tokens']} sampled tokens the proof's {worst} is {z[worst]:+.1f}"
-    return f"NOT LOSSLESS: {seen}: the text was not drawn from the target, so there is no speedup; please report this"
+    return f"NOT LOSSLESS: {seen}: not drawn from the target, so no speedup is reported; please report this"
 
 
 def _grown(s: Summary) -> str:
     return (
-        f"the draft's store added each completion once it was decoded ({s['grown']} tokens before the last): α and the "
-        "speedup depend on the order of the prompts"
+        f"each completion was added to the draft's store after it was decoded ({s['grown']} tokens before the last): "
+        "α and the speedup depend on the order of the prompts"
     )
 
 
 def _learnt(s: Summary) -> list[tuple[str, str, str]]:
     if "learnt_positions" not in s:
         return []
-    share = "part of the decoding time" if s["learning_timed"] else "not part of the decoding time"
+    share = "included in the decoding time" if s["learning_timed"] else "not included in the decoding time"
     said = f"{s['learnt_steps']} steps on {s['learnt_positions']} rejected tokens, {share} (draft.online_timed)"
     return [
         ("  first, last third", f"{s['alpha_first']:.3f} / {s['alpha_last']:.3f}", "α as the draft learns"),
@@ -299,7 +302,7 @@ def _number(value: float | None, digits: int) -> str:
 def _without_rounding(s: Summary) -> str:
     if (reason := s.get("numerics_reason")) is not None:
         return f"numerics are fast: {reason}"
-    return "numerics=invariant gives identical texts"
+    return "numerics=invariant gives identical completions"
 
 
 def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:

@@ -13,11 +13,11 @@ from specbench.files import write_atomically
 
 ABOUT = """
 Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
-and decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals, how
-gamma=auto and gamma=adaptive compare with the best fixed gamma on the same prompts, and the time to estimate alpha by
-scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
+and then decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals,
+how gamma=auto and gamma=adaptive compare with the best fixed gamma on the same prompts, and the time to estimate alpha
+by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
 """
-RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # in the record's file alone
+RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in the record's file
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
-    """Hold estimates against measurements and print the table."""
+    """Compare estimates with measurements and print the table."""
     with progress(configs) as screen:
         from specbench.choose.prediction_error import prediction_error  # torch is imported only from here on
         from specbench.report.prediction_error import markdown

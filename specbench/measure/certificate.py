@@ -54,7 +54,7 @@ def greedy_certificate(tokens: int, found: Sequence[Departure], within: float) -
     power = greedy_power(tokens)
     faults = sum(not one.is_rounding for one in found)
     if faults:
-        texts = "1 text differs" if faults == 1 else f"{faults} texts differ"
+        texts = "1 completion differs" if faults == 1 else f"{faults} completions differ"
         reason = f"{texts} from the target's own by more than rounding"
         return Certificate("not the target's", reason, tokens, power)
     rounding = f"; {len(found)} near ties fell the other way, which rounding explains" if found else ""

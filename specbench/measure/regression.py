@@ -73,7 +73,7 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
             lines.append(f"{name}: no record")
             continue
         if not row.get("lossless", True) and not row.get("lossy"):
-            lines.append(f"{name}: the texts are not the target's own")
+            lines.append(f"{name}: completions are not the target's own")
         if then["alpha_low"] is not None and not then["alpha_low"] <= row["alpha"] <= then["alpha_high"]:
             lines.append(f"{name}: alpha {row['alpha']:.3f} left [{then['alpha_low']:.3f}, {then['alpha_high']:.3f}]")
         before, after = then["speedup_measured"], row["speedup_measured"]

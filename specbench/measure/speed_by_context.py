@@ -26,7 +26,7 @@ def gamma_by_context(records: Sequence[RunRecord]) -> tuple[list[GammaRange], li
         if summary["gamma"] is None:
             missing.append(f"{record['run_id']}: γ changed from pass to pass, so it has no speedup at one γ")
         elif summary["speedup_measured"] is None:
-            missing.append(f"{record['run_id']}: its texts are not the target's own, so it has no speedup")
+            missing.append(f"{record['run_id']}: its completions are not the target's own, so it has no speedup")
         elif summary.get("disturbed"):
             missing.append(f"{record['run_id']}: another process used the machine, so its times are unreliable")
         else:

@@ -7,18 +7,18 @@ from specbench.measure.waterfall.needs import Need
 from specbench.measure.waterfall.steps import passes_of_texts
 from specbench.records.explanation import StepName
 
-TINY = 0.005  # a factor this near to 1 is not worth a sentence
-LONGER = 4  # times the texts' length, named beside what ends cost
+TINY = 0.005  # a factor this close to 1 gets no sentence
+LONGER = 4  # times the completions' length: the example printed beside the cost of ends
 NAMES: dict[StepName, str] = {
     "rejections": "rejections (α, Eq. 1)",
     "rule": "the rule's α",
     "shape": "by position",
-    "ends": "ends of texts",
+    "ends": "completions end",
     "positions": "positions not independent",
     "drafting": "drafting (c)",
     "verification": "verification (v)",
     "overhead": "accepting",
-    "rest": "left over",
+    "rest": "unexplained",
     "start": "encoder and prefill",
 }
 QUANTITIES = {"tokens_per_pass": "tokens a pass", "alpha": "α", "c": "c", "verify_cost": "v"}
@@ -33,7 +33,7 @@ def name(step: StepName, found: Waterfall) -> str:
 def sentences(found: Waterfall) -> list[str]:
     """A sentence for each step that costs speed, the biggest lever first.
 
-    Then encoder and prefill, then what the record does not hold.
+    Then encoder and prefill, then the data that the record lacks.
     """
     before = _before(found)
     said = [_said(step, before[step.name], found) for step in found.levers if step.factor.value < 1 - TINY]
@@ -44,7 +44,7 @@ def sentences(found: Waterfall) -> list[str]:
 
 
 def biggest(found: Waterfall) -> str | None:
-    """The biggest lever in a sentence; None where nothing costs speed."""
+    """The biggest lever in a sentence; None if no step costs speed."""
     return _said(found.levers[0], _before(found)[found.levers[0].name], found) if found.levers else None
 
 
@@ -57,9 +57,9 @@ def _needed(row: Need) -> str:
     called, digits = QUANTITIES[row.quantity], DIGITS[row.quantity]
     now = f"{called} is {row.now:.{digits}f}"
     if row.why:
-        return f"by {called} alone: not known, for {row.why}"
+        return f"by {called} alone: unknown, since {row.why}"
     if row.needed is None:
-        return f"by {called} alone: not even {row.limit:g} would do ({row.most:.2f}; {now})"
+        return f"by {called} alone: not possible, {row.limit:g} gives {row.most:.2f} ({now})"
     return f"by {called} alone: {row.needed:.{digits}f} ({now})"
 
 
@@ -80,14 +80,14 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
     if step.name == "ends":
         length = float(totals["ours_tokens"]) / len(made.columns["passes"])
         return (
-            f"texts of {length:.0f} tokens end inside passes: {change} tokens a pass; with texts of "
+            f"completions of {length:.0f} tokens end inside passes: {change} tokens a pass; with completions of "
             f"{LONGER * length:.0f} tokens {_longer(found):.2f}; without ends {alone}"
         )
     if step.name == "shape":
         shares = ", ".join(f"{chance:.2f}" for chance in np.asarray(levels.chances)[:4])
         return f"acceptance differs by position ({shares}): {change} tokens a pass; without that {alone}"
     if step.name == "positions":
-        return f"agreement comes in stretches, not independently: {change} tokens a pass; without that {alone}"
+        return f"acceptances are not independent but come in runs: {change} tokens a pass; without that {alone}"
     if step.name == "drafting":
         cost = float(levels.costs["drafting"])
         return (
@@ -104,7 +104,7 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
         cost = float(levels.costs["overhead"])
         spent = f"{cost:.2f} steps a pass ({cost * _step_ms(found):.2f} ms)"
         return f"accepting takes {spent}: {change}; none would give {alone}"
-    return f"left over, unexplained: {change}; without it {alone}"
+    return f"unexplained: {change}; without it {alone}"
 
 
 def _step_ms(found: Waterfall) -> float:
@@ -112,7 +112,7 @@ def _step_ms(found: Waterfall) -> float:
 
 
 def _longer(found: Waterfall) -> float:
-    """Tokens a pass, as far as the ends know them, in texts that are `LONGER` times as long."""
+    """Tokens a pass, before the step 'positions', if completions were `LONGER` times as long."""
     made, totals = found.sample, found.sample.totals
     lengths = [length * LONGER for length in made.lengths]
     counts = {

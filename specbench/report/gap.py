@@ -89,9 +89,9 @@ def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
 
 
 def length_of_ends(gap: Gap) -> float | None:
-    """The length of texts whose ends alone would bring the tokens of a pass down to those that EMP implies.
+    """The completion length at which ends alone would reduce the tokens a pass to those that EMP implies.
 
-    None where EMP implies no fewer tokens than Equation 1.
+    None if EMP does not imply fewer tokens than Equation 1.
     """
     if gap.verdict != "below":
         return None

@@ -138,7 +138,7 @@ def _record(row: Row) -> Row:
 
 
 def _proof(row: Row) -> str:
-    """How the record's texts were shown to be the target's own."""
+    """How the record's completions were proved to be the target's."""
     if row["simulated"] or row["lossy"]:
         return "simulated" if row["simulated"] else "lossy"
     if not row["lossless"]:
@@ -148,7 +148,7 @@ def _proof(row: Row) -> str:
     return (
         f"{100 * row['identical']:.0f}% identical"
         if pd.notna(row["identical"])
-        else "unproved: two greedy texts compared"
+        else "unproved: two greedy completions compared"
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs in parts, by kind of prompt, length of context and position in the text: rows for a table and a figure."""
+"""Runs in parts, by kind of prompt, length of context and position in the completion: rows for a table and a figure."""
 
 import pandas as pd
 
@@ -6,7 +6,11 @@ from specbench.measure.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.records.frame import PAIR, Records
 from specbench.records.schema import Row
 
-BY: dict[By, str] = {"category": "kind of prompt", "length": "tokens of context", "position": "position in the text"}
+BY: dict[By, str] = {
+    "category": "kind of prompt",
+    "length": "tokens of context",
+    "position": "position in the completion",
+}
 MOST_RUNS = 4
 COLUMNS = (
     "run_id", "by", "group", "prompts", "tokens", "alpha", "low", "high", "tokens_per_pass", "tokens_per_pass_low",
@@ -15,9 +19,9 @@ COLUMNS = (
 
 
 def chosen_runs(records: Records) -> pd.DataFrame:
-    """A few records to show: of each pair, task and temperature the record with the most prompts, the newest of equals.
+    """A few records: for each pair, task and temperature the record with the most prompts; among equals the newest.
 
-    First those whose prompts have categories, then those that fall into the most parts, then those of the best drafts.
+    Records whose prompts have categories come first, then records with the most parts, then those of the best drafts.
     """
     newest = records.frame.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(PAIR)
     counts = [_counts(records, run_id) for run_id in newest["run_id"]]

@@ -6,7 +6,7 @@ from specbench.stats import IntervalRecord
 
 
 def markdown(record: ValidateDocument) -> str:
-    """All of it: prediction errors, policies, and what alpha costs to learn."""
+    """The whole document: prediction errors, policies, and the cost of estimating alpha."""
     same = record["same_texts"]
     said = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
@@ -15,14 +15,14 @@ def markdown(record: ValidateDocument) -> str:
         "timed passes. 95% intervals resample prompts, and those of the estimate and of its error the rounds, too.",
     ]
     if same is not None:
-        said.append(f"{100 * same:.1f}% of the texts of lossless candidates are the target's own, token for token.")
+        said.append(f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token.")
     parts = [_errors(record), _policies(record), _learning(record)]
     return "\n\n".join(["# Estimated against measured", *said, *parts]) + "\n"
 
 
 def _errors(record: ValidateDocument) -> str:
     if not record["rows"]:
-        return "## Prediction errors\n\nThe texts are too short for a full pass at any γ, so nothing is predicted."
+        return "## Prediction errors\n\nCompletions are too short for a full pass at any γ, so nothing is predicted."
     table = markdown_table(
         ("draft", "γ", "tokens per pass", "Theorem 3.8", "estimated", "measured", "error"),
         [
@@ -45,7 +45,7 @@ def _policies(record: ValidateDocument) -> str:
         against = "the best" if best else percent(_less_one(row["against_best"]))
         cells.append((row["candidate"], row["gamma"], _speed(row), against if row["lossless"] else "none"))
     table = markdown_table(("draft", "γ", "measured", "against the best fixed γ"), cells)
-    return "\n\n".join(["## γ left to the program", table])
+    return "\n\n".join(["## γ by a policy", table])
 
 
 def _learning(record: ValidateDocument) -> str:
@@ -60,14 +60,14 @@ def _learning(record: ValidateDocument) -> str:
     )
     times = learning["decode_s"] / learning["score_s"]
     said = (
-        f"Scoring {learning['drafts']} drafts on the kept sample took {learning['score_s']:.2f} s; decoding the same "
+        f"Scoring {learning['drafts']} drafts on the cached sample took {learning['score_s']:.2f} s; decoding the same "
         f"prompts once with each draft and γ took {learning['decode_s']:.1f} s, {times:.0f} times as long."
     )
     return "\n\n".join(["## What α costs to learn", said, table])
 
 
 def _speed(row: ErrorRow | PolicyRow) -> str:
-    """No proof, no speed: 'not lossless' where rounding does not explain how the texts differ."""
+    """The measured speedup; 'not lossless' if rounding does not explain how the completions differ."""
     return span(row["measured"]) if row["lossless"] else "not lossless"
 
 

@@ -76,25 +76,25 @@ def sample(record: RunRecord) -> Sample:
 
 
 def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, ruled: bool) -> list[str]:
-    """Data that the record lacks, whose effect is part of what is left over."""
+    """Data that the record lacks; their effect is part of the unexplained factor."""
     summary, without = record["summary"], "the record does not hold"
-    rest = "that positions are not independent is part of what is left over"
+    rest = "the effect of dependent positions is part of the unexplained factor"
     if summary.get("simulated"):
-        return ["simulated: acceptance was drawn by chance, and what that chance did is what is left over"]
+        return ["simulated: acceptance was drawn at random, and the noise of these draws is the unexplained factor"]
     if gamma is None:
-        return [f"{without} the γ that other texts would have had: ends and positions are part of what is left over"]
+        return [f"{without} γ as a function of position: ends and positions are part of the unexplained factor"]
     if tree:
-        return [f"{without} what a tree would have offered at each token: {rest}"]
+        return [f"{without} the tree that would be drafted at each token: {rest}"]
     if ruled:
-        return [f"{without} what the rule does at each token, its sums alone: {rest}"]
+        return [f"{without} the rule's acceptance at each token, only its sums: {rest}"]
     if falls:
-        return [f"{without} what the draft proposes further ahead at each token: {rest}"]
+        return [f"{without} the acceptance of later draft tokens at each token: {rest}"]
     if summary.get("accept", "exact") != "exact":
-        return [f"{without} q / p at each token: what accept={summary['accept']} gains is part of what is left over"]
+        return [f"{without} q / p at each token: the gain of accept={summary['accept']} remains unexplained"]
     if summary["temperature"] > 0:
         return [
-            f"{without} q / p at each token: β stands in for it in the positions and is a few percent too kind; that, "
-            "and the chance of the draws, are what is left over"
+            f"{without} q / p at each token: β replaces it for positions and overestimates by a few percent; that "
+            "error and sampling noise are the unexplained factor"
         ]
     return []
 

@@ -1,4 +1,4 @@
-"""Acceptance by draft position against alpha^i, and how beta is spread over positions."""
+"""Acceptance by draft position against alpha^i, and the distribution of beta over positions."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from specbench.report.measured import RESAMPLES
 from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
 from specbench.stats import bootstrap
 
-POSITION, BETA = "Acceptance by draft position", "How β is spread"
+POSITION, BETA = "Acceptance by draft position", "Distribution of β over positions"
 MOST_PAIRS = 6
 
 
@@ -37,8 +37,8 @@ def position(records: Records) -> Drawn:
         panel.set_xticks(range(int(values[values["run_id"].isin(lines["run_id"])]["position"].max()) + 1))
     axes[0].set_ylabel("share accepted")
     notes = [
-        "Dashed: α^i, which holds if acceptances are independent and alike. Points: the share of passes whose first i "
-        "drafted tokens are accepted, with 95% intervals; a proposal cut short by the end of the text counts that far",
+        "Dashed: α^i, for independent, identically distributed acceptances. Points: the share of passes whose first i "
+        "drafted tokens are accepted, with 95% intervals; a proposal counts up to the end of its completion",
         *captions(chosen, "position"),
     ]
     return Drawn("position", POSITION, figure, values, notes)
@@ -130,9 +130,9 @@ def beta(records: Records) -> Drawn:
              "temperature": record["temperature"], "run_id": record["run_id"]}
             for i, share in enumerate(shares)
         ]  # fmt: skip
-    axes[-1].set_xlabel(r"$\beta=\sum_x \min(p(x), q(x))$ at a position of the target's text")
+    axes[-1].set_xlabel(r"$\beta=\sum_x \min(p(x), q(x))$ at a position of the target's completion")
     notes = [
-        "The share of positions by β; each panel has its own height. Vertical line: the mean, α",
+        "Share of positions by β; each panel has its own vertical scale. Vertical line: the mean, α",
         *captions(chosen, "beta"),
     ]
     return Drawn("beta", BETA, figure, pd.DataFrame(rows), notes)

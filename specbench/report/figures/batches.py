@@ -1,4 +1,4 @@
-"""Speedup against the number of prompts that decode at once: ours, and what was published of others."""
+"""Speedup by batch size: ours, and published numbers of others."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,7 +10,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.style import BLUE, FAINT, INK, PAPER, PURPLE, SLATE, VERMILLION, at_end, panels, spread
 
-TITLE = "Speedup over the batch"
+TITLE = "Speedup by batch size"
 SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", *MACHINE]  # of the points of one curve
 FEWEST = 3  # batches of a curve
 # Speedups over the target alone at the same batch, in SGLang on an H100 (Li et al. 2025, "EAGLE-3").
@@ -30,9 +30,9 @@ def batches(records: Records) -> Drawn:
     _ours(ours, values, pair_name(chosen.iloc[0]), int(chosen.iloc[0]["gamma"]))
     _published(theirs)
     notes = [
-        "Left: decoding, target alone over speculative at the same batch, with 95% interval. Curve: the tokens that "
-        "each row's own α and end let a pass emit, over what a pass costs at that batch, c(B) and v(B, γ). Saturated: "
-        "the same if the target were bound by arithmetic, v = γ + 1. Right: as published, chains of 3, other models "
+        "Left: decoding, target alone over speculative at the same batch, with 95% interval. Curve: expected, the "
+        "tokens of a pass from each row's own α and end, over its cost at that batch, c(B) and v(B, γ). Saturated: "
+        "the same if the target were compute-bound, v = γ + 1. Right: as published, chains of 3, other models "
         "and another machine (Li et al. 2025, EAGLE-3, table of SGLang on an H100)",
         *captions(chosen, "batches"),
     ]

@@ -57,15 +57,15 @@ def _span(block: pd.DataFrame) -> tuple[float, float]:
 def _notes(best: pd.DataFrame, found: list[pd.DataFrame], shown: pd.DataFrame) -> list[str]:
     prompts = " or ".join(f"{n:.0f}" for n in sorted(shown["prompts"].unique()))
     said = [
-        "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ of those that "
-        f"were run, named after the mark; {prompts} prompts a run",
-        "Hollow: lossy, the texts are not the target's own. A draft without a mark was not run at that temperature",
+        "Decoding time per token, target alone over speculative, with 95% interval, at the fastest γ that was "
+        f"run, printed beside the mark; {prompts} prompts a run",
+        "Hollow: a lossy rule. A draft without a mark was not run at that temperature",
     ]
     wrong = best[best["speedup_measured"].isna()]
     if not wrong.empty:
-        said.append(f"Without a speed, since texts differ by more than rounding: {', '.join(wrong['draft'])}")
+        said.append(f"No speedup, since completions differ by more than rounding: {', '.join(wrong['draft'])}")
     if len(found) > MOST_BLOCKS:
-        said.append(f"{len(found) - MOST_BLOCKS} more pairs of target and task are in the table alone")
+        said.append(f"{len(found) - MOST_BLOCKS} more pairs of target and task are only in the table")
     return said
 
 

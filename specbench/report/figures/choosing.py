@@ -1,4 +1,4 @@
-"""A recommendation as a picture: the speedup to expect of each draft against gamma, and what real runs then gave."""
+"""A recommendation as a figure: the estimated speedup of each draft over gamma, and the speedups of real runs."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,8 +23,8 @@ def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
     axes[0].set_ylabel("speedup")
     notes = [
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {record['hardware']}",
-        "Predicted: Theorem 3.8. Estimated: tokens over the cost of the passes that the target's own texts need, with "
-        "95% interval. Measured: real runs, with 95% interval",
+        "Predicted: Theorem 3.8. Estimated: tokens over the cost of the passes that the target's completions need, "
+        "with 95% interval. Measured: real runs, with 95% interval",
     ]
     return Drawn(name, "Which draft, which γ", figure, rows, notes)
 

@@ -1,4 +1,4 @@
-"""Where the time of a pass goes, in steps of the target, beside the tokens that it yields."""
+"""Where the time of a pass goes, in target steps, and the tokens that it emits."""
 
 import pandas as pd
 
@@ -51,7 +51,7 @@ def cost(records: Records) -> Drawn:
         names.append(rf"$\gamma={record['gamma']:g}$")
         y += 1
     axes.set_yticks(ticks, names)
-    axes.set(ylim=(y - 0.4, -0.6), xlabel="steps of the target")
+    axes.set(ylim=(y - 0.4, -0.6), xlabel="target steps")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.axvline(1, ymax=0.97, color=FAINT, linewidth=0.6, linestyle=(0, (1, 2)), zorder=0)
@@ -61,9 +61,9 @@ def cost(records: Records) -> Drawn:
     legend(axes, [(part, PARTS[part]) for part in shown], [0.13 * i for i in range(len(shown))])
     legend(axes, [("tokens per pass", INK)], [0.13 * len(shown)], mark="●")
     notes = [
-        "Bars: mean time of a pass, in mean steps of the target alone. Dots: tokens per pass. A dot beyond its bar is "
-        "a gain; their ratio, on the right, is the measured speedup. Accept: accepting drafted tokens and drawing the "
-        "next token",
+        "Bars: mean time of a pass, in mean steps of the target alone. Dots: tokens per pass. A dot beyond its bar "
+        "is a gain, and their ratio, on the right, is the measured speedup. Accept: accepting drafted tokens and "
+        "drawing the next token",
         *captions(chosen, "cost"),
     ]
     values = pd.DataFrame(rows)

@@ -39,8 +39,8 @@ def figure2(records: Records) -> Drawn:
     axes.set_xticks(TICKS)
     pair_lines(axes, measured)
     notes = [
-        "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; a pass that the end of "
-        "the text cuts short counts as a pass, so short texts lie below the curve"
+        "Curves: Equation 1. Points: tokens per target pass in our records, with 95% intervals; the last pass of a "
+        "completion may be cut short, so short completions lie below the curve"
     ]
     return Drawn(
         "figure2",
@@ -75,8 +75,8 @@ def figure4(records: Records) -> Drawn:
     pair_lines(axes, measured)
     notes = [
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
-        "Filled points: measured speedup, which includes the cost of the draft and so lies below the curve. Hollow "
-        "points: operations counted in the run",
+        "Filled points: measured speedup, which includes the cost of the draft and therefore lies below the curve. "
+        "Hollow points: operations counted in the run",
     ]
     return Drawn(
         "figure4",

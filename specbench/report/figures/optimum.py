@@ -39,8 +39,8 @@ def figure3(records: Records) -> Drawn:
     pair_lines(axes, best)
     notes = [
         "Curves: the γ that maximises Theorem 3.8",
-        "Points: the fastest γ of those we ran; its bar covers the γ whose speedup cannot be told from it. Dashed: the "
-        "theory at that pair's own c",
+        "Points: the fastest γ that was run; the bar covers every γ whose speedup does not differ significantly. "
+        "Dashed: the theory at that pair's own c",
         *([SIDE_BY_SIDE] if (best["place"] != best.get("alpha", best["place"])).any() else []),
         *captions(best, "figure3"),
     ]

@@ -54,7 +54,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
     axes.set_title(", ".join(marks))
     gamma = summary["gamma"] or summary.get("gamma_requested")
     notes = [
-        f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪ ends the text",
+        f"{count(prompt)}; γ={gamma}, T={summary['temperature']:g}; ▪: end of sequence",
         "Each line is one run of the target; tokens drafted after a rejection are not shown",
         *(
             captions(row, "figure1")

@@ -1,4 +1,4 @@
-"""alpha by kind of prompt, by length of context and by position in the text."""
+"""alpha by kind of prompt, length of context and position in the completion."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,7 +9,7 @@ from specbench.report.figures.annotations import captions, nothing_yet, pair_nam
 from specbench.report.parts import BY, MOST_RUNS, chosen_runs, parts
 from specbench.report.style import MARKERS, PAPER, SERIES, panels
 
-NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the text"
+NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the completion"
 
 
 def figure(records: Records) -> Drawn:

@@ -54,9 +54,9 @@ def figure5(records: Records) -> Drawn:
     ]  # fmt: skip
     tokens = len(wholes[0]["prompts"][index]["baseline"]["tokens"])
     notes = [
-        f"Prompt {index + 1}, {tokens} tokens by the target alone, chosen as typical: of the longest tenth of "
-        "the texts the one whose speedup is nearest to the run's; times as recorded",
-        "The calls of M_q within a pass are drawn equally long, for their sum is what is recorded; gaps are host work "
+        f"Prompt {index + 1}, {tokens} tokens by the target alone: among the longest tenth of the completions, the "
+        "prompt whose speedup is closest to the run's; times as recorded",
+        "Calls of M_q within a pass are drawn with equal lengths, since only their sum is recorded; gaps are host work "
         "(accepting, drawing)",
         *captions(chosen, "figure5"),
     ]
@@ -64,7 +64,7 @@ def figure5(records: Records) -> Drawn:
 
 
 def _typical(record: RunRecord, among: int) -> int:
-    """Of the prompts with the longest tenth of texts the one whose own speedup is nearest to the run's."""
+    """Among the prompts with the longest tenth of completions, the index whose speedup is closest to the run's."""
     prompts = record["prompts"][:among]
 
     def seconds(way: Way, some: list[PromptRecord]) -> float:

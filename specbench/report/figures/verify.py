@@ -11,7 +11,7 @@ from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet
 from specbench.report.style import FAINT, MARKERS, SERIES, at_end, panels, spread
 
-TITLE = "What verifying n tokens costs"
+TITLE = "Cost of verifying n tokens"
 WHO = ["target", "hardware", "dtype"]
 AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -55,8 +55,8 @@ def verify(records: Records) -> Drawn:
     axes.minorticks_off()
     axes.set(ylim=(0, top), xlabel="tokens verified in a pass, n", ylabel="v(n), target steps")
     notes = [
-        "Line with marks: trees of n nodes read at one place of a text, medians (tree.size=auto). Faint marks: the "
-        "median pass of a run, chains of n = γ + 1 and trees of n nodes in the mean. A step of one token costs 1",
+        "Line with marks: trees of n nodes verified at one context length, medians (tree.size=auto). Faint marks: "
+        "the median pass of a run, for chains of n = γ + 1 tokens and trees of n nodes on average. A step costs 1",
         *captions(frame, "gamma"),
     ]
     return Drawn("verify", TITLE, figure, points, notes)

@@ -1,4 +1,4 @@
-"""Every draft and every rule beside each other: agreement, costs, tokens of a pass, speed, and how lossy it is.
+"""All drafts and rules in one table: acceptance, costs, tokens a pass, speed, and the loss of lossy rules.
 
 The rows are those of `experiments/beyond.yaml`, each with the command that fills it, and what else was run, at the
 gamma that was fastest.
@@ -43,13 +43,13 @@ def beyond(records: Records) -> Table:
     values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "command"])
     missing = bool((values["state"] == "no record").any())
     under = [
-        "α: mean of β (Corollary 3.6); under the rule: the share of drafted tokens that match, onehot or a lossy rule "
-        "accepts along the target's text. v: verification cost. measured: decoding time a token, target alone over "
+        "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
+        "along the target's completions. v: verification cost. measured: decoding time per token, target alone over "
         "speculative. [95% interval, bootstrap over prompts]",
-        "lossy: what comes out is not the target's own distribution, by TV a token (mean total variation along its "
-        "text). quality: of the run's texts, and by how much it differs from that of the target's alone, row against "
-        "row; none is given between two samples of one distribution (lossless, T > 0). identical: share of texts that "
-        "are the target's own, at T=0.",
+        "lossy: completions do not have the target's distribution; TV is the mean total variation per token, along the "
+        "target's completions. quality: score of the run's completions and its paired difference from the target's; "
+        "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
+        "completions equal to the target's, at T=0.",
         *notes.of_choice(values, records),
         *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *notes.of_precision(frame[frame["run_id"].isin(values["run_id"].dropna())]),
@@ -81,8 +81,8 @@ def _filling() -> list[str]:
     plan = experiment("beyond")
     commands = "; ".join(f"`{command}`" for command in plan["own"])
     return [
-        f"no record: the command in the row fills it, `make beyond` all of them; `{fill('beyond')}` does the "
-        f"like for T5-XXL; models of your own: {commands}"
+        f"no record: the command in the row fills it, `make beyond` all of them; `{fill('beyond')}` "
+        f"runs T5-XXL; for your own models: {commands}"
     ]
 
 
@@ -134,7 +134,7 @@ def _quality(row: Row) -> str:
 
 
 def _with_difference(row: Row, records: Records) -> Row:
-    """Records of older versions have no paired difference of scores; it is made from their texts."""
+    """The paired difference of scores, computed from the completions of records of older versions, which lack it."""
     low = row.get("quality_difference_low")
     if row["state"] == "no record" or not pd.isna(low) or row["quality_metric"] not in METRICS:
         return row

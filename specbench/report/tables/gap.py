@@ -1,4 +1,4 @@
-"""Where the paper's measured speedups leave Theorem 3.8, and what one quantity alone would have to be."""
+"""Where the paper's measured speedups differ from Theorem 3.8, and which v, c or tokens would explain it."""
 
 import pandas as pd
 
@@ -11,7 +11,7 @@ FIELDS = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c"
 
 
 def gap(records: Records) -> Table:
-    """Table of where the paper's EMP leaves EXP."""
+    """Table of the differences between the paper's EMP and EXP."""
     del records
     found = gaps()
     return Table(
@@ -24,25 +24,24 @@ def gap(records: Records) -> Table:
 
 
 def said(found: list[Gap]) -> list[str]:
-    """What the printed numbers imply, and what they leave open."""
+    """What the printed numbers imply, and what cannot be known from them."""
     above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
     never = [one for one in above if one.c.high < 0]
     least, most = (end(one.verify_cost.value for one in above) for end in (min, max))
     return [
-        "all from the printed α, γ, c and EMP; ranges: what numbers that round to the printed give. EXP: Theorem 3.8, "
-        "with v = 1. v, c, tokens a pass: what each alone would have to be for EMP",
-        f"EMP lies above EXP by more than rounding in {len(above)} of {len(found)} rows. What verifying and accepting "
-        f"cost is not the reason: v would have to be {least:.2f} to {most:.2f}, and a pass over several tokens costs "
-        f"no less than a step. A smaller c would do in {len(above) - len(never)} of them; in {len(never)} not even "
-        "c = 0. There a pass gave more tokens than Eq. 1 makes of the printed α, or a step of the baseline took longer "
-        "than the step that c was measured by",
-        f"EMP lies below EXP in {len(below)} rows: a pass cost more, or gave fewer tokens. "
+        "computed from the printed α, γ, c and EMP; ranges: from the rounding of the printed numbers. EXP: Theorem "
+        "3.8, with v = 1. v, c, tokens a pass: the value at which this quantity alone would explain EMP",
+        f"EMP lies above EXP by more than rounding in {len(above)} of {len(found)} rows. The cost of verifying and "
+        f"accepting is not the reason: v would have to be {least:.2f} to {most:.2f}, and a pass over several tokens "
+        f"costs at least a step. A smaller c would explain {len(above) - len(never)} of them; in {len(never)} even "
+        "c = 0 would not. There a pass emitted more tokens than Eq. 1 predicts from the printed α, or a step of the "
+        "baseline took longer than the step that c was measured against",
+        f"EMP lies below EXP in {len(below)} rows: a pass cost more, or emitted fewer tokens. "
         + "; ".join(map(_below, below)),
-        "T5-large has one printed c; EMP lies above EXP with it on CNNDM, and on EnDe its two rows would take two "
-        "values of c that rounding does not bring together. So c alone explains them only if it differed from row to "
-        "row",
-        "not printed, and so not known: how long the texts were, v, the time of accepting, intervals. "
-        "`specbench explain RUN` has them for a run of ours",
+        "the paper prints one c for T5-large; with it EMP lies above EXP on CNNDM, and the two rows of EnDe would need "
+        "two values of c that rounding does not reconcile. So c alone explains them only if it differed between rows",
+        "not printed, so unknown: the lengths of the completions, v, the time of accepting, intervals. "
+        "`specbench explain RUN` gives them for a run of ours",
     ]
 
 
@@ -50,7 +49,8 @@ def _below(one: Gap) -> str:
     return (
         f"{one.name}, γ={one.row['gamma']}: v and accepting of {one.verify_cost.value:.2f} steps, or a c of "
         f"{one.c.value:.3f} for {one.row['c']:g}, or {one.tokens.value:.2f} tokens a pass for "
-        f"{one.tokens_expected.value:.2f} (the ends of texts alone: texts of about {length_of_ends(one):.0f} tokens)"
+        f"{one.tokens_expected.value:.2f} (if only ends explain it: completions of about {length_of_ends(one):.0f} "
+        "tokens)"
     )
 
 

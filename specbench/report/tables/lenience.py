@@ -1,4 +1,4 @@
-"""Table 5: alpha under lenience (A.5), the speedup that Theorem 3.8 gives it, and what lenient runs measured.
+"""Table 5: alpha under lenience (A.5), the speedup predicted from it by Theorem 3.8, and the measured speedup.
 
 alpha(l) comes from a record's `lenience`, which any run along the target's text has: a list of {lenience, alpha,
 alpha_low, alpha_high, total_variation}. Old records lack it. Speeds and texts come from runs with accept=lenient.
@@ -32,14 +32,15 @@ def table5(records: Records) -> Table:
     # A record may be in both; that of the run knows whether it is lossy.
     used = pd.concat([runs[runs["run_id"].isin(run_ids)], frame[frame["run_id"].isin(run_ids)]])
     under = [
-        "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token gets more than p(x)/l. "
+        "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token's probability exceeds p(x)/l. "
         "α(l) = E Σ min(p/l, q) at T=1.",
         "speed: Theorem 3.8. From the paper's α at its c = 0.015, with γ = 8 at T=0 and the best γ at T=1; "
         "from our α at our own c and the best γ.",
-        "measured: decoding time a token, target alone over a run with accept=lenient (l = 1: Algorithm 1), at the γ "
-        "given; lossy where l < 1: the texts are not the target's own. quality: of the target's texts and of the "
-        "run's. identical: share of texts that are the target's own, at T=0.",
-        "TV: mean total variation between the token that comes out under l and the target's own, along its text.",
+        "measured: decoding time per token, target alone over a run with accept=lenient (l = 1: Algorithm 1), at the γ "
+        "given; lossy where l < 1. quality: scores of the target's completions and of the run's. identical: share of "
+        "completions equal to the target's, at T=0.",
+        "TV: mean total variation between the next token's distribution under l and the target's, along the target's "
+        "completions.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),

@@ -24,9 +24,9 @@ def levers(records: Records) -> Table:
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
     found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
     under = [
-        "factors of the speedup so far; from the ideal to what is left over they multiply to the measured speedup. "
-        "first lever: what would give most if it alone were taken away, and the speedup then. "
-        "`specbench explain RUN` gives intervals, milliseconds and words",
+        "factors of the speedup; from the ideal to the unexplained factor they multiply to the measured speedup. "
+        "first lever: the step whose removal would raise the speedup most, and that speedup. "
+        "`specbench explain RUN` adds intervals, milliseconds and explanations",
         *notes.of_choice(chosen, records),
         *notes.of_records(chosen),
         *notes.of_precision(chosen),

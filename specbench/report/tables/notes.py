@@ -38,7 +38,7 @@ def of_records(frame: pd.DataFrame) -> list[str]:
 
 
 def of_precision(frame: pd.DataFrame) -> list[str]:
-    """How far the intervals reach with so many prompts, and how many would bring a speedup to `WITHIN`."""
+    """The median width of the intervals, and how many prompts a speedup needs for an interval of ±`WITHIN`."""
     ours = frame[~frame["simulated"].astype(bool)] if "simulated" in frame else frame
     reach = {name: _reach(ours, *columns) for name, columns in INTERVALS.items() if set(columns) <= set(ours)}
     known = {name: values for name, values in reach.items() if len(values)}
@@ -49,8 +49,8 @@ def of_precision(frame: pd.DataFrame) -> list[str]:
     prompts = ours["prompts"].median()
     needed = max(10, round(prompts * (values.median() / WITHIN) ** 2, -1))
     return [
-        f"with these prompts ({prompts:.0f} a record) the 95% intervals reach {said}, in the median; "
-        f"±{100 * WITHIN:.0f}% of {name} takes about {needed:.0f} prompts "
+        f"median 95% interval with {prompts:.0f} prompts a record: {said}; "
+        f"±{100 * WITHIN:.0f}% of {name} requires about {needed:.0f} prompts "
         f"(`specbench plan RUN --within {100 * WITHIN:.0f}%`)"
     ]
 
@@ -74,12 +74,12 @@ def of_filling(name: str, missing: bool) -> list[str]:
 
 
 def of_checkpoints() -> list[str]:
-    """That our models are not the paper's."""
+    """The note that our checkpoints are not the paper's."""
     return [paper()["checkpoints_note"]]
 
 
 def silent(name: str) -> list[str]:
-    """Our choices where the paper says nothing, and how long the sweeps take."""
+    """Our choices where the paper is silent, and how long the sweeps take."""
     return [
         *([f"time of the sweeps: {takes(name)}"] if takes(name) else []),
         *(f"our choice, {choice}" for choice in experiment(name)["silent"]),
@@ -92,9 +92,9 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
     counts = [values[name] for name in ("fitting", "alpha_fitting") if name in values]
     if any((count > 1).any() for count in counts):
         lines.append(
-            "(most prompts of 3) after a record: 3 records fit the row and differ in what the row does not show. The "
-            "record with the most prompts was taken; between equals the newest, or the fastest where the row leaves γ "
-            "open. `specbench results` lists all"
+            "(most prompts of 3) after a record: 3 records fit the row and differ in settings that it does not show. "
+            "The record with the most prompts is used; among equals the newest, or the fastest if the row has no fixed "
+            "γ. `specbench results` lists all"
         )
     if records.left_out:
         lines.append(
@@ -103,7 +103,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
         )
     if records.disturbed:
         names = ", ".join(digest(run_id) for run_id in records.disturbed)
-        lines.append(f"left out, since another process used the machine while they were timed: {names}")
+        lines.append(f"left out, since another process used the machine while it was timed: {names}")
     return lines
 
 

@@ -18,7 +18,7 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
-EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # what tells rows of one pair apart
+EVERY_GAMMA = [*PAIR, "top_k", "top_p", "gamma_said", "accept", *MACHINE]  # rows of one pair differ in these
 SHOWN = [
     "task", "M_p", "M_q", "T", "γ", "whose", "α", "c", "v", "EXP", "calibrated", "EMP", "end to end",
     "best γ", "record",
@@ -54,18 +54,16 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     values = pd.DataFrame(rows)
     sources = pd.concat(used)
     legend = [
-        "EXP: Theorem 3.8; by position: with the acceptance at each position for α, where a draft agrees less the "
-        "further ahead it drafts. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v and the time "
-        "of accepting in place of 1 (by position: with the cost of the passes). EMP: decoding time a token, target "
-        "alone over speculative; end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap "
-        "over prompts]",
+        "EXP: Theorem 3.8; by position: from the acceptance at each position, for drafts whose acceptance falls with "
+        "the position. v: verification cost, T_p(γ+1)/T_p(1). calibrated: Theorem 3.8 with v + overhead in place of "
+        "1 (by position: with the cost of the passes). EMP: decoding time per token, target alone over speculative; "
+        "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
     ]
     if sources["lossy"].any():
         legend.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
         legend.append(
-            "pairs that the paper does not have are shown at the γ that was fastest of those we ran, over the most "
-            "prompts that any of them has"
+            "pairs that are not in the paper are shown at the fastest γ, among the runs with the most prompts"
         )
     missing = bool((values["whose"] == "none").any())
     under = [

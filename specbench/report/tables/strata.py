@@ -1,4 +1,4 @@
-"""The numbers of a few runs apart, by kind of prompt, length of context and position in the text."""
+"""Results of a few runs by kind of prompt, length of context and position in the completion."""
 
 import pandas as pd
 
@@ -19,9 +19,9 @@ def strata(records: Records) -> Table:
     runs = {row["run_id"]: row for row in chosen.to_dict("records")}
     shown = [_show(row, runs[row["run_id"]]) for row in values.to_dict("records")]
     under = [
-        "α: of the tokens in that part. A position is that of a token in the text; a pass counts where its first token "
-        "stands. [95% interval, bootstrap over prompts; none of a single prompt]. `specbench results --by category`, "
-        "`--by length` and `--by position` print the parts of every run",
+        "α: over the tokens of that part. position: of a token in the completion; a pass counts at the position of its "
+        "first token. [95% interval, bootstrap over prompts; none for a single prompt]. `specbench results --by "
+        "category`, `--by length` and `--by position` print the parts of every run",
         *notes.of_records(chosen),
         *notes.of_filling("strata", values.empty),
     ]

@@ -1,4 +1,4 @@
-"""Chains and token trees beside each other: tokens a pass, predicted and measured, and speed; and published figures."""
+"""Chains and token trees compared: tokens a pass, predicted and measured, and speed; and published figures."""
 
 import pandas as pd
 
@@ -22,12 +22,12 @@ def trees(records: Records) -> Table:
     rows = [_ours(row) for row in runs.to_dict("records")] or [_none()]
     values = pd.concat([runs.assign(whose="ours"), pd.DataFrame(published()).assign(whose=PUBLISHED)])
     under = [
-        "n: tokens that the target reads in a pass, the text's last one included; a chain of n drafts γ = n − 1. "
-        "predicted: of a tree by teacher forcing along the target's own text, ends included; of a chain by Eq. 1. v: "
-        "cost of verifying n tokens in target steps. calibrated: predicted tokens over what the passes cost. measured: "
-        "decoding time a token, target alone over speculative. [95% interval, bootstrap over prompts]",
-        "published: figures of others, not from this project, as printed in the source after the name; a dash where it "
-        "says nothing",
+        "n: tokens that the target reads in a pass, the last accepted token included; a chain of size n drafts γ = "
+        "n − 1. predicted: for a tree by teacher forcing along the target's completions, ends included; for a chain "
+        "by Eq. 1. v: cost of verifying n tokens, in target steps. calibrated: predicted tokens over the cost of "
+        "the passes. measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
+        "over prompts]",
+        "published: numbers from the cited papers, not measured here; –: not given there",
         *notes.of_records(runs),
         *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
         *notes.silent("trees"),
