@@ -67,7 +67,7 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     assert summary["lossy"] and summary["speedup_measured"] is not None
     assert summary["alpha"] == pytest.approx(exact["alpha"]) and summary["alpha_rule"] > summary["alpha"]
     assert summary["tokens_per_pass"] > exact["tokens_per_pass"] and summary["total_variation"] > 0
-    assert "identical completions" in out
+    assert "completions equal the target's greedy decoding" in out
     main(["results", "--results", str(tmp_path)])
     shown = capfd.readouterr().out
     assert "lenient l=1e-12 (lossy)" in shown and "lossy: the rule changes" in shown
@@ -99,7 +99,7 @@ def test_top_beta_is_marked_lossy(run) -> None:  # type: ignore[no-untyped-def]
     assert summary["lossy"] is True and summary["lossless"] is False and summary["identical"] < 1
     assert summary["alpha_rule"] > summary["alpha"] and summary["total_variation"] > 0
     assert summary["speedup_measured"] is not None and summary["quality_speculative"] is not None
-    assert "top-beta β=50 τ=30 (lossy)" in out and "LOSSY" in out and "identical completions" in out
+    assert "top-beta β=50 τ=30 (lossy)" in out and "LOSSY" in out and "completions equal the target's" in out
 
 
 @pytest.mark.parametrize(

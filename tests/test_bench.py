@@ -39,7 +39,7 @@ def test_all_parts_and_the_ratios(setup: Bench) -> None:
     compared = [row for row in rows if row.ratio is not None]
     assert [row.part for row in compared] == ["a", "b", "c", "g", "g"]
     for row in compared[:3]:
-        assert row.note == "same tokens in 3 of 3 texts"
+        assert row.note == "same tokens in 3 of 3 completions"
     for row in compared[3:]:
         assert row.note == "same tokens in 1 of 1 batches"
     # Measured 3 to 5 on idle cores; a machine that does other things as well must not fail this.

@@ -201,7 +201,7 @@ def test_a_recommendation_names_the_drafts_in_turn_where_that_is_expected_to_pay
     """The drafts' own speeds come first; nothing is said where the better draft is the cheaper."""
     table = predictions({"cheap": 0.5, "good": 0.8}, {"cheap": 0.001, "good": 0.2})
     (line,) = [line for line in reasons(table) if line.startswith("a horizontal cascade of ")]
-    assert "of good and then" in line and "draft=cascade draft.horizontal=[good,cheap] draft.lengths=[" in line
+    assert "of good, then" in line and "draft=cascade draft.horizontal=[good,cheap] draft.lengths=[" in line
     assert not any(
         line.startswith("a horizontal cascade")
         for line in reasons(predictions({"a": 0.5, "b": 0.8}, {"a": 0.2, "b": 0.1}))

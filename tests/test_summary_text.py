@@ -33,8 +33,8 @@ def test_a_clean_run_needs_no_remark() -> None:
     [
         ({"lossless": False, "identical": 0.5, **WITHHELD}, "NOT LOSSLESS"),
         ({"identical": 0.9, "dtype": "bfloat16"}, "10.0% of the completions differ after a near tie"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it is drafting"),
-        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it is verifying"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 1.6}, "most of it drafting"),
+        ({"speedup_measured": 0.8, "drafting_per_pass": 0.0, "checking_per_pass": 2.5}, "most of it verifying"),
         (
             # v is of full passes, and most of a look-up's are not.
             {"speedup_measured": 0.95, "tokens_per_pass": 1.07, "verify_cost": 1.56, "c": 0.0}

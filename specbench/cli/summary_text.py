@@ -146,14 +146,14 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         both = f"{s['quality_baseline']:.1f} / {s['quality_speculative']:.1f}"
         table.append((name, both, "target alone / speculative" + _quality_difference(s)))
     if s["identical"] is not None:
-        table.append(("identical completions", f"{100 * s['identical']:.1f}%", _how_identical(s)))
+        table.append(("identical", f"{100 * s['identical']:.1f}%", _how_identical(s)))
     return table + _proof(s)
 
 
 def _how_identical(s: Summary) -> str:
     if s.get("numerics") == "invariant":
-        return "equal to the target's greedy decoding; its logits are bitwise equal, proved at start"
-    return "equal to the target's greedy decoding"
+        return "of completions equal the target's greedy decoding; bitwise equal logits proved at start"
+    return "of completions equal the target's greedy decoding"
 
 
 def _proof(s: Summary) -> list[tuple[str, str, str]]:

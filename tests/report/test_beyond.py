@@ -113,7 +113,7 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     marks = [line for line in first.lines if line.get_marker() in "os" and len(line.get_xdata()) == 1]
     drawn = {(to_hex(mark.get_markeredgecolor()), to_hex(mark.get_markerfacecolor())) for mark in marks}
     assert drawn == {(BLUE, BLUE), (VERMILLION, PAPER)}
-    assert "Hollow: lossy" in figure.alt
+    assert "Hollow: a lossy rule" in figure.alt
 
 
 def test_machines_are_told_apart(tmp_path: Path) -> None:
