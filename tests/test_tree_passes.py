@@ -131,7 +131,7 @@ def test_trees_are_ranked_beside_chains_and_proved(
     trees = ["tree=[none,sequoia,widths,dynamic]", "tree.size=[5]", "tree.depth=[3]", "gammas=[2]", "rounds=2"]
     assert main(["recommend", *argv, *trees, "verify=4"]) == 0
     out = capfd.readouterr().out
-    assert "a tree pays if: " in out and "v(5) " in out and "† of a tree" in out, out
+    assert "a tree pays if: " in out and "v(5) " in out and "† tree: " in out, out
     (file,) = (tmp_path / "recommend").glob("*.json")
     record = json.loads(file.read_text())
     rows = {row["tree"]: row for row in record["rows"]}
