@@ -286,7 +286,7 @@ def test_the_worked_example_of_the_docs(tmp_path: Path) -> None:
         pooled.conditional[3], pooled.length, pooled.length - 1, by_request.mean_length, printed["spec_accept_length"],
         pooled.alpha, cut.alpha, own.alpha, 1 - pooled.alpha,
     ]  # fmt: skip
-    table = page.partition("called acceptance somewhere")[2].partition("\n\n## ")[0]
+    table = page.partition("All of these are called acceptance")[2].partition("\n\n## ")[0]
     values = re.findall(r"^\| (\d\.\d+) \|", table, re.M)
     assert len(values) == len(expected)
     for text, value in zip(values, expected, strict=True):
