@@ -13,10 +13,12 @@ from pathlib import Path
 import commands
 import engine_samples
 import pytest
+from kept_records import newest
 
 from specbench.cli import choices as picked
 from specbench.cli import main
 from specbench.config.paths import shipped
+from specbench.records.catalog import digest
 
 Capture = pytest.CaptureFixture[str]
 DOCUMENTED = commands.documented()
@@ -70,12 +72,11 @@ def usable() -> Usable:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with some records, rows and a baseline, which the commands are run in."""
     folder = tmp_path_factory.mktemp("workplace")
-    kept = commands.ROOT / "results" / "kept"
     for results in ("results", "fresh"):
         (folder / results / "kept").mkdir(parents=True)
         (folder / results / "runs").mkdir()
-    for file in sorted(kept.glob("t5-mini-bigram-ende-mini-T0-g[37]-*"))[:2]:
-        shutil.copy(file, folder / "results" / "kept")
+    for head in (newest(draft="bigram", temperature=0, gamma=gamma) for gamma in (3, 7)):
+        shutil.copy(head.file, folder / "results" / "kept")
     for name in ("ROWS.jsonl.gz", "PROMPTS.jsonl.gz", "FILE"):
         shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
     for name, form in (("METRICS.txt", "vllm-metrics"), ("SERVER.log", "vllm-log"), ("RESPONSES.json", "sglang")):
@@ -95,7 +96,7 @@ def filled(command: commands.Command) -> list[str]:
     """The words of a command with its placeholders filled in."""
     words = command.argv
     # Not `last`, which may be a batch: explain is of one prompt at a time.
-    explained = next(Path("results", "kept").glob("t5-mini-bigram-ende-mini-T0-g3-????????.json.gz")).name[-16:-8]
+    explained = digest(newest(draft="bigram", temperature=0, gamma=3).run_id)
     run_of = {"RUN": explained if words[0] == "explain" else "last", "DIR": "mine"}
     for place, word in enumerate(words):
         if word in MODELS:

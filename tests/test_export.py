@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kept_records import RESULTS, newest
 from made_records import make
 from records.test_schema import faults
 
 from specbench.cli import main
-from specbench.config.paths import PACKAGE
 from specbench.measure.ranges import bounds, range_of
 from specbench.records import store
 from specbench.records.documents import write_document
@@ -18,7 +18,6 @@ from specbench.records.json_schema import json_schema
 from specbench.records.profile import PROFILE_VERSION, Profile
 
 Capture = pytest.CaptureFixture[str]
-KEPT = PACKAGE.parent / "results"
 
 
 def export(capsys: Capture, *words: str) -> Any:
@@ -106,12 +105,17 @@ def test_runs_on_several_tasks_are_parts_of_one_profile(tmp_path: Path, capsys: 
     assert [task["task"] for task in profile["tasks"]] == ["ende-mini", "sum-mini"]
 
 
-@pytest.mark.skipif(not (KEPT / "kept").is_dir(), reason="needs a checkout, with results/kept")
 @pytest.mark.parametrize(
-    "name", ["lookup-sum-mini-T0-g3", "t5-nano-ende-mini-T1-g3-lenient-0.1", "t5-nano-ende-mini-T0-gadaptive"]
+    "columns",
+    [
+        {"draft": "lookup", "task": "sum-mini", "temperature": 0, "gamma": 3},
+        {"draft": "t5-nano", "temperature": 1, "gamma": 3, "accept": "lenient l=0.1"},
+        {"draft": "t5-nano", "temperature": 0, "gamma_requested": "adaptive"},
+    ],
+    ids=["other task", "lenient", "adaptive"],
 )
-def test_kept_records_have_profiles(name: str, capsys: Capture) -> None:
-    (task,) = export(capsys, f"t5-mini-{name}", f"results={KEPT}")["tasks"]
+def test_kept_records_have_profiles(columns: dict[str, Any], capsys: Capture) -> None:
+    (task,) = export(capsys, newest(**columns).run_id, f"results={RESULTS}")["tasks"]
     assert task["by_position"] and task["by_context"]
     assert bool(task["gamma_by_context"]) != bool(task["missing"])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kept_records import CHAIN, RESULTS, kept, newest
 from made_records import make
 from records.test_schema import faults_of
 
@@ -16,17 +17,16 @@ from specbench.cli import main
 from specbench.cli.console import Screen
 from specbench.measure.ends import expected_by_position, passes_to_come
 from specbench.measure.expected_passes import walk
+from specbench.measure.resummary import explained
 from specbench.measure.waterfall import Waterfall, waterfall
 from specbench.measure.waterfall.needs import needs
 from specbench.records import store
 from specbench.records.catalog import digest
+from specbench.records.store import Head
 from specbench.report.explanation import biggest, needed, sentences
 from specbench.runs import Result
-from specbench.runs.record import explained
 
-FOLDER = Path(__file__).parents[1] / "results" / "kept"
-BATCHES = sorted(file for file in FOLDER.glob("*-b[0-9]*-*.json.gz") if "layer-skip" not in file.name)
-KEPT = sorted({*FOLDER.glob("*.json.gz")} - {*BATCHES})
+KEPT = [head for head in kept(batch=1) if head.summary["speedup_measured"] is not None]
 STEP_S = 0.002
 
 
@@ -71,13 +71,13 @@ def product(found: Waterfall) -> float:
     return found.ideal * float(np.prod([step.factor.value for step in found.steps if step.name != "start"]))
 
 
-@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.name[8:-8])
-def test_factors_of_kept_records_multiply_to_the_measured_speedup(file: Path) -> None:
-    record = store.read(file)
+@pytest.mark.parametrize("head", KEPT, ids=lambda head: head.run_id)
+def test_factors_of_kept_records_multiply_to_the_measured_speedup(head: Head) -> None:
+    record = store.read(head.file)
     found, summary = waterfall(record, resamples=20), record["summary"]
     assert product(found) == pytest.approx(found.measured.value, rel=1e-12)
-    assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-4)  # kept times are rounded
-    assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-4)
+    assert found.measured.value == pytest.approx(summary["speedup_measured"], rel=1e-9)
+    assert found.end_to_end.value == pytest.approx(summary["speedup_end_to_end"], rel=1e-9)
     assert found.measured.value * found.steps[-1].factor.value == pytest.approx(found.end_to_end.value, rel=1e-12)
     total_ms = float(found.levels.step_ms) * (1 / found.end_to_end.value - 1 / found.ideal)
     assert sum(step.ms.value for step in found.steps) == pytest.approx(total_ms, rel=1e-9)
@@ -87,15 +87,9 @@ def test_factors_of_kept_records_multiply_to_the_measured_speedup(file: Path) ->
 
 def test_greedy_decoding_of_chains_leaves_nothing_over() -> None:
     """At T = 0 the walk along a text needs the passes of decoding, but where rounding parted the texts."""
-    lossy = ("lenient", "top-beta")
-    plain = [
-        file
-        for file in KEPT
-        if "mini-t5-nano-ende-mini-T0-g" in file.name and not any(rule in file.name for rule in lossy)
-    ]
     rests = []
-    for file in plain:
-        found = waterfall(store.read(file), resamples=0)
+    for head in kept(**CHAIN, draft="t5-nano", temperature=0):
+        found = waterfall(store.read(head.file), resamples=0)
         rests += [step.factor.value for step in found.steps if step.name == "rest" and found.sample.gamma]
     assert len(rests) >= 5 and rests == pytest.approx([1.0] * len(rests), abs=0.005)
 
@@ -238,7 +232,6 @@ def test_a_run_without_a_speed_is_not_explained(tmp_path: Path, capsys: pytest.C
     assert "--picture w.jpg: must end in .svg" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not BATCHES, reason="needs a checkout, with results/kept")
 def test_a_run_of_a_batch_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", BATCHES[0].name.removesuffix(".json.gz"), "--results", str(FOLDER.parent)]) == 2
+    assert main(["explain", newest(batch=4).run_id, "--results", str(RESULTS)]) == 2
     assert "one prompt at a time" in capsys.readouterr().err

@@ -25,9 +25,11 @@ def main(argv: list[str]) -> int:
 
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
+        from specbench.measure.resummary import resummarised
         from specbench.records.kept import keep
 
-        copies = keep(records, to_stderr)
+        copies = keep(records, to_stderr, resummarised)
+        records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
         print(f"{len(copies)} records in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
     write(records, file)

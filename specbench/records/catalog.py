@@ -1,7 +1,7 @@
 """All records of a results folder, by id: those of this machine, and the kept copies that are committed.
 
 Every verb that shows records reads them here, so that all of them see the same. Of a run that is both in `runs/` and in
-`kept/` the newer record is taken.
+`kept/` the newer record is taken; of one and the same record its copy, so that a table is the same wherever it is made.
 """
 
 import warnings
@@ -37,7 +37,7 @@ class Catalog:
             there = self._heads.get(head.run_id)
             if head.failed:
                 self._failed[head.run_id] = head
-            elif there is None or _created(head) >= _created(there):
+            elif there is None or _created(head) > _created(there):
                 self._heads[head.run_id] = head
         self._whole: dict[str, RunRecord] = {}
 
@@ -80,7 +80,7 @@ class Catalog:
     def _is_kept(self, head: Head) -> bool:
         file = kept_folder(self.results) / f"{head.run_id}.json.gz"
         try:
-            return file.is_file() and store.read_head(file).summary == head.summary
+            return file.is_file() and _created(store.read_head(file)) >= _created(head)
         except (ValueError, KeyError, OSError):
             return False
 

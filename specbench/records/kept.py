@@ -1,11 +1,12 @@
 """Small copies of records, to be committed beside the tables and figures made from them.
 
-A copy is the record with times to the microsecond, without what says nothing about the run, compressed. A record that
-names a folder of this machine is not copied: nobody else could repeat it.
+A copy is the record with times to the microsecond and a summary made from these times, without what says nothing about
+the run, compressed. A record that names a folder of this machine is not copied: nobody else could repeat it.
 """
 
 import gzip
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,18 @@ PLACES = ("path", "train_path", "corpus", "cache_dir")  # keys of a config that 
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 
 
-def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
+def keep(
+    records: Records, say: Callable[[str], None], resummarised: Callable[[RunRecord], RunRecord] | None = None
+) -> list[Path]:
     """Copy every record of `records`; returns the copies.
 
-    Copies are removed if a newer record of the same config on the same machine replaces them.
+    A copy is removed if a newer record of the same config on the same machine replaces it.
+
+    Args:
+        records: all of a folder.
+        say: gets a line for each record that is not copied, and for each copy that is removed.
+        resummarised: makes the summary of a record anew from its raw prompts, so that a copy agrees with its rounded
+            times (`measure.resummary`); None: summaries remain as the run made them.
     """
     folder = kept_folder(records.results)
     files = []
@@ -39,9 +48,12 @@ def keep(records: Records, say: Callable[[str], None]) -> list[Path]:
         file = folder / f"{run_id}.json.gz"
         files.append(file)
         if records.catalog.head(run_id).file != file:
-            write_atomically(file, compact(record))
+            whole = rounded(record)
+            write_atomically(file, compact(resummarised(whole) if resummarised else whole))
         for old in records.replaced(run_id):
-            (folder / f"{old}.json.gz").unlink(missing_ok=True)
+            if (copy := folder / f"{old}.json.gz").is_file():
+                say(f"{old}: copy removed, {run_id} is newer and of the same config")
+                copy.unlink()
     return files + _keep_alphas(records.results, folder / "alpha", say)
 
 
@@ -77,6 +89,11 @@ def _keep_alphas(results: Path, folder: Path, say: Callable[[str], None]) -> lis
     return files
 
 
+def rounded(record: RunRecord) -> RunRecord:
+    """A record whose raw prompts have times to the microsecond."""
+    return {**record, "prompts": _rounded(record["prompts"])}
+
+
 def compact(record: RunRecord) -> bytes:
     """The copy's bytes, the same for the same record. Its first line is the head, as in `runs/`."""
     copy = {**record, "config": {**record["config"], "results": "results"}}
@@ -86,14 +103,21 @@ def compact(record: RunRecord) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
-def _rounded(value: Any, digits: int = 6) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, digits)
+        return _shortened(value)
     if isinstance(value, list):
-        return [_rounded(item, digits) for item in value]
+        return [_rounded(item) for item in value]
     if isinstance(value, dict):
-        return {key: _rounded(item, digits) for key, item in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     return value
+
+
+def _shortened(value: float) -> float:
+    """To the microsecond; of less than a millisecond, as drafting without a model takes, four digits."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return round(value, min(9, max(6, 3 - math.floor(math.log10(abs(value))))))
 
 
 def _local_paths(config: Config) -> list[str]:

@@ -5,13 +5,13 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from specbench.config import RunConfig
-from specbench.config.draft_kinds import DRAFT_KINDS, ModelDraftConfig
+from specbench.config.draft_kinds import ModelDraftConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import error_line
+from specbench.measure.resummary import explained
 from specbench.measure.summary import summarise
-from specbench.measure.waterfall import waterfall
 from specbench.quality import quality, quality_difference
 from specbench.records.schema import (
     SCHEMA_VERSION,
@@ -97,32 +97,6 @@ def make_record(
         "prompts": prompts,
     }
     return explained(record)
-
-
-def explained(record: RunRecord) -> RunRecord:
-    """A record with why it is as fast as it is."""
-    config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
-    has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
-    found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
-    return {**record, "explanation": found}
-
-
-def resummarised(record: RunRecord) -> RunRecord:
-    """A record with the numbers of its summary made anew from its raw prompts, as this version makes them."""
-    summary, config = record["summary"], record["config"]
-    measured = summarise(
-        record["prompts"],
-        gamma=summary["gamma"],
-        greedy=summary["temperature"] == 0 and not summary["simulated"],
-        c_hat=summary["c_hat"],
-        max_new_tokens=config["max_new_tokens"],
-        falls=DRAFT_KINDS[config["draft"]["kind"]].falls and not summary["simulated"],
-        at_once=DRAFT_KINDS[config["draft"]["kind"]].at_once,
-        resamples=config["resamples"],
-        seed=config["seed"],
-        batch=config.get("batch", 1),
-    )
-    return explained({**record, "summary": {**summary, **measured}})
 
 
 def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:

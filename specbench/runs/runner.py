@@ -11,6 +11,7 @@ from specbench.config import RunConfig
 from specbench.errors import MachineError
 from specbench.gamma import GammaChoice
 from specbench.measure.collection import already_collected
+from specbench.measure.resummary import resummarised
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import PromptRecord, RunRecord
@@ -26,7 +27,7 @@ from specbench.runs.measure_prompt import measure_prompt, warm_up
 from specbench.runs.memory import require_memory
 from specbench.runs.model_loader import ModelLoader
 from specbench.runs.online import learn_from
-from specbench.runs.record import failed_record, make_record, resummarised
+from specbench.runs.record import failed_record, make_record
 from specbench.runs.turns import put_answers
 
 

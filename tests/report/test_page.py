@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from made_records import make
 
+from specbench.cli import main
+from specbench.measure.resummary import resummarised
+from specbench.records import store
 from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records
 from specbench.records.kept import keep
@@ -123,3 +126,14 @@ def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     assert {f.name for f in kept_folder(tmp_path).iterdir()} == {f"{new}.json.gz"}
     assert old != new
     assert f"{local}: not kept, it names /home/me/model" in capsys.readouterr().out
+
+
+def test_the_summary_of_a_copy_is_made_from_the_times_in_it(tmp_path: Path) -> None:
+    run_id = make(tmp_path, c=0.00043217)  # 1.7 us a drafted token
+    before = Records(tmp_path).whole(run_id)
+    assert main(["report", "--keep", f"results={tmp_path}"]) == 0
+    copy = store.read(kept_folder(tmp_path) / f"{run_id}.json.gz")
+    assert copy["prompts"] != before["prompts"]
+    assert resummarised(copy)["summary"] == copy["summary"] == Records(tmp_path).whole(run_id)["summary"]
+    assert copy["summary"]["c"] == pytest.approx(before["summary"]["c"], rel=1e-3)
+    assert Records(tmp_path).catalog.unkept == []

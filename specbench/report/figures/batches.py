@@ -5,13 +5,14 @@ from matplotlib.axes import Axes
 
 from specbench.measure.throughput import expected_of_rows
 from specbench.records.frame import MACHINE, PAIR, Records, measured
+from specbench.records.identity import config_digest
 from specbench.records.schema import Row, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, pair_name
 from specbench.report.style import BLUE, FAINT, INK, PAPER, PURPLE, SLATE, VERMILLION, at_end, panels, spread
 
 TITLE = "Speedup by batch size"
-SAME = [*PAIR, "top_k", "top_p", "gamma", "accept", *MACHINE]  # of the points of one curve
+SAME = [*PAIR, "gamma", "accept", *MACHINE, "others"]  # of the points of one curve; others: all keys but batch
 FEWEST = 3  # batches of a curve
 # Speedups over the target alone at the same batch, in SGLang on an H100 (Li et al. 2025, "EAGLE-3").
 PUBLISHED = {
@@ -22,7 +23,9 @@ PUBLISHED = {
 
 def batches(records: Records) -> Drawn:
     """Draw speedup over the batch, measured and expected, beside published figures."""
-    chosen = _choose(measured(pd.concat([records.every, records.batches], ignore_index=True)))
+    found = measured(pd.concat([records.every, records.batches], ignore_index=True))
+    others = [config_digest(records.catalog.head(run_id).config, "batch") for run_id in found["run_id"]]
+    chosen = _choose(found.assign(others=others))
     if chosen.empty:
         return nothing_yet("batches", TITLE)
     values = pd.DataFrame([_values(row, records.whole(row["run_id"])) for _, row in chosen.iterrows()])
