@@ -159,4 +159,4 @@ def test_compare_says_what_would_have_shown(tmp_path: Path, capsys: Capture) -> 
 def test_the_foot_of_a_table_says_how_many_prompts_more(tmp_path: Path, capsys: Capture) -> None:
     make(tmp_path)
     assert main(["tables", "table2", f"results={tmp_path}"]) == 0
-    assert "with these prompts (20 a record) the 95% intervals reach ±" in capsys.readouterr().out
+    assert "median 95% interval with 20 prompts a record: " in capsys.readouterr().out

@@ -51,7 +51,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     for place in shifts if len(shifts) <= MOST_SHIFTS else []:
         axes.axvline(place - 0.5, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
     axes.set(xlabel="prompt", ylabel=r"$\alpha$", title=panel.title)
-    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    axes.set_ylim(bottom=axes.get_ylim()[0] - 0.22 * (axes.get_ylim()[1] - axes.get_ylim()[0]))
+    axes.legend(frameon=False, fontsize=8, loc="lower left")  # below the lines
 
 
 def _said(panel: Panel) -> str:

@@ -45,8 +45,9 @@ def verify(records: Records) -> Drawn:
         ends.append(
             (float(medians.index[-1]), float(medians.iloc[-1]), f"{target} ({short(hardware)}, {dtype})", colour)
         )
-    for (x, _, name, colour), place in zip(ends, spread([y for _, y, _, _ in ends], 0.06 * top), strict=True):
-        at_end(axes, x, place, name, colour, dx=7)
+    right = max(x for x, *_ in ends)
+    for (_, _, name, colour), place in zip(ends, spread([y for _, y, _, _ in ends], 0.06 * top), strict=True):
+        at_end(axes, right, place, name, colour, dx=9)
     axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
     axes.set_xscale("log", base=2)
     most = points["n"].max()
