@@ -22,18 +22,18 @@ class BeamConfig:
     target: ModelConfig = fresh(ModelConfig, "the model that searches")
     draft: DraftConfig = fresh(DraftKeys, "the model that searches ahead")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
-    width: int = key(4, "w, the number of the target's beams")
-    u: list[int] | None = key(None, "u, numbers of the draft's beams, each at least width; unset: width and twice that")
+    width: int = key(4, "w: beams of the target")
+    u: list[int] | None = key(None, "u: beams of the draft, a list, each at least width; unset: width and 2 width")
     gamma: list[int] = fresh(lambda: [1, 2, 3, 5], "the draft's steps in a pass")
     length_penalty: float = key(
-        1.0, "a hypothesis scores its log-probability over its length to the power of this, as in generate"
+        1.0, "length penalty: a hypothesis scores log-probability / length^this, as in generate"
     )
     early_stopping: bool | str = key(
         False, "true: over when `width` hypotheses have ended | false, never: the heuristics of generate"
     )
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")
     limit: int | None = key(8, "prompts")
-    dtype: str = key("float32", "as in a run; in bfloat16 near ties fall either way")
+    dtype: str = key("float32", "as in specbench run; in bfloat16 near ties may fall either way")
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     results: str = key("results", "the folder of the records")

@@ -17,13 +17,14 @@ class BenchConfig(RunConfig):
     limit: int | None = key(8, "prompts")
     gammas: list[int] = fresh(lambda: [2, 4, 7], "the gammas to compare speculative decoding at")
     parts: str = key(
-        "abcdefg", "of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches"
+        "abcdefg",
+        "parts of the table: a generate, b assisted, c prompt lookup, d a step, e a pass, f growth, g batches",
     )
     batches: list[int] = fresh(lambda: [4, 16], "the batches of part g")
-    repeats: int = key(3, "how often each decoder decodes each prompt")
-    step_by_step: bool = key(False, "time a draft whose steps cannot be captured as one CUDA graph, too")
-    bandwidth: float | None = key(None, "GB/s for the bound of a step; unset: measured by a copy")
-    launch_us: float = key(1.5, "microseconds to start a kernel, for the bound of a step")
+    repeats: int = key(3, "times that each decoder decodes each prompt")
+    step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
+    bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
+    launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
 
 
 def check_bench(config: BenchConfig) -> None:

@@ -24,17 +24,18 @@ class CertifyConfig:
     sampling: SamplingConfig = fresh(SamplingConfig, "how the server sampled")
     within: float = key(
         0.1,
-        "the fault that a positive verdict excludes: T>0: total variation a token; T=0: share of differing tokens",
+        "size of the fault that a positive verdict excludes: T>0: total variation per token; T=0: share of "
+        "differing tokens",
     )
     noise: float | None = key(
         None,
-        "at T=0: by how much the server's logits may differ from ours; unset: measured here",
+        "T=0: how far the server's logits may differ from ours; unset: measured on this machine",
     )
     limit: int | None = key(None, "rows; unset: all")
-    dtype: str = key("auto", "as the server's: bfloat16 | float32 | float16; auto: as in a run")
+    dtype: str = key("auto", "the server's: bfloat16 | float32 | float16; auto: as in specbench run")
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
-    seed: int = key(0, "of the target's own completions, which show how often a text is tokenised differently")
+    seed: int = key(0, "of the target's own completions, which test how often a completion is tokenised differently")
 
 
 def check_certify(config: CertifyConfig) -> None:

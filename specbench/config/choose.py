@@ -16,18 +16,20 @@ class ChooseConfig(RunConfig):
 
     tokens: int | None = key(
         None,
-        "of the target's own completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
+        "tokens of the target's completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
     )
     leniences: list[float] = fresh(lambda: [1.0, 0.5, 0.3, 0.1], "of alpha(l), appendix A.5", ("alpha",))
     gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", ("recommend", "validate"))
     rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
-    verify: int = key(0, "how many of the best to run for real", ("recommend",))
+    verify: int = key(0, "number of best candidates to check by real runs", ("recommend",))
     searches: int = key(
-        200, "sets of sublayers that the search for draft.skip=[auto] tries at most", ("alpha", "recommend")
+        200, "draft.skip=[auto]: the most sets of sublayers that the search tries", ("alpha", "recommend")
     )
-    search_tokens: int = key(300, "of the target's own text for that search", ("alpha", "recommend"))
+    search_tokens: int = key(
+        300, "draft.skip=[auto]: tokens of the target's completions for the search", ("alpha", "recommend")
+    )
     batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", ("recommend",))
-    repeats: int = key(2, "how often each candidate decodes each prompt", ("validate",))
+    repeats: int = key(2, "times that each candidate decodes each prompt", ("validate",))
 
 
 def check_choose(config: ChooseConfig) -> None:

@@ -28,7 +28,7 @@ class DraftConfig(NamedConfig):
     """
 
     kind: str = key("model", "model, or the name of a draft without weights of its own (specbench list)")
-    cache_dir: str | None = key(None, "where fitted counts and indexes are cached, if the draft has any")
+    cache_dir: str | None = key(None, "cache folder of fitted counts and indexes")
 
     builder: ClassVar[str | None] = None
     inside: ClassVar[bool] = False

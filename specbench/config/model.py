@@ -19,8 +19,8 @@ REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")  # OWNER/NAME, OWN
 class NamedConfig:
     """A config that can be picked by name: a model, or a draft of any kind."""
 
-    name: str | None = key(None, "the name in tables; unset: the folder's or the repository's")
-    note: str | None = key(None, "what this checkpoint is, and which of the paper's it stands for")
+    name: str | None = key(None, "the name in tables; unset: the name of the folder or repository")
+    note: str | None = key(None, "what this checkpoint is, and which of the paper's it replaces")
 
 
 @dataclass
@@ -32,7 +32,7 @@ class ModelConfig(NamedConfig):
     revision: str | None = key(
         None, "its commit, branch or tag; unset: the newest commit, which the run prints and records"
     )
-    shipped: str | None = key(None, "a model that comes with this project")
+    shipped: str | None = key(None, "a model that ships with this project")
     device_map: str | None = key(
         None, "auto | balanced | sequential: spread the layers over all GPUs (accelerate); targets only"
     )

@@ -20,42 +20,48 @@ class TaskConfig:
     """Where prompts and references come from."""
 
     name: str = key(MISSING, "the name in tables")
-    path: str | None = key(None, "own rows: FILE.jsonl, .csv, .tsv or .txt, .gz or not, or a folder of these")
-    train_path: str | None = key(None, "own training text for n-gram and retrieval drafts, same fields")
+    path: str | None = key(None, "your rows: FILE.jsonl, .csv, .tsv or .txt, optionally .gz, or a folder of these")
+    train_path: str | None = key(None, "your training text for n-gram and retrieval drafts, with the same fields")
     hub: str | None = key(None, "a data set on the hub, OWNER/NAME")
     subset: str | None = key(None, "its configuration")
     revision: str | None = key(None, "its commit")
-    split: str = key("test", "the split that prompts come from")
-    train_split: str = key("train", "the split that training text comes from")
-    shipped: str | None = key(None, "a file of rows that comes with this project")
-    train_shipped: str | None = key(None, "a file of training rows that comes with this project")
-    source_field: str | None = key(None, "the field of a row that goes into the prompt; unset: unconditional text")
+    split: str = key("test", "the split of the prompts")
+    train_split: str = key("train", "the split of the training text")
+    shipped: str | None = key(None, "a file of rows that ships with this project")
+    train_shipped: str | None = key(None, "a file of training rows that ships with this project")
+    source_field: str | None = key(None, "the field of a row that is the prompt; unset: unconditional generation")
     reference_field: str | None = key(
-        None, "the field that quality is measured against and that n-grams are fitted on; unset: no reference"
+        None, "the field with the reference, also the training text of n-grams; unset: no reference"
     )
-    rows_per_prompt: int = key(1, "rows joined into one prompt and one reference, for texts longer than a sentence")
-    prefix: str = key("", "put before the source")
-    suffix: str = key("", "put after the source for decoder-only models, to show where the answer begins")
+    rows_per_prompt: int = key(
+        1, "rows that are joined into one prompt and one reference, for prompts longer than a sentence"
+    )
+    prefix: str = key("", "text before the source")
+    suffix: str = key("", "text after the source for decoder-only models, to mark where the answer begins")
     chat_template: bool | None = key(
         None,
-        "true: prompts go into the target's chat template; unset: only conversations do; prompt.template=chat|none",
+        "true: format prompts with the target's chat template; unset: only conversations; or prompt.template=chat|none",
     )
-    prompt_words: int | None = key(None, "unconditional tasks: words of the text given; unset: 0, or 4 at T=0")
+    prompt_words: int | None = key(
+        None, "unconditional tasks: words of the row that are the prompt; unset: 0, or 4 at T=0"
+    )
     shuffle: int | None = key(None, "decode the prompts in an order drawn with this seed; unset: as they come")
-    max_source_tokens: int = key(512, "longer prompts are cut to this many tokens")
-    train_limit: int = key(100_000, "rows of training text that n-gram drafts are fitted on")
+    max_source_tokens: int = key(512, "cut longer prompts to this many tokens")
+    train_limit: int = key(100_000, "the most rows of training text that n-gram drafts are fitted on")
     metric: str | None = key(None, "bleu | rouge | chrf | exact | number")
-    template: str | None = key(None, "the prompt as text with {field} for each field of a row; unset: source_field")
-    category_field: str | None = key(None, "the field that says what kind of prompt a row is; see results --by")
+    template: str | None = key(
+        None, "a template of the prompt, with {field} for each field of a row; unset: source_field"
+    )
+    category_field: str | None = key(None, "the field with the kind of the prompt, for results --by category")
 
 
 @dataclass
 class SamplingConfig:
     """Standardised sampling (section 2.2), for p and q alike."""
 
-    temperature: float = key(0.0, "T, for p and q alike; 0 is argmax")
-    top_k: int | None = key(None, "sample from the K most likely tokens only")
-    top_p: float | None = key(None, "sample from the smallest set of tokens of this mass only")
+    temperature: float = key(0.0, "T, for both p and q; 0: argmax")
+    top_k: int | None = key(None, "sample only from the K most likely tokens")
+    top_p: float | None = key(None, "sample only from the smallest set of tokens with this probability")
 
 
 @dataclass
@@ -71,7 +77,7 @@ class AcceptConfig:
     beta: int | None = key(
         None, "top-beta: how many of the target's likeliest tokens may be accepted; 1: the argmax alone"
     )
-    tau: float | None = key(None, "top-beta: how far below the best a token's log-probability may be, in nats")
+    tau: float | None = key(None, "top-beta: the most that a token's log-probability may be below the best, in nats")
 
 
 @dataclass
@@ -79,7 +85,7 @@ class SimulateConfig:
     """Measuring times at a given alpha: the real loop and kernels, acceptance by chance. Texts mean nothing then."""
 
     alpha: float | None = key(
-        None, "accept each drafted token with this probability, to time passes; unset: Algorithm 1 decides"
+        None, "accept each draft token with this probability, to time passes; unset: accept by the rule"
     )
 
 
@@ -96,13 +102,13 @@ class RunConfig:
     simulate: SimulateConfig = fresh(SimulateConfig, "timing without checkpoints")
     gamma: int | str = key(
         7,
-        "tokens drafted in a pass | auto: the best by a short probe | adaptive: starts there and follows each text | "
-        "heuristic: follows it as transformers does",
+        "tokens drafted in a pass | auto: the best by a short probe | adaptive: starts there and adapts to each "
+        "completion | heuristic: the schedule of transformers",
     )
-    batch: int = key(1, "prompts that decode at once; when one ends the next takes its place")
+    batch: int = key(1, "prompts decoded at once, with continuous batching")
     max_new_tokens: int = key(128, "the most tokens generated for a prompt")
-    limit: int | None = key(None, "prompts; unset: all of the task")
-    seed: int = key(0, "of sampling and of the bootstrap")
+    limit: int | None = key(None, "number of prompts; unset: all of the task")
+    seed: int = key(0, "seed of sampling and bootstrap")
     dtype: str = key(
         "auto",
         "bfloat16 | float32 | float16 | auto: bfloat16 where a GPU computes in it; on a CPU bfloat16, or "
@@ -116,11 +122,11 @@ class RunConfig:
     )
     numerics: str = key(
         "auto",
-        "of the target: invariant, its logits at a position are the same to the bit, however many positions it reads "
-        "at once | fast | auto: fast",
+        "the target's kernels: invariant (logits bitwise the same however many positions are read at once) | fast | "
+        "auto: fast",
     )
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
-    warmup: int = key(2, "prompts decoded before anything is timed")
+    warmup: int = key(2, "prompts decoded before timing starts")
     resamples: int = key(2000, "bootstrap resamples over prompts")
     results: str = key("results", "the folder of the records")
-    force: bool = key(False, "run again although a record of this config exists")
+    force: bool = key(False, "run even if a record of this config exists")

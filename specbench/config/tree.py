@@ -27,17 +27,17 @@ class TreeConfig:
     """
 
     shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys")
-    widths: list[int] | None = key(None, "widths: children of the text's last token, of each of these, and so on")
+    widths: list[int] | None = key(None, "widths: children of the root, children of each of these, and so on")
     size: int | str | None = key(
         None, "the most tokens that the target reads in a pass; sequoia, dynamic: needed; sequoia: auto, with the "
         "depth up to tree.depth the fastest on this machine, from v(n) and c of a probe",
     )  # fmt: skip
-    depth: int | None = key(None, "sequoia, dynamic: the most tokens on a path")
+    depth: int | None = key(None, "sequoia, dynamic: the most levels")
     children: str = key(
         "distinct", "widths, sequoia: draws from q without replacement (distinct) or with it (replaced), or its "
         "likeliest tokens (fixed), which they always are at T=0",
     )  # fmt: skip
-    top: int | None = key(None, "dynamic: nodes of a level that are expanded, and children of each")
+    top: int | None = key(None, "dynamic: nodes expanded in each level, and children of each")
     acceptance: list[Any] | None = key(
         None, "sequoia: the probability that the first, second, ... child is accepted, or a list of them for each "
         "level; unset: from a probe",

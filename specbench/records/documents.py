@@ -86,7 +86,9 @@ class AlphaRow(Vocabularies):
     ]
     shared_mass: NotRequired[Annotated[float, "the target's probability of the shared tokens, mean over the tokens"]]
     alpha_matched: NotRequired[
-        Annotated[float, "alpha without the mismatch: among shared tokens (tli); by text, however it is cut (slem)"]
+        Annotated[
+            float, "alpha without the mismatch: among shared tokens (tli); by string, however it is tokenised (slem)"
+        ]
     ]
     alpha_matched_low: NotRequired[Probability | None]
     alpha_matched_high: NotRequired[Probability | None]
@@ -101,7 +103,7 @@ class ScoredSetting(TypedDict):
     texts_reused: int
     score_s: Seconds
     wall_s: Seconds
-    drafts: Annotated[dict[str, list[Row]], "by draft: for each text what `measure.agreement.Agreement` holds"]
+    drafts: Annotated[dict[str, list[Row]], "by draft: the fields of `measure.agreement.Agreement` for each completion"]
 
 
 class AlphaDocument(Document):
@@ -130,7 +132,7 @@ class CandidateRow(PredictionRow, CandidateNames):
 class RankedRow(CandidateRow):
     """A row of a ranking."""
 
-    batch: NotRequired[Annotated[int, "prompts that decode at once; absent: one"]]
+    batch: NotRequired[Annotated[int, "prompts decoded at once; absent: 1"]]
 
 
 class Verified(CandidateNames):
@@ -155,7 +157,7 @@ class Verified(CandidateNames):
     c: float | None
     verify_cost: float | None
     overhead: float | None
-    alike: NotRequired[Annotated[float, "of another engine: the share of texts that are those without a draft"]]
+    alike: NotRequired[Annotated[float, "of another engine: share of completions equal to those without a draft"]]
 
 
 class TimedPasses(TypedDict):

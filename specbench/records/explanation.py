@@ -16,7 +16,7 @@ class StepRecord(TypedDict):
     factor: Annotated[IntervalRecord, "of the speedup so far"]
     speedup: Annotated[float, "after this step, if a pass cost what the steps so far say"]
     ms: Annotated[IntervalRecord, "milliseconds a token that it adds; negative where it gains"]
-    alone: Annotated[float | None, "the speedup if this step alone were taken away; null where it costs nothing"]
+    alone: Annotated[float | None, "the speedup if only this loss were removed; null if it costs nothing"]
 
 
 class Explanation(TypedDict):
@@ -26,5 +26,5 @@ class Explanation(TypedDict):
     steps: Annotated[list[StepRecord], "their factors times the ideal, up to 'rest', are the measured speedup"]
     measured: IntervalRecord
     end_to_end: IntervalRecord
-    levers: Annotated[list[StepName], "the steps that cost speed, the one first that would give most"]
+    levers: Annotated[list[StepName], "the steps that cost speed, the largest loss first"]
     missing: Annotated[list[str], "what the record does not hold, a sentence each"]

@@ -72,8 +72,10 @@ class TaskProfile(TypedDict):
     alpha: Annotated[Share, "the mean of beta (Corollary 3.6)"]
     by_position: list[PositionShare]
     by_rank: list[RankShare]
-    by_place: Annotated[list[RangeShare], "by the number of the token in the text, from 1"]
-    by_context: Annotated[list[RangeShare], "by the tokens before it, the prompt's and the text's"]
+    by_place: Annotated[list[RangeShare], "by the position of the token in the completion, from 1"]
+    by_context: Annotated[
+        list[RangeShare], "by context length: the tokens of the prompt and of the completion before the token"
+    ]
     gamma_by_context: list[GammaRange]
     missing: Annotated[list[str], "what the records do not hold, a sentence each"]
 

@@ -30,13 +30,13 @@ class PassRecord(TypedDict):
 
     drafted: int
     accepted: int
-    emitted: Annotated[int, "accepted + 1, less what an end of sequence inside the block cut off"]
+    emitted: Annotated[int, "accepted + 1, minus the tokens after an end of sequence inside the block"]
     draft_s: Seconds
     verify_s: Seconds
     accept_s: Seconds
-    tokens: Annotated[list[int], "as drafted, rejected tokens too"]
+    tokens: Annotated[list[int], "the draft tokens, including rejected tokens"]
     draft_operations: NotRequired[Annotated[float | None, "arithmetic operations, where the draft counts them"]]
-    parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the text"]]
+    parents: NotRequired[Annotated[list[int] | None, "of a tree: the index of each token's parent, -1 for the root"]]
     path: NotRequired[Annotated[list[int] | None, "of a tree: the indices of the accepted tokens"]]
 
 
@@ -58,7 +58,7 @@ class DifferenceRecord(TypedDict):
 
     position: int
     margin: Annotated[float, "logits between the target's two best tokens"]
-    noise: Annotated[float, "logits by which the row moves with the way of computing it"]
+    noise: Annotated[float, "difference in logits between two ways of computing the row"]
     is_rounding: bool
 
 
@@ -107,10 +107,12 @@ class OnlineRecord(TypedDict):
     """What a draft with `draft.online=true` did after a prompt. Its `beta` are from the weights before."""
 
     rejected: Annotated[int, "drafted tokens of this prompt that were rejected, each at a position to learn from"]
-    positions: Annotated[int, "of this and earlier prompts that the draft learnt from now; 0 between two updates"]
+    positions: Annotated[
+        int, "positions of this and earlier prompts that the update after this prompt learnt from; 0 without an update"
+    ]
     steps: Annotated[int, "of the optimiser"]
     loss: Annotated[float | None, "KL(p || q) before the first step, mean over the positions; null without a step"]
-    seconds: Annotated[float, "seconds of learning, the renewal of the captured step included"]
+    seconds: Annotated[float, "seconds of learning, including the update of captured steps"]
     timed: Annotated[bool, "whether they are part of the speculative decode_s"]
 
 
@@ -124,15 +126,17 @@ class PromptRecord(TypedDict):
     baseline: TraceRecord
     speculative: TraceRecord
     difference: DifferenceRecord | None
-    beta: Annotated[list[float], "probability of acceptance at each token of the baseline's text (Definition 3.1)"]
+    beta: Annotated[
+        list[float], "probability of acceptance at each token of the baseline's completion (Definition 3.1)"
+    ]
     lenient: NotRequired[Annotated[dict[str, float], "by lenience: the sum of beta under it"]]
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]
     proof: NotRequired[EvidenceRecord]
     tree: NotRequired[TreeForecast]
-    load: NotRequired[Annotated[LoadRecord | None, "null where the system does not tell"]]
-    category: NotRequired[Annotated[str, "what kind of prompt its row is, by task.category_field"]]
-    grown: NotRequired[Annotated[int, "tokens of texts decoded before that the draft had taken in (draft.grow=true)"]]
+    load: NotRequired[Annotated[LoadRecord | None, "null if the system does not report it"]]
+    category: NotRequired[Annotated[str, "kind of prompt, from task.category_field"]]
+    grown: NotRequired[Annotated[int, "tokens of earlier completions in the draft's store (draft.grow=true)"]]
     online: NotRequired[OnlineRecord]
     turn: NotRequired[
         Annotated[int, "of a conversation of several turns, from 1; later turns read the baseline's answers"]
@@ -171,7 +175,7 @@ class Names(TypedDict):
 class Predicted(TypedDict):
     """The theorems applied to the run's own alpha, c and v; null where gamma changed from pass to pass."""
 
-    prediction: NotRequired[Annotated[str | None, "what it is made from: 'Eq. 1', 'by position', 'by rank'"]]
+    prediction: NotRequired[Annotated[str | None, "the source of the prediction: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
     speedup_predicted: Annotated[float | None, "Theorem 3.8"]
     speedup_calibrated: Annotated[float | None, "with the cost of the passes in place of 1"]
@@ -195,7 +199,7 @@ class UnderRule(TypedDict, total=False):
     It is measured along the target's own completion.
     """
 
-    alpha_rule: Annotated[float, "probability that the rule accepts a drafted token"]
+    alpha_rule: Annotated[float, "acceptance probability under the rule"]
     alpha_rule_low: Probability | None
     alpha_rule_high: Probability | None
     total_variation: Annotated[
@@ -227,7 +231,7 @@ class Counted(TypedDict):
     c_hat: Annotated[float, "arithmetic operations of a drafted token over those of a target step"]
     operations: NotRequired[Annotated[float, "arithmetic operations of a token, in target steps"]]
     drafted_per_pass: float
-    identical: Annotated[float | None, "share of texts that are the target's own, at T = 0"]
+    identical: Annotated[float | None, "share of completions equal to the target's, at T = 0"]
     lossless: bool
     lossy: bool
     acceptance_by_position: list[PositionCounts]
@@ -238,9 +242,11 @@ class Proved(TypedDict, total=False):
     """The proof that sampled texts are the target's own (`specbench.measure.proof`); null where nothing is proved."""
 
     proof_tokens: int | None
-    proof_z: Annotated[float | None, "standard normal where the tokens come from p: by the likelihood"]
+    proof_z: Annotated[float | None, "z of the likelihood, standard normal if the tokens were drawn from p"]
     proof_p: Probability | None
-    proof_power: Annotated[float | None, "the smallest total variation that would have shown nine times in ten"]
+    proof_power: Annotated[
+        float | None, "the smallest total variation per token that proof_z would have detected nine times in ten"
+    ]
     proof_z_draft: float | None
     proof_p_draft: Probability | None
     proof_z2: float | None
@@ -255,14 +261,14 @@ class Disturbed(TypedDict, total=False):
 
     disturbed: bool
     disturbed_by: Annotated[str | None, "the signs, in words"]
-    waited: Annotated[float | None, "share of the time in which the process wanted a core that it had none"]
-    unevenness: Annotated[float | None, "ratio of neighbouring steps that 9 of 10 pairs stay below"]
+    waited: Annotated[float | None, "share of the time in which the process waited for a core"]
+    unevenness: Annotated[float | None, "90th percentile of the ratio of neighbouring steps"]
 
 
 class Throughput(TypedDict, total=False):
     """Throughput at this batch, and the latency of one row; without encoder and prefill."""
 
-    batch: Annotated[int, "prompts that decode at once"]
+    batch: Annotated[int, "prompts decoded at once"]
     occupancy: Annotated[float, "rows of the mean pass"]
     occupancy_baseline: Annotated[float, "rows of the mean step of the target alone"]
     tokens_per_second: Annotated[float | None, "of speculative decoding, all rows together"]
@@ -284,14 +290,14 @@ class OfTrees(TypedDict, total=False):
     depth_per_pass: Annotated[float, "levels of the mean pass"]
     acceptance_by_rank: Annotated[list[float], "of visits to a node: the share in which child 1, 2, ... was accepted"]
     acceptance_by_rank_estimated: NotRequired[
-        Annotated[list[float] | None, "the same by teacher forcing along the target's own text"]
+        Annotated[list[float] | None, "the same, estimated by teacher forcing along the target's completions"]
     ]
 
 
 class Grown(TypedDict, total=False):
     """A draft that adds completions to its store; absent for others. Its numbers depend on the order of the prompts."""
 
-    grown: Annotated[int, "tokens of earlier texts that the draft had taken in at the last prompt"]
+    grown: Annotated[int, "tokens of earlier completions in the draft's store before the last prompt"]
 
 
 class Learnt(TypedDict, total=False):
@@ -326,7 +332,7 @@ class Quality(TypedDict):
 class Vocabularies(TypedDict, total=False):
     """Of a draft whose vocabulary differs from the target's; absent where they agree."""
 
-    vocabulary: Annotated[str, "tli: the tokens that both share are drafted; slem: text is"]
+    vocabulary: Annotated[str, "tli: draft only shared tokens; slem: draft a string"]
     vocabulary_reason: Annotated[str, "why"]
     shared_of_target: Annotated[float, "share of the target's tokens that the draft has"]
     shared_of_draft: Annotated[float, "share of the draft's tokens that the target has"]
@@ -364,9 +370,9 @@ class Summary(Names, Measured, Quality, Vocabularies):
         ]
     ]
     numerics: NotRequired[
-        Annotated[str, "invariant: what the target reads at a position is the same to the bit in every pass; or fast"]
+        Annotated[str, "invariant: the target's logits at a position are bitwise the same in every pass; or fast"]
     ]
-    numerics_reason: NotRequired[Annotated[str | None, "why fast, where it was not chosen"]]
+    numerics_reason: NotRequired[Annotated[str | None, "why it is fast although invariant was requested"]]
     warmup_s: Seconds
     hardware: str
     simulated: Annotated[bool, "acceptance was drawn at a given alpha, or weights are random"]
@@ -388,7 +394,7 @@ class CostRecord(TypedDict):
     verify_cost: float
     overhead: float
     passes: Annotated[int, "how many were timed"]
-    first: Annotated[float, "what a pass costs that begins a text"]
+    first: Annotated[float, "cost of the first pass of a completion"]
 
 
 class PredictionRow(TypedDict):
@@ -399,16 +405,18 @@ class PredictionRow(TypedDict):
     alpha: IntervalRecord
     cost: CostRecord
     tree: NotRequired[Annotated[str | None, "the tree that is drafted; null or absent for chains"]]
-    nodes: NotRequired[Annotated[int | None, "of the tree, with the text's last token"]]
-    acceptance: NotRequired[Annotated[AcceptanceByRank | None, "by rank of the child: what the tree was made from"]]
-    tokens_per_pass: Annotated[float, "as the texts need"]
-    prediction: Annotated[str, "what `predicted` and `calibrated` are made from"]
+    nodes: NotRequired[Annotated[int | None, "of the tree, including the root"]]
+    acceptance: NotRequired[
+        Annotated[AcceptanceByRank | None, "by rank of the child: from which the tree's shape was computed"]
+    ]
+    tokens_per_pass: Annotated[float, "counted along the completions"]
+    prediction: Annotated[str, "the source of `predicted` and `calibrated`"]
     tokens_per_pass_iid: Annotated[float, "by Eq. 1, or by position"]
     drafted_per_pass: float
-    steps_per_pass: Annotated[float, "what a pass costs in the mean, in target steps"]
+    steps_per_pass: Annotated[float, "mean cost of a pass, in target steps"]
     predicted: Annotated[float, "speedup by Theorem 3.8"]
     calibrated: Annotated[float, "speedup with the cost of the passes in place of 1"]
-    estimated: Annotated[IntervalRecord, "speedup from the passes that the texts need"]
+    estimated: Annotated[IntervalRecord, "speedup from the passes that the completions need"]
 
 
 class GammaRecord(TypedDict):
@@ -421,11 +429,11 @@ class GammaRecord(TypedDict):
     prices: NotRequired[dict[str, float]]
     probe: NotRequired[list[PredictionRow]]
     acceptance: NotRequired[
-        Annotated[AcceptanceByRank, "by rank of the child: what the shape of the tree was made from"]
+        Annotated[AcceptanceByRank, "by rank of the child: from which the tree's shape was computed"]
     ]
-    size: NotRequired[Annotated[int, "that was chosen for the tree, with the text's last token"]]
-    verify: NotRequired[Annotated[dict[str, float], "v(n): what verifying n tokens costs in target steps"]]
-    level: NotRequired[Annotated[float, "what drafting a level of the tree costs in target steps"]]
+    size: NotRequired[Annotated[int, "chosen for the tree, including the root"]]
+    verify: NotRequired[Annotated[dict[str, float], "v(n): cost of verifying n tokens, in target steps"]]
+    level: NotRequired[Annotated[float, "cost of drafting a level of the tree, in target steps"]]
 
 
 class Process(TypedDict):
@@ -446,7 +454,7 @@ class RunRecord(TypedDict):
     gamma: GammaRecord
     environment: Environment
     processes: list[Process]
-    pieces: Annotated[dict[str, str], "the text of every token that was written or drafted, by its id"]
+    pieces: Annotated[dict[str, str], "the string of every emitted or drafted token, by its id"]
     prompts: list[PromptRecord]
     explanation: NotRequired[Annotated[Explanation | None, "null where the run has no speedup"]]
     complete: NotRequired[Literal[True]]

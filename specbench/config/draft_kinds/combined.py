@@ -20,9 +20,9 @@ class CascadeConfig(DraftConfig):
     """A model that drafts with a cheaper draft."""
 
     kind: str = "cascade"
-    via: DraftConfig | None = key(None, "the model whose tokens the target checks, draft@draft.via=NAME")
-    inner: DraftConfig | None = key(None, "the cheaper draft whose tokens `via` checks, draft@draft.inner=NAME")
-    inner_gamma: int = key(2, "tokens that the inner draft drafts at a time")
+    via: DraftConfig | None = key(None, "the middle model, whose tokens the target verifies: draft@draft.via=NAME")
+    inner: DraftConfig | None = key(None, "the cheaper draft, whose tokens `via` verifies: draft@draft.inner=NAME")
+    inner_gamma: int = key(2, "γ of the inner draft")
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
 

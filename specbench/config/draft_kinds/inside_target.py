@@ -20,7 +20,7 @@ class EarlyExitConfig(DraftConfig):
     """The target's own first layers."""
 
     kind: str = "early-exit"
-    layers: int = key(1, "how many of the target's own first decoder layers draft")
+    layers: int = key(1, "number of the target's first decoder layers that draft")
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True

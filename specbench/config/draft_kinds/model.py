@@ -19,22 +19,27 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     """A model, whose vocabulary may differ from the target's."""
 
     kind: str = "model"
-    confidence: float | None = key(None, "a proposal ends after a token whose own q is below this")
+    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
     vocabulary: str = key(
         "auto",
-        "same | tli (draft only tokens that both vocabularies share) | slem (draft text and retokenise it with the "
+        "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
         "target's tokenizer) | auto: same where they agree, else tli or slem (docs/vocabularies.md)",
     )
     online: bool = key(
         False,
-        "the model learns from its rejected tokens between prompts; then their order matters (docs/online.md)",
+        "train the draft on its rejected tokens between prompts; the order of the prompts then matters "
+        "(docs/online.md)",
     )
-    online_every: int = key(4, "online: prompts from one update to the next")
-    online_steps: int = key(4, "online: optimiser steps of an update, each over all tokens rejected since the last one")
-    online_lr: float = key(0.0001, "online: learning rate; for adamw times the RMS of each tensor, as in the recipes")
-    online_optimiser: str = key("adamw", "online: adamw | sgd; its state is kept from update to update")
+    online_every: int = key(4, "online: prompts between updates")
+    online_steps: int = key(
+        4, "online: optimiser steps per update, each over all tokens rejected since the last update"
+    )
+    online_lr: float = key(
+        0.0001, "online: learning rate; adamw multiplies it by the RMS of each tensor, as in the recipes"
+    )
+    online_optimiser: str = key("adamw", "online: adamw | sgd; its state persists between updates")
     online_temperature: float = key(1.0, "online: temperature of p and q in the loss KL(p || q)")
-    online_timed: bool = key(False, "online: the seconds of learning count as decoding time, in every speedup")
+    online_timed: bool = key(False, "online: count the time of learning as decoding time in every speedup")
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
     paper: ClassVar[bool] = True

@@ -44,7 +44,7 @@ class UnigramConfig(TextDraftConfig):
 class DiscountedConfig(TextDraftConfig):
     """N-gram counts with absolute discounting."""
 
-    discount: float = key(0.75, "absolute discount that feeds the backoff")
+    discount: float = key(0.75, "D of absolute discounting: the mass that goes to the lower order")
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
 
@@ -73,7 +73,7 @@ class NgramConfig(DiscountedConfig):
     """Counts of runs of any length."""
 
     kind: str = "ngram"
-    order: int = key(3, "tokens of the longest n-gram")
+    order: int = key(3, "n, the order of the longest n-gram")
 
     def label(self) -> str:
         return f"{self.order}-gram"
