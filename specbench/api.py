@@ -6,8 +6,7 @@ display the same tables.
     run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
     run.speedup, run.alpha, run.to_frame()
 
-Like all of specbench they raise `UserError` for what the caller can mend and `MachineError` for what the machine cannot
-do.
+They raise `UserError` for mistakes of the caller and `MachineError` for failures of the machine.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class _Shown:
 
 @dataclass(frozen=True, repr=False)
 class Run(_Shown):
-    """A finished run: its record, and the file that holds it. `reused`: the very same run had been made before."""
+    """A finished run: its record, and the file that holds it. `reused`: the record existed before."""
 
     file: Path
     record: RunRecord
@@ -67,7 +66,7 @@ class Run(_Shown):
 
     @property
     def summary(self) -> Summary:
-        """All its numbers; `specbench results --schema run` says what each is, with its unit."""
+        """All numbers of the run; `specbench results --schema run` describes each, with its unit."""
         return self.record["summary"]
 
     @property
@@ -102,7 +101,7 @@ class Run(_Shown):
 
 @dataclass(frozen=True, repr=False)
 class Alphas(_Shown):
-    """α of every draft under every rule and temperature: a row each in `to_frame()`."""
+    """α of every draft under every rule and temperature: `to_frame()` has a row for each."""
 
     file: Path
     record: AlphaDocument
@@ -124,7 +123,7 @@ class Ranking(_Shown):
 
     @property
     def best(self) -> RankedRow:
-        """The row that leads."""
+        """The best candidate."""
         return self.record["rows"][0]
 
     def to_frame(self) -> pd.DataFrame:
@@ -141,16 +140,16 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
     """Decode the prompts of a task with the target alone and with target and draft: `specbench run`.
 
     Args:
-        quiet: without progress on stderr.
-        **keys: those of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. What has a dot
-            there is a mapping here: `sampling={"temperature": 1}`. Without any, the small pair that ships is measured.
+        quiet: no progress on stderr.
+        **keys: those of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. A key with a dot
+            is a mapping: `sampling={"temperature": 1}`. Without keys, the small pair that ships is measured.
 
     Returns:
         The run, which is also a record in `results/runs/`.
 
     Raises:
-        UserError: a key or value that cannot be; the message names it and the way out.
-        MachineError: no memory, no room on the disk.
+        UserError: an invalid key or value; the message names it and says what to do.
+        MachineError: out of memory, disk full, hub unreachable.
     """
     words = overrides(keys)
     with composing("run", RunConfig, words, "run"):
@@ -164,7 +163,7 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
 
 
 def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
-    """α of many drafts at once, by teacher forcing on the target's own text: `specbench alpha`.
+    """α of many drafts at once, by teacher forcing on the target's own completions: `specbench alpha`.
 
     Args:
         quiet: without progress on stderr.
@@ -185,12 +184,12 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
 
 
 def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
-    """Which draft, which γ, and what it will gain: `specbench recommend`.
+    """Rank drafts and γ by their estimated speedup: `specbench recommend`.
 
     Args:
         quiet: without progress on stderr.
-        **keys: those of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2` runs the
-            best two for real.
+        **keys: those of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2` checks
+            the best two by real runs.
 
     Returns:
         The ranking, also in `results/recommend/`.

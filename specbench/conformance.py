@@ -23,11 +23,11 @@ NEAR = 1e-4
 
 
 class NotConforming(AssertionError):
-    """A draft or a rule that would change the target's distribution, or an interface that does not hold."""
+    """A draft or a rule that would change the target's distribution, or that violates the interface."""
 
 
 def check_rule(rule: AcceptanceRule, gamma: int = 3, vocabulary: int = 3, samples: int = 4000, seed: int = 0) -> None:
-    """Raise NotConforming unless `rule` leaves the target's distribution as it is.
+    """Raise NotConforming unless `rule` preserves the target's distribution.
 
     Distributions p and q at each position are drawn at random, with a zero in each; `gamma` tokens are drafted from q;
     what a pass emits, continued by draws from p to `gamma` + 1 tokens, must be drawn from p at every position.
@@ -59,7 +59,7 @@ def check_draft(
     samples: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Raise NotConforming unless the q of `draft` is what its tokens are drawn from, and holds when it scores.
+    """Raise NotConforming unless the tokens of `draft` are drawn from its q, in `propose` and in `score`.
 
     `text` are some tokens that may follow `prompt`; before each of them the draft proposes. `gamma` limits a proposal.
     """
@@ -110,7 +110,7 @@ def _rows(count: int, vocabulary: int, generator: torch.Generator) -> Tensor:
 
 
 def _products(p_GV: Tensor) -> dict[tuple[int, ...], float]:
-    """The probability of every text whose tokens are drawn from the rows."""
+    """The probability of every sequence whose tokens are drawn from the rows."""
     texts: dict[tuple[int, ...], float] = {(): 1.0}
     for p_V in p_GV.double():
         texts = {(*text, token): chance * float(p) for text, chance in texts.items() for token, p in enumerate(p_V)}

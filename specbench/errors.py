@@ -1,6 +1,6 @@
-"""The errors that a user sees: one line, and an exit code.
+"""The errors that a user sees: a message of one line, and an exit code.
 
-`cli` prints the message and ends with the code; no other room prints errors or exits.
+`cli` prints the message and exits with the code; no other room prints errors or exits.
 """
 
 import difflib
@@ -20,17 +20,17 @@ class MachineError(RuntimeError):
 
 
 def error_line(error: BaseException) -> str:
-    """One line on `error`: its message, and before it the kind of one that we did not raise ourselves."""
+    """The message of `error` on one line; for an error of another library, preceded by its type."""
     message = " ".join(str(error).split())
     return message if isinstance(error, UserError | MachineError) else f"{type(error).__name__}: {message}"
 
 
 def closest_first(value: str, names: Iterable[str]) -> list[str]:
-    """`names` for a message about the unknown name `value`: those that resemble it first, then the others in order."""
+    """`names`, for a message about the unknown name `value`: the most similar first, the others in order."""
     likeness = {name: difflib.SequenceMatcher(None, value, name).ratio() for name in names}
     return sorted(likeness, key=lambda name: -likeness[name] if likeness[name] > 0.6 else 0.0)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """The first line of an error of another library, cut to `most` characters; its kind where it says nothing."""
+    """The first line of an error of another library, cut to `most` characters; its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:most]

@@ -1,10 +1,9 @@
-"""How many tokens to draft next: the same number always, or one that follows what passes so far have shown.
+"""How many tokens to draft next: a constant, or a policy that depends on past passes.
 
-A `Gamma` is a policy; `start()` gives its state for one text. The state learns from each pass when it is over, so a
-choice depends on the past alone: the next proposal is still accepted or rejected by Algorithm 1 at a gamma that was
-fixed before a token of it was drawn, and the text keeps the target's distribution. (A draft may end its proposal
-sooner, by what it has drawn: `drafts.model`.) `GammaChoice` is the policy that a run chose, as plain values. Knows no
-models and no clocks.
+A `Gamma` is a policy; `start()` returns its state for one completion, which is updated after each pass. So gamma only
+depends on past passes: it is fixed before any token of the proposal is drawn, and the output keeps the target's
+distribution. (A draft may end its proposal earlier, depending on the tokens drawn: `drafts.model`.) `GammaChoice` is
+the policy that a run chose, as plain values.
 
 >>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
 5
@@ -23,23 +22,23 @@ THOUSAND = 1000
 
 
 class GammaState(Protocol):
-    """A policy at work on one text."""
+    """The state of a policy for one completion."""
 
     def next(self) -> int:
         """Tokens to draft in the next pass."""
         ...
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """A pass is over: `accepted` of `drafted` tokens were accepted."""
+        """Update the state after a pass: `accepted` of `drafted` tokens were accepted."""
         ...
 
 
 class Gamma(Protocol):
-    """A policy. A text starts afresh, so that it does not depend on the texts before it."""
+    """A policy. Its state is reset for each completion, so that completions do not depend on earlier ones."""
 
     @property
     def picks(self) -> Sequence[int]:
-        """The numbers that it picks from."""
+        """The values of gamma that it picks from."""
         ...
 
     def start(self) -> GammaState: ...
@@ -47,7 +46,7 @@ class Gamma(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The paper's fixed gamma. It has nothing to learn, and so is its own state."""
+    """The paper's constant gamma. It has no state, so it is its own state."""
 
     gamma: int
 
@@ -67,7 +66,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """The gamma with the most expected tokens for its price, at an estimate of alpha that each text updates.
+    """The gamma with the most expected tokens for its price, at an estimate of alpha that follows each completion.
 
     `prices[gamma]` is the cost of a pass, in any unit; only these gammas are picked. `alpha` is the initial estimate
     and counts as `weight` tested tokens. Tested tokens are the accepted tokens and the first rejected token; later
@@ -92,7 +91,7 @@ class Adaptive:
 
     @cached_property
     def _table(self) -> list[int]:
-        """The best at each thousandth: a choice must cost nothing beside a pass."""
+        """The best gamma for each thousandth of alpha, so that a choice costs nothing."""
         gammas = sorted(self.prices)
         return [
             max(gammas, key=lambda gamma: expected_tokens(thousandth / THOUSAND, gamma) / self.prices[gamma])
@@ -102,10 +101,10 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Heuristic:
-    """transformers' schedule for assisted generation: two more after full acceptance, otherwise one less.
+    """The schedule of transformers' assisted generation: gamma + 2 after full acceptance, otherwise gamma - 1.
 
     gamma is from 1 to `most`. A pass that drafted nothing changes nothing, and each completion starts anew
-    ('heuristic_transient' there). Theirs begins with 20, from which a short completion hardly comes down; ours with
+    ('heuristic_transient' there). Theirs starts at 20, too high for short completions; ours at
     `first`.
     """
 
@@ -121,7 +120,7 @@ class Heuristic:
 
 
 class HeuristicState:
-    """The gamma of the next pass of one text."""
+    """The gamma of the next pass of one completion."""
 
     def __init__(self, policy: Heuristic) -> None:
         self.policy = policy
@@ -136,7 +135,7 @@ class HeuristicState:
 
 
 class AdaptiveState:
-    """Accepted and tested tokens of one text so far, added to the initial weight."""
+    """Accepted and tested tokens of one completion so far, added to the initial weight."""
 
     def __init__(self, policy: Adaptive) -> None:
         self.policy = policy
@@ -155,10 +154,11 @@ class AdaptiveState:
 class GammaChoice:
     """The choice that `gamma=` of a config was resolved to.
 
-    The journal and the record hold it as plain values, so that a resumed run drafts as it began and a reader sees why.
+    The journal and the record hold it as plain values, so that a resumed run uses the same policy and a reader sees
+    why.
 
     Attributes:
-        requested: as tables show it: the number or policy of the config, and when the draft ends a proposal earlier.
+        requested: as shown in tables: the number or policy of the config, and when the draft ends a proposal earlier.
         gamma: the constant number; None where it changes from pass to pass.
         most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence;
             or the most levels of its trees.

@@ -1,10 +1,10 @@
-"""Intervals by bootstrap: the one place where anything is resampled.
+"""Bootstrap intervals; nothing else in the package resamples.
 
-Tokens of one prompt are not independent, so prompts are drawn again, not tokens. Every estimate is a function of
+Tokens of one prompt are not independent, so prompts are resampled, not tokens. Every estimate is a function of
 totals over prompts (a ratio of totals, or a ratio of such ratios), so one resample is a weighted sum.
 
-Percentile method: simple and transformation-proof, but a little narrow with few prompts (its cover of a 95% interval
-is nearer 90% at 10 prompts), and it cannot know what the sample lacks.
+Percentile method: simple and invariant under transformations, but too narrow with few prompts (the coverage of a 95%
+interval is about 90% at 10 prompts).
 """
 
 from collections.abc import Callable

@@ -41,7 +41,7 @@ def walltime_improvement(alpha: float, gamma: int, c: float, verify_cost: float 
 def horizontal_improvement(
     alphas: Sequence[float], costs: Sequence[float], lengths: Sequence[int], verify_cost: float = 1.0
 ) -> float:
-    """Expected speedup of drafts in turn: Theorem 3.8 with the tokens by position.
+    """Expected speedup of a horizontal cascade: Theorem 3.8 with the tokens by position.
 
     The i-th draft proposes `lengths[i]` tokens with acceptance rate `alphas[i]` at `costs[i]` target steps each (Chen
     et al. 2023, "Cascade Speculative Drafting", section 4, whose drafts are independent given the text).
@@ -56,8 +56,8 @@ def horizontal_lengths(
 ) -> tuple[int, ...]:
     """The lengths, at least 1 each, that maximise `horizontal_improvement`; of equals the shortest.
 
-    `verify_costs` is the verification cost by drafted tokens: with v = 1 a free draft would draft for ever. Only sums
-    of lengths that it has are considered; none if there are none.
+    `verify_costs` is the verification cost by drafted tokens: with v = 1 a free draft would have no optimal length.
+    Only sums of lengths that it contains are considered; if it is empty, the result is empty.
     """
     every = product(range(1, max(verify_costs, default=0) + 1), repeat=len(alphas))
     ranked = sorted((one for one in every if sum(one) in verify_costs), key=sum)
@@ -83,7 +83,7 @@ def operations_increase(alpha: float, gamma: int, c_hat: float) -> float:
 
 
 def guaranteed_improvement(alpha: float, c: float) -> float:
-    """The least speedup that some gamma gives where alpha > c, (1 + alpha) / (1 + c): Corollary 3.9."""
+    """A lower bound on the best speedup if alpha > c, (1 + alpha) / (1 + c): Corollary 3.9."""
     return (1 + alpha) / (1 + c)
 
 

@@ -1,7 +1,6 @@
-"""Acceptance rules: which drafted tokens are accepted, and the token that follows. One rule a file.
+"""Acceptance rules: how many draft tokens are accepted, and which token follows. One rule per file.
 
-A rule is a function of (p, q, drafted, generator) that returns a `Verdict`. It does not depend on models, caches or
-text.
+A rule is a function of (p, q, drafted, generator) that returns a `Verdict`. It does not depend on models or caches.
 """
 
 from specbench.acceptance.base import (

@@ -22,10 +22,10 @@ Children = Literal["fixed", "replaced", "distinct"]
 
 
 class Beside(NamedTuple):
-    """Tokens that the target reads in the run that verifies a proposal, but that are never verified.
+    """Tokens that the target reads in the same run as a proposal, but that are not candidates for acceptance.
 
-    They are further nodes, numbered on after the proposal's tokens. A parent is the number of an earlier node, one of
-    the proposal or of these, or -1 for the text's last token.
+    They are further nodes of the tree, numbered after the proposal's tokens. A parent is the number of an earlier node,
+    of the proposal or of these, or -1 for the root (the last token of the sequence).
     """
 
     tokens: list[int]
@@ -33,16 +33,16 @@ class Beside(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Drafted tokens [G] and the standardised distributions [G, V] they were drawn from.
+    """Draft tokens [G] and the standardised distributions [G, V] that they were drawn from.
 
-    A draft may return fewer tokens than it was asked for, or none. Without `q_GV` each token was certain: it had all
-    the mass, as at T = 0 or where a text is copied. `operations` counts the arithmetic operations that drafting took
-    where they depend on what was drawn (`drafts.cascade`); None: the draft's `operations` a token.
+    A draft may return fewer tokens than requested, or none. Without `q_GV`, q is one-hot at each token, as at T = 0 or
+    for copied tokens. `operations` counts the arithmetic operations of drafting if they depend on the drawn tokens
+    (`drafts.cascade`); None: the draft's `operations` for each token.
 
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
-    for the text's last token; siblings come in the order drawn. `q_NV` has a row [V] for each: what its parent would
-    have drawn it from as its first child; `children` says how children were chosen. `beside` is read in the same run,
-    and the draft gets the target's logits after it (`drafts.base.ReadsBeside`).
+    for the root; siblings are in the order drawn. `q_NV` has a row [V] for each token: the distribution of its parent's
+    first child; `children` says how children were chosen. `beside` is read in the same run, and the draft receives the
+    target's logits after it (`drafts.base.ReadsBeside`).
     """
 
     tokens: list[int]
@@ -67,7 +67,7 @@ class Proposal(NamedTuple):
 class PendingProposal(NamedTuple):
     """A chain of tokens [G] that is still on the device, with the q [G, V] that they were drawn from.
 
-    It ends with the first of `ends_E`: later tokens were computed before the end was known, and do not count. NOT_DRAWN
+    It ends at the first token of `ends_E`; later tokens were computed before that was known, and are ignored. NOT_DRAWN
     marks a q that was not finite.
     """
 
@@ -77,7 +77,7 @@ class PendingProposal(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Tokens that the target reads, those past an end included."""
+        """Tokens that the target reads, including those after an end of sequence."""
         return len(self.tokens_G)
 
     @property
@@ -87,7 +87,7 @@ class PendingProposal(NamedTuple):
 
     @property
     def beside(self) -> None:
-        """Nothing is read beside it."""
+        """None: no further tokens are read."""
         return None
 
     @property
@@ -96,7 +96,7 @@ class PendingProposal(NamedTuple):
         return self.tokens_G.clamp(min=0)
 
     def proposed(self) -> Tensor:
-        """How many tokens the proposal has [1], up to its end."""
+        """The number of tokens [1] of the proposal, up to its end."""
         goes_on_G = (self.tokens_G.unsqueeze(-1) != self.ends_E).all(-1)
         return (goes_on_G.cumprod(0).sum(0, keepdim=True) + 1).clamp(max=len(self.tokens_G))
 
@@ -108,12 +108,12 @@ class PendingProposal(NamedTuple):
         return rows_GV.scatter_(-1, self.read_G.unsqueeze(-1), 1.0)
 
     def brought(self) -> Proposal:
-        """The proposal on the host, in one copy. Raises FloatingPointError where q is not finite."""
+        """The proposal on the host, in one copy. Raises FloatingPointError if q is not finite."""
         *tokens, count = torch.cat([self.tokens_G, self.proposed()]).tolist()
         return self.known(tokens, count)
 
     def known(self, tokens: list[int], count: int) -> Proposal:
-        """The proposal, of whose `tokens_G` the host has a copy, and of how many it consists."""
+        """The proposal, from a copy of `tokens_G` on the host and its number of tokens."""
         q_GV = None if self.q_GV is None else self.q_GV[:count]
         return Proposal(checked(tokens[:count]), q_GV, asked=len(tokens))
 
@@ -145,7 +145,7 @@ AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verd
 def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
     """norm(max(0, p - q)), the residual distribution of section 2.3.
 
-    Where p and q agree, p itself is returned: a rejection there can only come from rounding.
+    If p = q, p is returned: a rejection can then only come from rounding.
     """
     excess_LV = (p_LV - q_LV).clamp(min=0)
     mass_L1 = excess_LV.sum(-1, keepdim=True)
@@ -153,7 +153,7 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 class ChainRule(ABC):
-    """A rule for a chain of tokens that decides where p and q are, and asks the host for nothing."""
+    """A rule for chains that decides on the device of p and q, without copies to the host."""
 
     @abstractmethod
     def decide(
@@ -161,7 +161,7 @@ class ChainRule(ABC):
     ) -> tuple[Tensor, Tensor]:
         """The number of accepted tokens [1], and the token [1] that follows them (`sampling.drawn`).
 
-        The first `count` of `drafted_G` are the proposal; the others are padding, and only consume their random
+        The first `count` of `drafted_G` are the proposal; the others are padding, which only consumes random
         numbers.
         """
 
@@ -181,18 +181,18 @@ class ChainRule(ABC):
 
 
 def leading(passed_G: Tensor, count: Tensor | int) -> Tensor:
-    """How many of the first `count` passed before the first that did not, [1]."""
+    """The number [1] of tokens that passed before the first failure, among the first `count`."""
     return _of_first(count, passed_G).cumprod(0).sum(0, keepdim=True)
 
 
 def last_passed(passed_G: Tensor, count: Tensor | int) -> Tensor:
-    """The number of the last of the first `count` that passed, from 1, [1]; 0 where none did."""
+    """The index [1], from 1, of the last token that passed among the first `count`; 0 if none did."""
     number_G = torch.arange(1, len(passed_G) + 1, device=passed_G.device)
     return (number_G * _of_first(count, passed_G)).amax(0, keepdim=True)
 
 
 def _of_first(count: Tensor | int, passed_G: Tensor) -> Tensor:
-    """Which of the first `count` passed."""
+    """Whether each token passed and is among the first `count`."""
     if isinstance(count, int) and count == len(passed_G):
         return passed_G
     return passed_G & (torch.arange(len(passed_G), device=passed_G.device) < count)
@@ -207,7 +207,7 @@ def following(
     bonus: Callable[[Tensor], Tensor],
     generator: torch.Generator,
 ) -> Tensor:
-    """The token [1] after `accepted_1` tokens: from `bonus` (p) after all `count`, else from `recovered` (p, q)."""
+    """The token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` were accepted, else from `recovered`."""
     if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
         accepted = int(accepted_1) if count else 0
         p_1V = p_GV[accepted : accepted + 1]
@@ -224,10 +224,10 @@ def target_itself(p_LV: Tensor) -> Tensor:
 
 
 class TokenRule(ChainRule):
-    """A rule that tests each drafted token on p and q at its own position, and stops at the first rejection.
+    """A rule that tests each draft token independently, from p and q at its position, up to the first rejection.
 
-    Lossy rules are of this kind. Their three parts are plain formulas, so that acceptance and total variation can be
-    computed (`measure.lossy`) and not only sampled.
+    Lossy rules are of this kind. Their three parts are formulas, so that acceptance and total variation can be
+    computed (`measure.lossy`) instead of sampled.
     """
 
     @abstractmethod

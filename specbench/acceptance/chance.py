@@ -1,4 +1,4 @@
-"""Acceptance by chance: for times at a given alpha.
+"""Simulated acceptance: accept at random, to time passes at a given alpha.
 
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """
@@ -13,7 +13,7 @@ from specbench.acceptance.base import ChainRule, following, leading, residual, t
 
 @dataclass(frozen=True)
 class AcceptByChance(ChainRule):
-    """Accept each drafted token with probability `alpha`, whatever p and q are; otherwise follow Algorithm 1.
+    """Accept each draft token with probability `alpha`, whatever p and q are; otherwise as Algorithm 1.
 
     The completions are not the target's.
     """

@@ -1,4 +1,4 @@
-"""Algorithm 1's rule: the text has the target's own distribution.
+"""Algorithm 1's rule: completions have the target's distribution.
 
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """

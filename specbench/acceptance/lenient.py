@@ -26,11 +26,9 @@ class Lenient(TokenRule):
     A.5 multiplies q by l in the comparison and promises that no token is emitted with probability above p(x) / l. It
     does not define the residual; we use l q there as well. The rule is then Algorithm 1 against the measure p / l: it
     accepts min(p / l, q), and the residual is the rest, p / l - q where that is positive. A rejection has probability
-    sum_x max(0, q
-    - p / l), which is at most the mass of that rest, so that accepted and redrawn together no token exceeds p(x) / l. l
-      = 1 is
-    Algorithm 1. (norm(max(0, p - q)) keeps the promise as well, and a little closer to p; but it would be a second
-    change, which A.5 does not make.)
+    sum_x max(0, q - p / l), which is at most the mass of that rest, so a token's total probability is at most
+    p(x) / l. l = 1 is Algorithm 1. (norm(max(0, p - q)) would satisfy the bound as well and be slightly closer to p,
+    but A.5 does not change the residual.)
     """
 
     lenience: float

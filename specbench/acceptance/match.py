@@ -1,4 +1,4 @@
-"""Strict match: the target's own draws decide, and drafted tokens are accepted while they equal them.
+"""Strict match: draw the target's tokens, and accept draft tokens as long as they are equal.
 
 Lossless for any draft, since each emitted token is a draw from p. Drafted with q, a token is accepted with probability
 sum_x p(x) q(x), never above Algorithm 1's sum_x min(p(x), q(x)); drafted greedily, with p at q's argmax, as Algorithm 1
@@ -17,7 +17,7 @@ from specbench.sampling import drawn, uniforms
 class AcceptMatch(ChainRule):
     """Draw the target's token at every position; accept a drafted token while both are equal.
 
-    The first draw that differs, or the draw after the last drafted token, comes next. q has no effect.
+    The next token is the first draw that differs, or the draw after the last draft token. q has no effect.
     """
 
     def decide(

@@ -16,7 +16,7 @@ from specbench.acceptance.lenient import NearBest
 class TopBeta(TokenRule):
     """Accept a drafted x among the target's `beta` likeliest tokens, at most `tau` nats below the best.
 
-    After a rejection, and after the last drafted token, follows the argmax. The gap alone is `NearBest` with l =
+    The argmax follows a rejection, and the last draft token. Without `beta` this is `NearBest` with l =
     exp(-tau). p must be that of T = 1, as there. Tokens of equal probability share a rank. With beta = 1 only the
     argmax passes.
     """

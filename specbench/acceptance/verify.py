@@ -1,8 +1,8 @@
-"""From the target's logits to a verdict: the one place where T = 0 takes a shortcut.
+"""From the target's logits to a verdict; the only place with a shortcut for T = 0.
 
-A lossless rule at T = 0 compares one-hot rows, so that all it can ask is whether a drafted token is the argmax.
-`target_rows` then finds the argmax tokens and makes no rows, which on a CPU costs as much as the rest of the
-verification; `verify` reads the verdict from these tokens. A test compares both with the rule on the rows.
+At T = 0 a lossless rule compares one-hot rows, so its verdict only depends on whether a draft token is the argmax.
+`target_rows` then computes argmax tokens instead of rows, which on a CPU would cost as much as the rest of the
+verification, and `verify` computes the verdict from these tokens. A test compares both with the rule on the rows.
 
 A proposal that is still on the device is verified there (`settle`): the drafted tokens and the verdict come to the host
 in one copy.
@@ -37,7 +37,7 @@ from specbench.trees import ROOT
 
 
 class RowsOfTree:
-    """p after each node [V], standardised when a rule first asks for it: a walk from the root sees few nodes."""
+    """p after each node [V], standardised when a rule first reads it, since a walk from the root visits few nodes."""
 
     def __init__(self, logits_NV: Tensor, sampling: Sampling, vocabulary_size: int) -> None:
         self.logits_NV, self.sampling, self.size = logits_NV, sampling, vocabulary_size
@@ -83,7 +83,7 @@ class Verification:
 
     @cached_property
     def argmax_only(self) -> bool:
-        """Whether the argmax tokens of p decide."""
+        """Whether only the argmax tokens of p determine the verdict."""
         return self.sampling.temperature == 0 and self.rule in LOSSLESS
 
 
@@ -107,7 +107,7 @@ def target_rows(
 def settle(
     rows: Rows, proposal: Proposal | PendingProposal, verification: Verification, generator: torch.Generator
 ) -> tuple[Proposal, Verdict]:
-    """`proposal` as the host knows it, and the verdict on it; `rows` are from `target_rows`.
+    """`proposal` on the host, and the verdict on it; `rows` are from `target_rows`.
 
     Raises FloatingPointError where p or q is not finite.
     """
@@ -144,7 +144,7 @@ def verify(rows: Rows, proposal: Proposal, verification: Verification, generator
 def _verify_tree(
     rows: Rows, proposal: Proposal, parents: Sequence[int], verification: Verification, generator: torch.Generator
 ) -> Verdict:
-    """Of a tree; a tree that is a chain has the verdict of the chain, on the same random numbers."""
+    """The verdict on a tree; a tree that is a chain gets the chain's verdict, on the same random numbers."""
     tree = Tree(proposal.tokens, parents)
     if isinstance(rows, list):
         return _tree_by_argmax(rows, tree)
@@ -167,7 +167,7 @@ def _verify_tree(
 
 
 def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:
-    """As `_by_argmax`, from the root to a child that is the argmax while there is such a child."""
+    """As `_by_argmax`, for a tree: descend from the root as long as a child is the argmax."""
     path: list[int] = []
     node = ROOT
     for child, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):

@@ -1,8 +1,8 @@
-"""Decoding: `autoregressive`, and `speculative`, which is Algorithm 1 and nothing else.
+"""Decoding: `autoregressive` (standard decoding) and `speculative` (Algorithm 1).
 
-`sequence` writes both down once, as generators that yield the reads that they need; a driver answers those of one
-sequence at a time (`alone`), or gathers those of the rows of a batch (`together`). All give a `Trace`: the tokens and
-where the time went. None knows tasks, text or statistics.
+`sequence` implements each once, as a generator that yields the reads it needs. A driver answers the reads of a single
+sequence (`alone`), or gathers the reads of all rows of a batch (`together`). The result is a `Trace`: the tokens and
+the time of each part. Nothing here depends on tasks, text or statistics.
 """
 
 from specbench.decoding.alone import autoregressive, speculative

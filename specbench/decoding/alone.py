@@ -1,4 +1,4 @@
-"""One prompt at a time: each read is answered at once, by the session that asks for it."""
+"""Decode one prompt at a time: each read is answered at once, by the session that requests it."""
 
 import torch
 

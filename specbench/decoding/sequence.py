@@ -1,9 +1,9 @@
-"""Standard decoding and Algorithm 1, each written once, for any number of sequences at a time.
+"""Standard decoding and Algorithm 1, each implemented once, for single sequences and for batches.
 
-A sequence is a generator. It yields a `Read` wherever it needs a model, and is sent the logits; it yields a `Moment`
-wherever it looks at the clock, and is sent a mark (`models.clock`), whose time it reads when the text is over. So a
-driver may answer at once (`alone`), or keep the rows of a batch in step, answer their reads in one run, and tell all
-rows the same time.
+A sequence is a generator. When it needs a model it yields a `Read` and receives the logits. When it needs a time stamp
+it yields a `Moment` and receives a mark (`models.clock`), whose time is read when the completion ends. So a driver may
+answer at once (`alone`), or keep the rows of a batch in lockstep, answer their reads in one run, and give all rows the
+same time stamps (`together`).
 """
 
 from collections.abc import Generator, Sequence
@@ -32,7 +32,7 @@ from specbench.sampling import draw_next
 
 
 class Moment(Enum):
-    """Why a sequence looks at the clock."""
+    """The event for which a sequence requests a time stamp."""
 
     READY = auto()  # the prompt has been read, and the first pass begins
     WITHIN = auto()  # a part of a pass is over

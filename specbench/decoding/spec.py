@@ -1,4 +1,4 @@
-"""How texts are decoded."""
+"""The settings of decoding, resolved from a config."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True)
 class DecodingSpec:
-    """How prompts are decoded: everything that a config says about it, resolved once.
+    """Everything that determines how prompts are decoded, resolved from the config once.
 
-    Before a gamma is chosen nothing is drafted.
+    Without a chosen gamma nothing is drafted.
     """
 
     sampling: Sampling
@@ -24,7 +24,7 @@ class DecodingSpec:
 
     @property
     def drafting(self) -> Sampling:
-        """How the draft's tokens are drawn: as the target's, or greedily where the rule is for a greedy draft."""
+        """The sampling of the draft: the target's, or greedy if the rule requires a greedy draft."""
         return GREEDY if self.verification.greedy_draft else self.sampling
 
     @classmethod

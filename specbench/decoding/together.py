@@ -1,9 +1,9 @@
 """Several prompts at once: continuous batching.
 
-Rows are in step. The drafts' reads of all rows are answered first, in one run if they are due together; when all rows
-have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict allows and
-continues from there: no row is cut to the shortest. When a row ends, the next waiting prompt takes its place before the
-next pass.
+Rows run in lockstep. The drafts' reads of all rows are answered first, in one run if they are due together; when all
+rows have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict allows
+and continues from there: no row is cut to the shortest. When a row ends, the next waiting prompt takes its place before
+the next pass.
 
 A pass of the batch is timed as a whole: all rows receive the same moments, so the times of `Pass` and `Trace.steps_s`
 are walltimes, which include waiting for other rows, and `Trace.decode_s` is the row's share of them: shares sum to the
@@ -23,7 +23,7 @@ from specbench.models import Model, Read, batch_of, marking, read_together
 
 @dataclass
 class _Row:
-    """A sequence at work, its pending reads, and how many rows each of its passes had."""
+    """A running sequence, its pending reads, and the number of rows in each of its passes."""
 
     index: int
     decoding: Decoding
@@ -31,7 +31,7 @@ class _Row:
     rows: list[int] = field(default_factory=list)
 
     def go_on(self, answer: Any) -> Trace | None:
-        """Continue to its next read, or to its trace at the end."""
+        """Run until the next read, or until the trace is complete."""
         try:
             self.asked = self.decoding.send(answer)
         except StopIteration as over:
@@ -40,9 +40,9 @@ class _Row:
 
 
 def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Trace]:
-    """The trace of each of `decodings`, at most `rows` of them at a time, joining in their order.
+    """Run `decodings`, at most `rows` of them at a time, in order, and return their traces.
 
-    `target` is the model of their sessions.
+    `target` is the model whose sessions they use.
     """
     waiting = enumerate(decodings)
     at_work: list[_Row] = []
@@ -88,9 +88,9 @@ def _read(row: _Row) -> Read:
 
 
 def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
-    """The rows whose reads are answered next; all of them are rows of one model.
+    """The rows whose reads are answered next, all by the same model.
 
-    The target's only if no draft has anything to read; of a draft with a draft of its own the cheaper model's first.
+    The target's reads come last, after those of all drafts; inside a cascade the cheaper model's come first.
     """
     waiting = [row for row in at_work if isinstance(row.asked, Read)]
     if not waiting:
@@ -102,6 +102,6 @@ def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
 
 
 def _shared(trace: Trace, rows: list[int]) -> Trace:
-    """`trace` with the row's share of its passes, each of which so many `rows` had."""
+    """`trace` with the row's share of the time of its passes; `rows` is the number of rows in each pass."""
     times = trace.steps_s or [one.draft_s + one.verify_s + one.accept_s for one in trace.passes]
     return replace(trace, decode_s=sum(time / of for time, of in zip(times, rows, strict=True)), rows=rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 class Pass:
     """One target pass of speculative decoding; times in seconds.
 
-    `emitted` is `accepted` + 1, less what an end of sequence inside the block cut off. `draft_operations`: see
+    `emitted` is `accepted` + 1, minus the tokens after an end of sequence inside the block. `draft_operations`: see
     `Proposal.operations`.
     """
 

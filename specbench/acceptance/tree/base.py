@@ -1,7 +1,7 @@
-"""Trees of drafted tokens as tables, and the chance that a rule on them takes.
+"""Trees of draft tokens as tables, and the random decisions of a rule on them.
 
-A rule walks a tree from its root, the last token of the text. It asks `Chance` for each decision, so that it can be
-played with a generator and enumerated outcome by outcome.
+A rule walks a tree from its root, the last token of the sequence. `Chance` makes each random decision, so that a rule
+can be run with a generator or enumerated outcome by outcome.
 
 Shapes: N drafted tokens (nodes without the root), V tokens of the vocabulary. Row 0 of `p_NV`, which has N + 1 rows, is
 the target's distribution after the root, row i + 1 that after node i. Row i of `q_NV` is the distribution that node i
@@ -42,7 +42,7 @@ class Tree:
 
 
 class Chance(Protocol):
-    """Where a rule's decisions come from."""
+    """The source of a rule's random decisions."""
 
     def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
         """Whether r `under` < `over`, r uniform in [0, 1) and the node's own: true with probability over / under."""

@@ -7,10 +7,10 @@ child is tested on. What D it is tested with must be its law given all that was 
   Theorem 4.2); children of several drafts may be merged.
 - `accept_without_replacement`: distinct draws from one q. D loses each rejected token (Chen et al. 2024, "Sequoia",
   Algorithm 2; Jeon et al. 2024, "Recursive Speculative Decoding").
-- `accept_fixed`: children that were not drawn: the top k, a table's or a text's continuations. D is one-hot. The law is
-  that of a draw from p that descends where it hits a child.
+- `accept_fixed`: children that were not drawn: the top k of q, or continuations found in a table or text. D is
+  one-hot. Equivalently, a token is drawn from p, and the path continues if it is a child.
 - `accept_k_sequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
-  is tested on p alone, with q scaled so that all k together never take more of a token than p has.
+  is tested on p alone, with q scaled so that the total acceptance of each token is at most p.
 
 On a chain each is Algorithm 1, on the same uniform numbers. How many children a node has may depend on what was drawn
 before them, not on their own tokens.
@@ -32,7 +32,7 @@ BISECTIONS = 60
 
 
 class Node(ABC):
-    """The tests of one node's children, in order. `residual_V` is what the token is drawn from when none is left."""
+    """The tests of a node's children, in order. If all are rejected, the token is drawn from `residual_V`."""
 
     def __init__(self, p_V: Tensor, children: int) -> None:
         self.residual_V = p_V
@@ -40,11 +40,11 @@ class Node(ABC):
 
     @abstractmethod
     def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
-        """The next child is accepted with the first number over the second."""
+        """(a, b): the next child is accepted with probability a / b."""
 
     @abstractmethod
     def reject(self, token: int, q_V: Tensor) -> None:
-        """It was not."""
+        """Update the residual after a rejection."""
 
 
 class WithReplacement(Node):
@@ -178,7 +178,7 @@ def accept_without_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chanc
 
 
 def accept_fixed(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
-    """`q_NV` says nothing here."""
+    """The verdict on a tree whose children were not drawn; `q_NV` is not used."""
     return walk(p_NV, q_NV, tree, chance, Fixed)
 
 

@@ -1,7 +1,7 @@
 """Traversal verification: a tree is tested from its leaves, path by path, not from its root.
 
-A path that the tests of a walk from the root would have left early is accepted if as a whole it is no less likely under
-p than under q (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"). On a chain this is block
+A path that a walk from the root might reject early is accepted if as a whole it is at least as likely under p as under
+q (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"). On a chain this is block
 verification (`acceptance.block`), with the same uniform numbers.
 
 Shapes: N nodes, V tokens of the vocabulary.
@@ -68,5 +68,5 @@ def _visit(node: int, weight: Tensor, p_NV: Rows, tree: Tree) -> Visited:
 
 
 def _law(q_V: Tensor, parent: Visited, replaced: bool) -> Tensor:
-    """What the next child of `parent` was drawn from."""
+    """The distribution that the next child of `parent` was drawn from."""
     return q_V if replaced else without(q_V, parent.deleted)
