@@ -71,7 +71,7 @@ class Verification:
 
     @property
     def lossy(self) -> TokenRule | None:
-        """The rule, if it is lossy with formulas for what it emits; otherwise None, also for acceptance by chance."""
+        """The rule, if it is lossy with formulas for what it emits; otherwise None, also for acceptance at random."""
         return self.rule if isinstance(self.rule, TokenRule) else None
 
     @property

@@ -19,7 +19,7 @@ def groups_of(prompts: list[Prompt], rows: int) -> list[list[Prompt]]:
 def ways(
     target: Model, network: object, groups: list[list[Prompt]], rows: int, max_new_tokens: int
 ) -> dict[str, Decoder]:
-    """How a group of this number is decoded: (seconds, the tokens of its texts one after another)."""
+    """How a group of this number is decoded: (seconds, the tokens of its completions one after another)."""
     batch, spec = Batch.of(target, rows), DecodingSpec.algorithm_1(Sampling(), max_new_tokens)
 
     def ours(index: int) -> tuple[float, list[int]]:

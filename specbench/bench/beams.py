@@ -34,11 +34,11 @@ class BeamRow:
     gamma: int
     passes_per_text: float
     steps_per_pass: float
-    scored_per_pass: float  # texts whose next token a pass scores: what the target's batch has to hold
+    scored_per_pass: float  # completions whose next token a pass scores: what the target's batch has to hold
     passes_saved: float  # of those that the search without a draft needs
-    identical: int  # texts whose beams are all transformers', in order
+    identical: int  # completions whose beams are all transformers', in order
     texts: int
-    score_gap: float  # the largest difference of a score from transformers', where the text is the same
+    score_gap: float  # the largest difference of a score from transformers', where the completion is the same
     s_per_text: float
 
 
@@ -51,7 +51,7 @@ class _Searched:
 
 
 def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
-    """A row without a draft, then one for each u and gamma; and transformers' seconds a text."""
+    """A row without a draft, then one for each u and gamma; and transformers' seconds a completion."""
     model = setup.target
     found: dict[tuple[int, int], list[_Searched]] = {way: [] for way in _ways(setup)}
     seconds = 0.0

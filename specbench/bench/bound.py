@@ -4,7 +4,7 @@ from specbench.models import Model, Prompt
 from specbench.models.graph.budget import budget
 from specbench.models.static import StaticModel
 
-LENGTH = 64  # tokens of the text that the step follows
+LENGTH = 64  # tokens of the completion that the step follows
 
 
 def bound(

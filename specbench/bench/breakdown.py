@@ -63,7 +63,7 @@ class PassParts:
 
 
 class TooShort(Exception):
-    """No text has a second pass that drafts all of gamma."""
+    """No completion has a second pass that drafts all of gamma."""
 
 
 def take_apart(

@@ -1,4 +1,4 @@
-"""How time grows: with the tokens of one run (gamma + 1), with the length of the text, with the vocabulary."""
+"""How time grows: with the tokens of one run (gamma + 1), with the length of the completion, with the vocabulary."""
 
 import torch
 
@@ -15,7 +15,7 @@ GAMMA = 4  # where only the vocabulary varies
 
 
 def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
-    """Seconds of one run over so many tokens, at the same place of a text."""
+    """Seconds of one run over so many tokens, at the same place of a completion."""
     session = model.start(prompt)
     session.extend([5] * 16)
     timed = medians({str(count): stepping(session, count) for count in TOKENS}, model.now, REPEATS // 2)

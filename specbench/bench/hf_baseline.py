@@ -65,7 +65,7 @@ def _generated(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: An
     if encoder_decoder:
         keywords["decoder_input_ids"] = begun = torch.tensor([prompt.prefix], device=network.device)
         if keywords.get("assistant_model") is not None:
-            # Without it the draft takes the whole text for new in each pass and reads it after its cache again (5.23).
+            # Without it the draft appends the whole completion to its cache again in each pass (5.23).
             keywords["decoder_attention_mask"] = torch.ones_like(begun)
     return network.generate(
         input_ids=ids,

@@ -11,7 +11,7 @@ from specbench.sampling import Sampling
 def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
     """Why `draft` would draft step by step where its steps of a pass should be one graph; None where it would not.
 
-    Captures what greedy texts of up to `tokens` tokens after `prompt` replay at `gammas`.
+    Captures what greedy completions of up to `tokens` tokens after `prompt` replay at `gammas`.
     """
     models = [model for model in models_of(draft) if isinstance(model, EagerModel)]
     for gamma in gammas:

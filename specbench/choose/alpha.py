@@ -45,12 +45,12 @@ GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
-SHORT = 8  # tokens; texts of a whole task are longer on average
+SHORT = 8  # tokens; completions of a whole task are longer on average
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The candidates of one sampling setting, along the target's sample: `agreement[draft][i]` is along text i."""
+    """The candidates of one sampling setting, scored along a sample: `agreement[draft][i]` is of completion i."""
 
     candidates: list[LoadedCandidate]
     sample: Sample
@@ -94,7 +94,7 @@ def score(
 ) -> Scored:
     """Score the drafts of one sampling setting along completions of the target, written now or read from the cache.
 
-    Drafts whose agreement falls with the position are scored `ahead` tokens of a proposal (`POSITIONS` at least if
+    Drafts whose acceptance falls with the position are scored `ahead` tokens of a proposal (`POSITIONS` at least if
     `bounded`), drafts that grow trees by the ranks of their children, compared with the bound on all rules if
     `bounded`. A draft that grows is scored on each completion before the completion is added to it.
     """
@@ -133,7 +133,7 @@ def score(
         for store in stores:
             store.add_texts([(parts.prompts[index], text)])
         progress.advance(index + 1, len(sample.texts))
-    for store in stores:  # a draft that has taken in a text is not timed on it
+    for store in stores:  # a draft is not timed on completions that it has added
         store.forget_texts()
     return Scored(list(candidates), sample, found, parts.target.now() - began)
 
@@ -148,7 +148,7 @@ def candidate_name(config: ChooseConfig) -> str:
 
 
 def budget(config: ChooseConfig) -> int:
-    """Tokens of the target's own text to score."""
+    """Tokens of the target's own completion to score."""
     if config.tokens is not None:
         return config.tokens
     return CPU_TOKENS if torch.device(config.device).type == "cpu" else GPU_TOKENS
@@ -252,7 +252,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
 
 def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
     """The acceptance at each position that any proposal reaches, with its interval."""
-    counts = np.array([along(text) for text in texts])  # [texts, positions, 2]
+    counts = np.array([along(text) for text in texts])  # [completions, positions, 2]
     reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
     return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
 

@@ -48,11 +48,11 @@ class Decoded:
         if first:
             self.texts.append(trace.tokens)
             self.accepted[index] += sum(p.accepted for p in trace.passes)
-            # A token drafted after an accepted end of text was not tested.
+            # A token drafted after an accepted end of sequence was not tested.
             self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
     def to_json(self, name: Name) -> DecodedRecord:
-        """All but the texts, under the candidate and gamma that they are of."""
+        """All but the completions, under the candidate and gamma that they are of."""
         return {
             "candidate": name[0], "gamma": name[1], "decode_s": self.decode_s, "start_s": self.start_s,
             "tokens": self.tokens, "accepted": self.accepted, "judged": self.judged,
@@ -112,7 +112,7 @@ def interleave(
 
 
 def prove(scored: Scored) -> None:
-    """Where texts will be sampled: the lossless candidates at T = 0 first, as before a run. Raises MachineError."""
+    """At T > 0, check the lossless candidates at T = 0 first, as a run does. Raises MachineError."""
     if scored.config.sampling.temperature > 0:
         for candidate in scored.candidates:
             if candidate.lossy is None:
@@ -121,7 +121,7 @@ def prove(scored: Scored) -> None:
 
 
 def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
-    """The candidates that should be lossless and wrote, at T = 0, a text that rounding does not explain."""
+    """The candidates that should be lossless and wrote, at T = 0, a completion that rounding does not explain."""
     if scored.config.sampling.temperature > 0:
         return set()
     own = decoded[BASELINE].texts
@@ -139,7 +139,7 @@ def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
 
 
 def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
-    """The share of texts of lossless candidates that are the target's own; at T > 0 there is nothing to compare."""
+    """The share of completions of lossless candidates that equal the target's; None at T > 0."""
     if scored.config.sampling.temperature > 0:
         return None
     lossless = {candidate.name for candidate in scored.candidates if candidate.lossy is None}

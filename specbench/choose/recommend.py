@@ -1,7 +1,7 @@
 """Which draft and which gamma: alpha from the cached sample, costs from timed probes, a ranking, and its proof.
 
 The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys. Of another
-engine (`choose.other_engine`) its own parts are timed, and the proof are whole texts that it writes.
+engine (`choose.other_engine`) its own parts are timed, and the proof are whole completions that it writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -152,7 +152,7 @@ def _name(engines: Engines) -> str:
 
 
 def _timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
-    """Timed passes of so many texts at once."""
+    """Timed passes of so many completions at once."""
     if batch > 1:
         progress.say(f"batch={batch}")
     with already_collected():
@@ -174,7 +174,7 @@ def predictions(
 
 
 def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
-    """Rounds number `first` and so on of every candidate and gamma, in texts spread over the sample."""
+    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample."""
     config, parts = scored.config, scored.candidates[0].parts
     texts: list[tuple[Prompt, list[int]]] = list(zip(parts.prompts, scored.sample.texts, strict=False))
     return probe(
@@ -189,7 +189,7 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
 
 
 def time_rows(scored: Scored, batch: int) -> list[Round]:
-    """As `time_passes`, of so many texts at once."""
+    """As `time_passes`, of so many completions at once."""
     config, parts = scored.config, scored.candidates[0].parts
     return probe_rows(
         parts.target,

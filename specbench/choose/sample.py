@@ -1,6 +1,6 @@
 """The target's own completions, written once and cached: the sample that every draft is scored on.
 
-A file holds token ids, not distributions: 10,000 tokens are some 60 KB. Its name is a hash of all that a completion
+A file holds token ids, not distributions: 10,000 tokens are about 60 KB. Its name is a hash of all that a completion
 depends on (target and its files, sampling, seed, dtype, limit on new tokens). A completion is keyed by a hash of its
 prompt's tokens and place, so that a larger sample reuses a smaller sample. The draws are those of a run's baseline:
 `specbench run` on the same prompts writes the same completions.
@@ -46,7 +46,7 @@ class Sample:
 
 
 def target_sample(config: RunConfig, parts: Parts, tokens: int, progress: Progress) -> Sample:
-    """Texts for the first prompts of `parts`, until they hold `tokens` tokens or the prompts are used up."""
+    """Completions for the first prompts of `parts`, until they hold `tokens` tokens or the prompts are used up."""
     file, key = sample_file(config)
     known = _read(file)
     entries = list[SampleText]()
@@ -109,5 +109,5 @@ def _read(file: Path) -> dict[str, SampleText]:
 
 
 def _save(file: Path, key: Config, texts: dict[str, SampleText]) -> None:
-    """Write all completions, with those that another process may have added, in one replacement of the file."""
+    """Write all completions atomically, including those that another process may have added meanwhile."""
     write_document(file, {"key": key, "texts": {**_read(file), **texts}})

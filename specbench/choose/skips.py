@@ -52,11 +52,11 @@ class Search:
 
     best: SkipSet
     tried: int
-    tokens: int  # of the texts
+    tokens: int  # of the completions
 
 
 class Texts:
-    """Texts of the target, and its distributions along them."""
+    """Completions of the target, and its distributions along them."""
 
     def __init__(self, target: EagerModel, texts: Sequence[tuple[Prompt, Sequence[int]]], sampling: Sampling) -> None:
         self.target, self.sampling, self.read = target, sampling, list[tuple[list[int], Tensor]]()

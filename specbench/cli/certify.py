@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def job(form: str, file: Path, config: CertifyConfig) -> int:
-    """Judge the rows of `file`, print the verdict, and exit with its code.
+    """Test the rows of `file`, print the verdict, and exit with its code.
 
     Raises:
         UserError: there is no such file, or its rows do not fit the target.

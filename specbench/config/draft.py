@@ -14,8 +14,8 @@ class DraftConfig(NamedConfig):
 
     What is said of a kind as a whole:
     inside: it works inside the target, on its layers or states.
-    falls: it agrees less the further ahead it drafts, since a whole proposal comes from one place, so that one alpha
-        does not describe it.
+    falls: it is accepted less often the further ahead it drafts, since a whole proposal comes from one place, so that
+        one alpha does not describe it.
     at_once: one step of it drafts all tokens of a proposal.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`drafts.tree`).

@@ -82,7 +82,7 @@ class AcceptConfig:
 
 @dataclass
 class SimulateConfig:
-    """Measuring times at a given alpha: the real loop and kernels, acceptance by chance. Texts mean nothing then."""
+    """Measuring times at a given alpha: the real loop and kernels, acceptance at random. Texts mean nothing then."""
 
     alpha: float | None = key(
         None, "accept each draft token with this probability, to time passes; unset: accept by the rule"

@@ -23,7 +23,7 @@ KEYS_OF = {  # which keys a shape has, and of these which it needs
 class TreeConfig:
     """Several continuations verified in one pass of the target.
 
-    Sizes count the text's last token, which is read with them: a tree of size 8 costs the target what gamma=7 does.
+    Sizes count the sequence's last token, which is read with them: a tree of size 8 costs the target what gamma=7 does.
     """
 
     shape: str = key("none", "none | widths | sequoia | dynamic; tree=SHAPE picks one with its keys")

@@ -2,7 +2,7 @@
 
 `sequence` implements each once, as a generator that yields the reads it needs. A driver answers the reads of a single
 sequence (`alone`), or gathers the reads of all rows of a batch (`together`). The result is a `Trace`: the tokens and
-the time of each part. Nothing here depends on tasks, text or statistics.
+the time of each part. Nothing here depends on tasks, strings or statistics.
 """
 
 from specbench.decoding.alone import autoregressive, speculative

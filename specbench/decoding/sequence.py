@@ -76,7 +76,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
-    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the text is over, with its marks
+    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the completion is over, with its marks
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
@@ -112,7 +112,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         drafting.rollback(len(tokens) - 1)
         now = yield OVER
         marks = (before, drafted_at, verified_at, now)
-        # Tokens drafted after an end of sequence are not part of the text.
+        # Tokens drafted after an end of sequence are not part of the completion.
         accepted = min(len(path), len(emitted))
         tree = () if proposal.parents is None else (list(proposal.parents), list(path))
         passes.append((len(drafted), accepted, len(emitted), marks, drafted, proposal.operations, *tree))

@@ -82,7 +82,7 @@ class ScoresAhead(Protocol):
     """A draft session whose tokens depend on where their proposal began.
 
     Heads that predict several tokens at once, or copies that continue from one place. `score` scores the first token of
-    a proposal alone; the others agree less the further ahead they are.
+    a proposal alone; the others are accepted less often the further ahead they are.
     """
 
     stops_at_end: bool  # whether a proposal ends with a token that ends the text

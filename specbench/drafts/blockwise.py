@@ -4,7 +4,7 @@ Stern, Shazeer, Uszkoreit 2018. The run that verifies one block also gives the s
 from (their "combined scoring and proposal"), so a pass is one run of the target and one small layer. Head 1 is the
 target's own, and its token is the one that every pass emits itself: with k heads at most k - 1 tokens are drafted.
 
-Given the text so far the heads are independent of each other: a token's q is its head's distribution, whatever was
+Given the tokens so far the heads are independent of each other: a token's q is its head's distribution, whatever was
 drafted before it, and Algorithm 1 remains exact. In the first pass of a text there may be no state yet; then nothing
 is drafted.
 
@@ -87,7 +87,7 @@ class BlockwiseSession:
         self.sampling = sampling
         self._heads_KV: Tensor | None = None  # logits of heads 2, 3, ..., while a tree is grown
         self._depths: list[int] = []  # of its nodes
-        # The states of the tokens before those that are read next, the latest last, from which `score` continues.
+        # States of the latest tokens read, from which scoring of the next part continues.
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:

@@ -4,7 +4,7 @@ Li et al. 2024 (2401.15077) and 2025 (2503.01840); `models.eagle` has the layer.
 tokens that the last one accepted, with the target's true features, which the run that verified them gave: what was
 predicted in their place is forgotten. From there each drafted token is a step of the layer on its own prediction.
 
-Given the text so far a token is drawn from the row that the layer gave after the tokens drafted before it, so that
+Given the tokens so far a token is drawn from the row that the layer gave after the tokens drafted before it, so that
 Algorithm 1 is exact whatever that row is. In the first pass of a T5's text no feature is known; then nothing is
 drafted. Trees are grown by `drafts.tree`: with tree=dynamic they are EAGLE-2's (2406.16858).
 

@@ -5,7 +5,7 @@ early exit, which skips exactly the last layers, weights, encoded source and cac
 completions chooses the sublayers to skip (`choose.skips`).
 
 An attention above a skipped sublayer reads other states than in the target, so that the draft's keys and values are not
-the target's. A proposal therefore attends to the target's own for the text so far and to the draft's own for its
+the target's. A proposal therefore attends to the target's own for the tokens so far and to the draft's own for its
 drafted tokens, which the target overwrites when it verifies.
 """
 

@@ -1,10 +1,10 @@
 """Lookahead decoding: n-grams of the target's own guesses of later tokens, verified while it makes new guesses.
 
 Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding". In each pass the target
-reads two trees in one run. One holds n-grams of a pool that begin with the text's last token: they are the proposal.
-The other is the window: N - 1 rows of W guessed tokens, row j the guesses of j passes ago at the W positions that
-follow. The oldest row is a chain after the text; a token of another row follows the token of the row before it in its
-column, which stands one position earlier. After the last row the target's argmax tokens make the next row (a Jacobi
+reads two trees in one run. One holds n-grams of a pool that begin with the sequence's last token: they are the
+proposal. The other is the window: N - 1 rows of W guessed tokens, row j the guesses of j passes ago at the W positions
+that follow. The oldest row is a chain after the text; a token of another row follows the token of the row before it in
+its column, which stands one position earlier. After the last row the target's argmax tokens make the next row (a Jacobi
 step), and each column with its new token is an n-gram for the pool.
 
 A window's tokens are guesses that nothing verifies: they are read beside the proposal and are no part of it. The

@@ -1,6 +1,6 @@
 """Copying from the context: what followed the last tokens when they stood there before (prompt lookup decoding).
 
-The last `match` tokens are looked for in the source and in the text so far, then the last `match - 1`, and so down to
+The last `match` tokens are looked for in the source and in the tokens so far, then the last `match - 1`, and so down to
 one; what followed the latest place is proposed. Summaries and rewrites repeat their source, so this finds long runs for
 next to nothing. Where nothing matches nothing is proposed, and the pass is a plain target step.
 

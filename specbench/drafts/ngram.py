@@ -158,10 +158,10 @@ class NgramSession:
         return Predicted(logits_LV, logits_LV.shape[-1], self.sampling)
 
     def select(self, path: Sequence[int]) -> None:
-        """It remembers nothing."""
+        """Nothing to do: no state."""
 
     def rollback(self, length: int) -> None:
-        """It remembers nothing."""
+        """Nothing to do: no state."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         contexts = [tokens[max(0, end - self.draft.order) : end] for end in range(prefix_length, len(tokens))]

@@ -91,7 +91,7 @@ class RetrievalSession(GrowsFromPlaces):
         return drafted
 
     def rollback(self, length: int) -> None:
-        """It remembers nothing."""
+        """Nothing to do: no state."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q at each position; a row of zeros where nothing would be proposed."""

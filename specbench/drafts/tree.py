@@ -2,7 +2,7 @@
 
 A level is read in one step of the draft. The children of a node are its likeliest tokens, or tokens found in a text,
 which were not drawn; or draws from its q, with or without replacement. At T = 0 none are drawn, whatever was asked for:
-draws from a one-hot q would all be the same token. An end of text has no children.
+draws from a one-hot q would all be the same token. An end of sequence has no children.
 """
 
 from collections.abc import Sequence

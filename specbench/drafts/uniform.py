@@ -30,7 +30,7 @@ class UniformDraft:
         return Proposal(drawn_G.tolist(), self._rows(gamma))
 
     def rollback(self, length: int) -> None:
-        """It remembers nothing."""
+        """Nothing to do: no state."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return self._rows(len(tokens) - prefix_length)

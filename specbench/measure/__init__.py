@@ -1,4 +1,4 @@
 """Numbers from decoded prompts: alpha, c, verification cost, walltime, intervals, losslessness, where time goes.
 
-Raw measurements come in; means are made here and nowhere else.
+Input: raw measurements. All means are computed here.
 """

@@ -1,6 +1,6 @@
 """Agreement of drafts with the target along its own completion, by teacher forcing: beta at each position.
 
-Its mean is alpha (Theorem 3.5, Corollary 3.6). One reading of the completion by the target serves all drafts.
+Its mean is alpha (Theorem 3.5, Corollary 3.6). The target reads the completion once for all drafts.
 Distributions are made `CHUNK` positions at a time and dropped: however long the completion, a dozen tensors of CHUNK x
 V numbers are alive (0.4 GB at a vocabulary of 32k; half without lossy rules).
 
@@ -37,18 +37,18 @@ class Chances:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One draft along one text x_1 ... x_n of the target; every list has an entry a token.
+    """One draft along one completion x_1 ... x_n of the target; every list has an entry a token.
 
-    beta: sum_x min(p(x), q(x)), the chance that the draft's token is accepted here. Its mean is alpha.
+    beta: sum_x min(p(x), q(x)), the probability that the draft's token is accepted here. Its mean is alpha.
     ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that x_i follows. Where a pass has got
-        to i, the events along a text drawn from p are independent given the text, with these chances, so that products
-        of them over neighbours are right where products of betas are not: after an accepted token the text is no
-        longer a draw from p alone. `measure.expected_passes` counts passes with them. Values above 1 matter to
-        block verification only.
-    silent: whether the draft has nothing to propose here (a look-up that finds no match).
+        to i, the events along a completion drawn from p are independent given the completion, with these chances, so
+        that products of them over neighbours are right where products of betas are not: after an accepted token the
+        completion is no longer a draw from p alone. `measure.expected_passes` counts passes with them. Values above 1
+        matter to block verification only.
+    silent: whether the draft proposes nothing here (a lookup without a match).
     ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked
-        for, of drafts that agree less the further ahead they draft (`drafts.ScoresAhead`).
-    stops_at_end: whether a proposal ends with a token that ends the text; of use where `ahead` is.
+        for, of drafts that are accepted less often the further ahead they are (`drafts.ScoresAhead`).
+    stops_at_end: whether a proposal ends at a token that ends the completion; used with `ahead`.
     under: the same chance as beta under each lossy rule (`measure.lossy`), by the rule's name. Under lenience l its
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
@@ -105,7 +105,7 @@ def agreements(
         generated: tokens that the target wrote under this `sampling`.
         sampling: of p and q.
         rules: lossy rules to evaluate as well, by name.
-        ahead: how many tokens of a proposal to score, for drafts whose agreement falls with the position.
+        ahead: how many tokens of a proposal to score, for drafts whose acceptance falls with the position.
         readers: read the ranks of each draft's children; None for none.
 
     Raises:
@@ -170,7 +170,7 @@ def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterato
 
 
 def _add_others(others: Mapping[str, Chances], p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
-    """Strict match, and a greedy draft, whose q is one-hot."""
+    """Add beta and ratio under strict match, and for a greedy draft, whose q is one-hot."""
     greedy_LV = greedy_rows(q_LV)
     for name, row_LV in (("match", q_LV), ("onehot", greedy_LV)):
         others[name].beta.extend(match_probability(p_LV, row_LV).tolist())

@@ -1,4 +1,4 @@
-"""Are completions the target's? From the tests of their tokens to a verdict, with its power.
+"""Do completions come from the target? From the tests of their tokens to a verdict, with its power.
 
 At T = 0 every token must be the target's best token, except for rounding (`measure.departures`). If none of n tokens
 departs, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). At T > 0 the tests of `measure.proof` decide, and
@@ -50,7 +50,7 @@ class Certificate:
 
 
 def greedy_certificate(tokens: int, found: Sequence[Departure], within: float) -> Certificate:
-    """Of texts at T = 0 with `tokens` in all, of which `found` differ from the target's choice."""
+    """The certificate of greedy completions of `tokens` tokens in all, of which `found` differ from the argmax."""
     power = greedy_power(tokens)
     faults = sum(not one.is_rounding for one in found)
     if faults:
@@ -65,12 +65,12 @@ def greedy_certificate(tokens: int, found: Sequence[Departure], within: float) -
 
 
 def greedy_power(tokens: int) -> float | None:
-    """The share of differing tokens that would have shown at least one of them with 95%."""
+    """The share of differing tokens at which at least one difference would have been found with 95% probability."""
     return 1 - MISSED ** (1 / tokens) if tokens else None
 
 
 def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "") -> Certificate:
-    """Of texts at T > 0. `retokenised` says why a test that fails may be the tokenizer's doing; '' where it cannot."""
+    """The certificate of sampled completions. `retokenised`: how the tokenizer may explain a failing test, or ''."""
     if proof is None or not proof.tokens:
         return Certificate("cannot tell", "no token was read", 0, None)
     tests, power = proof.columns(), proof.power

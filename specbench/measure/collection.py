@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def already_collected() -> Iterator[None]:
     """A context in which the garbage collector does not scan existing objects.
 
-    Torch and the captured graphs are so many objects that one scan takes 0.4 s, in the middle of whichever step creates
-    the next object. What the caller froze before remains frozen.
+    Torch and the captured graphs consist of so many objects that a scan takes 0.4 s, in the middle of an arbitrary
+    step. Objects that the caller froze before remain frozen.
     """
     frozen_before = gc.get_freeze_count() > 0
     gc.collect()

@@ -1,12 +1,13 @@
 """The cost of a pass of each candidate and gamma in target steps: c, v(gamma) and overhead.
 
-Made from timed passes (`measure.probe`). Each round is divided by its own target step, so that a machine that slows
-down between rounds cancels. A walltime is a sum, so its terms are means and not medians: passes that do more (the draft
-reads two tokens after full acceptance, or looks up for the first time) belong to it. Passes and steps longer than `ODD`
-medians are left out, on both sides alike, since another process used the machine.
+Computed from timed passes (`measure.probe`). Each round is divided by its own target step, so that a slowdown of the
+machine between rounds cancels. A walltime is a sum, so its terms are means and not medians: slow passes (the draft
+reads two tokens after full acceptance, or misses its cache) belong to it. Passes and steps longer than `ODD` medians
+are left out, for baseline and candidates alike, as interrupted by another process.
 
-The first pass of a text costs more than others (the source's tensors are prepared), and so does a pass that verifies
-fewer tokens than those before it, and the first step of the baseline. On texts of ten tokens this is decisive.
+The first pass of a completion costs more than others (the source's tensors are prepared), and so does a pass that
+verifies fewer tokens than those before it, and the first step of the baseline. On completions of ten tokens this is
+decisive.
 
 Plain numbers only. An interval resamples rounds (`measure.predict`).
 """
@@ -45,13 +46,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Prices:
-    """All costs, in target steps that do not begin a text."""
+    """All costs, in target steps that do not begin a completion."""
 
     costs: dict[Key, Cost]
-    first_step: float  # the baseline's first step of a text
-    idle: dict[str, float]  # a pass in which it drafted nothing
-    short: dict[str, float]  # what a pass costs beyond its tokens that drafted fewer than gamma
-    alike: bool = False  # in a batch a row's pass costs what the others' cost, however much it drafts itself
+    first_step: float  # the baseline's first step of a completion
+    idle: dict[str, float]  # a pass without draft tokens
+    short: dict[str, float]  # the fixed cost of a pass that drafted fewer than gamma tokens, in addition to its tokens
+    alike: bool = False  # in a batch all rows have the same cost per pass, however many tokens each row drafts
 
     def of_passes(self, key: Key) -> NDArray[np.float64]:
         """[2, gamma + 1]: costs of passes that draft 0 ... gamma tokens; first those that begin a completion.
@@ -71,7 +72,7 @@ class Prices:
 
 
 class Costs:
-    """The cost of each (candidate, gamma) of which full passes were seen, from any choice of the rounds."""
+    """The cost of each (candidate, gamma) with timed full passes, over any choice of the rounds."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self.rounds = [one for one in rounds if one.steps_s]
@@ -93,7 +94,7 @@ class Costs:
         for key in self.keys:
             full = _mean(one.passes[key]["full"] for one in picked)
             first = _mean(one.passes[key]["first"] for one in picked)
-            usual = first if full is None else full  # short texts have no room for two
+            usual = first if full is None else full  # short completions have no room for two
             if usual is not None:
                 drafting, checking, accepting = (usual / step).tolist()
                 costs[key] = Cost(

@@ -1,9 +1,9 @@
-"""Where a text leaves the target's greedy choice, and whether rounding explains it.
+"""Where a completion leaves the target's greedy choice, and whether rounding explains it.
 
-The text is read once, all of it, and every token is compared with the target's best one after the text so far. So one
-near tie that fell the other way does not hide what comes after it. As in `measure.lossless`, a place where they differ
-is computed in two ways, in one pass over many tokens and a token at a time, and rounding explains it if the token lies
-no further below the best than that noise can shift two logits.
+The completion is read once, all of it, and every token is compared with the target's best one after the tokens so far.
+So one near tie that fell the other way does not hide what comes after it. As in `measure.lossless`, a place where they
+differ is computed in two ways, in one pass over many tokens and a token at a time, and rounding explains it if the
+token lies no further below the best than that noise can shift two logits.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
 """

@@ -1,12 +1,12 @@
-"""Did something else have the machine while a run was timed? Then c, v and the speedups mean nothing; alpha is right.
+"""Detect that another process used the machine while a run was timed. c, v and speedups are then invalid; alpha is not.
 
 Three signs, each enough:
 
-- The process waited for a core: more than `MOST_WAITED` of the time that its threads wanted to run, over all prompts,
-  where the system tells it (`run.core_time`).
+- The process waited for a core: more than `MOST_WAITED` of the time that its threads were ready to run, over all
+  prompts, if the system reports it (`run.core_time`).
 - Neighbouring steps of the target alone differ: in more than one of ten pairs by more than `MOST_UNEVEN` times. Only
-  steps of one text are compared with each other, without the first, so that neither longer prompts nor a growing cache
-  count. This is all that there is for records without load.
+  steps of one completion are compared with each other, without the first, so that neither longer prompts nor a growing
+  cache count. This is all that there is for records without load.
 - The numbers are impossible: verifying cannot cost less than a step (v < 1), and speculative decoding cannot gain more
   than its tokens per pass. `SLACK` leaves room for rounding, and for kernels that are a little faster on several rows.
 
@@ -94,5 +94,5 @@ def _unevenness(prompts: Sequence[PromptRecord]) -> float | None:
 
 
 def _neighbours(steps_s: Sequence[float]) -> list[tuple[float, float]]:
-    """Pairs of a step and the next; a clock that stood still tells nothing."""
+    """Pairs of neighbouring steps, without steps of zero time."""
     return [(a, b) for a, b in pairwise(steps_s) if a > 0 and b > 0]

@@ -1,9 +1,10 @@
-"""Passes that texts of given lengths need where every position of a proposal has its own fixed chance of acceptance.
+"""Passes that completions of given lengths need, from a fixed acceptance probability at each position of a proposal.
 
-Eq. 1 is of a text without an end. In a text that ends, the last pass emits less. With fixed, independent chances the
-passes still to come depend on the tokens still to come alone, so one table over remaining tokens holds all texts
-(`expected_passes` walks a text whose chances differ from token to token). Whether the end of the text can itself be
-drafted, or the limit on new tokens leaves no room for it, makes no difference to the number of passes.
+Eq. 1 assumes an endless completion. In a completion that ends, the last pass emits fewer tokens. With fixed,
+independent chances the passes still to come depend on the tokens still to come alone, so one table over remaining
+tokens holds all completions (`expected_passes` walks a completion whose chances differ from token to token). Whether
+the end of the completion can itself be drafted, or the limit on new tokens leaves no room for it, makes no difference
+to the number of passes.
 
 Shapes: G positions of a proposal, L remaining tokens; ... any leading axes, such as resamples.
 """

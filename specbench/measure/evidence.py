@@ -28,7 +28,7 @@ from specbench.sampling import NOT_FINITE, Sampling, standardise
 
 @dataclass
 class Sums:
-    """Of one score along a text: its values, its variances given the text so far, and its third moments."""
+    """Of one score along a text: its values, its variances given the tokens so far, and its third moments."""
 
     sum: float = 0.0
     variance: float = 0.0
@@ -42,7 +42,7 @@ class Sums:
 
 @dataclass
 class Evidence:
-    """Sums along one text. `deviation` sums E|log p + H|; `outside` counts tokens that p cannot give."""
+    """Sums along one completion. `deviation` sums E|log p + H|; `outside` counts tokens that p cannot give."""
 
     tokens: int = 0
     likelihood: Sums = field(default_factory=Sums)
@@ -125,14 +125,14 @@ def _add(found: Evidence, p_LV: Tensor, q_LV: Tensor, written: Sequence[int], st
 
 
 def _echo(so_far: Sums, value: float, variance: float, third: float) -> tuple[float, float, float]:
-    """A score's value and moments, weighted by the z of what came before in the text, cut to [-1, 1]."""
+    """A score's value and moments, weighted by the z of what came before in the completion, cut to [-1, 1]."""
     weight = so_far.sum / math.sqrt(so_far.variance) if so_far.variance > 0 else 0.0
     weight = max(-1.0, min(1.0, weight))
     return weight * value, weight**2 * variance, weight**3 * third
 
 
 def _mean(p_LV: Tensor, values_LV: Tensor) -> Tensor:
-    """The mean [L, 1] of values under p, whose sum is 1 but for rounding."""
+    """The mean [L, 1] of values under p, whose sum is 1 except for rounding."""
     return (p_LV * values_LV).sum(-1, keepdim=True) / p_LV.sum(-1, keepdim=True)
 
 

@@ -1,7 +1,7 @@
-"""Acceptance at each position of a proposal, by teacher forcing along the target's own text.
+"""Acceptance at each position of a proposal, by teacher forcing along the target's own completion.
 
 The probability that the k-th token is accepted, given that those before it in the same proposal were. A run counts it
-over its passes (`by_position`); here a proposal begins at each token of the text, so no gamma is needed.
+over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is needed.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def along(text: Agreement, positions: int = POSITIONS) -> NDArray[np.float64]:
     """Expected proposals [positions, 2] that reach each position, and of these the accepted.
 
     One begins at each token where the draft has something to propose. At T > 0 earlier tokens are accepted with their
-    probability given the text (`Agreement.ratio`), the token itself with beta.
+    probability given the completion (`Agreement.ratio`), the token itself with beta.
     """
     found = np.zeros((positions, 2))
     at_each = [text, *text.ahead] if text.ahead else [text] * positions

@@ -1,20 +1,20 @@
-"""Passes that a fixed gamma needs for a text, from q / p at each of its tokens.
+"""Passes that a fixed gamma needs for a completion, from q / p at each of its tokens.
 
-Eq. 1 takes one alpha for all positions, independently. Real texts have easy and hard stretches, and they end: the
-last pass emits less. Here a text is walked from its first token with the ratios of its own tokens
-(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same text, wherever its proposal
-began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are
-taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives;
-at T > 0 it is the expectation over the acceptance draws, given the text.
+Eq. 1 takes one alpha for all positions, independently. Real completions have easy and hard stretches, and they end: the
+last pass emits less. Here a completion is walked from its first token with the ratios of its own tokens
+(`Agreement.ratio`), so nothing is assumed but that the draft answers alike to the same completion, wherever its
+proposal began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are
+taken (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives; at T > 0 it is the expectation over
+the acceptance draws, given the completion.
 
-Given the text, a pass that began at s keeps its tokens up to i with the chance
+Given the completion, a pass that began at s keeps its tokens up to i with the chance
 - prod_{s <= j <= i} min(1, q_j / p_j) where each token is tested alone (Algorithm 1, and a `TokenRule` by its own
   chances);
 - min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
-  and then kept with w_i (`acceptance.block`: the chance that at least i of these drafted tokens stay), and the text has
-  them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
+  and then kept with w_i (`acceptance.block`: the chance that at least i of these drafted tokens stay), and the
+  completion has them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
 
-Knows plain numbers only.
+Works on plain numbers.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ SURPLUS = 1e12  # products of ratios are cut here, so that none becomes infinite
 
 
 class Walked(NamedTuple):
-    """Expected passes over a text, and what happens at each position of their proposals.
+    """Expected passes over a completion, and what happens at each position of their proposals.
 
-    `passes` [2, gamma + 1]: how many draft 0, 1, ... gamma tokens; the first pass of the text, and all others.
+    `passes` [2, gamma + 1]: how many draft 0, 1, ... gamma tokens; the first pass of the completion, and all others.
     `positions` [gamma, 2]: expected passes that reach a position, and of these the accepted. A token that was not
-    proposed counts as rejected; the last token of the text does not count, since it saves no pass.
+    proposed counts as rejected; the last token of the completion does not count, since it saves no pass.
     """
 
     passes: NDArray[np.float64]
@@ -48,17 +48,17 @@ def walk(
     whole: bool = False,
     ahead: Sequence[Sequence[float | None]] | None = None,
 ) -> Walked:
-    """Walk this text in passes that draft 0, 1, ... gamma tokens: its first pass, and all others.
+    """Walk this completion in passes that draft 0, 1, ... gamma tokens: its first pass, and all others.
 
     Args:
         ratio: q / p of each token.
         gamma: tokens a pass.
-        most: the limit on new tokens; None: no limit. A shorter text ended by itself, so that its last token can be
-            drafted and accepted. Near the limit a pass drafts no more tokens than there is room for.
+        most: the limit on new tokens; None: no limit. A shorter completion ended by itself, so that its last token can
+            be drafted and accepted. Near the limit a pass drafts no more tokens than there is room for.
         silent: positions at which the draft proposes nothing.
-        stops: the text does not show the tokens drafted after a rejection; this is the probability, at each token from
-            the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of the
-            text. None: this draft never ends a proposal early, not at the end of the text either.
+        stops: the completion does not show the tokens drafted after a rejection; this is the probability, at each token
+            from the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of
+            the completion. None: this draft never ends a proposal early, not at the end of the completion either.
         whole: a drafted block is tested as a whole (block verification).
         ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
             first, which are `ratio`; None where a proposal is shorter.
@@ -66,7 +66,9 @@ def walk(
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
     found, positions = np.zeros((2, gamma + 1)), np.zeros((gamma, 2))
-    begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
+    begun = np.zeros(
+        length + 1
+    )  # expected passes that begin at each token; the last entry is the end of the completion
     begun[0] = 1.0
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
     for start in range(length):
@@ -96,12 +98,12 @@ def walk(
                 if drafted < gamma and start + drafted < length - 1:
                     positions[drafted, 0] += reached
             else:
-                counts[drafted if stops is None else length - start] += reached  # the end of the text was drafted
+                counts[drafted if stops is None else length - start] += reached  # the end of the completion was drafted
     return Walked(found, positions)
 
 
 def _proposed(start: int, most: int, ahead: Sequence[Sequence[float | None]] | None) -> int:
-    """How long a proposal of up to `most` tokens is that begins at `start`, as far as the text shows."""
+    """How long a proposal of up to `most` tokens is that begins at `start`, as far as the completion shows."""
     if ahead is None:
         return most
     for count in range(1, most):

@@ -1,12 +1,12 @@
-"""Passes that a tree needs for a text of the target, as `measure.expected_passes` counts them for chains.
+"""Passes that a tree needs for a completion of the target, as `measure.expected_passes` counts them for chains.
 
-Given the text, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`), and a
-pass goes down the tree along the text's own tokens. So ends are counted as they are, and neighbours that are not
-independent; Proposition 3.4 of Sequoia (`trees.expected_tokens`) has one acceptance by rank for all tokens of a text
-that never ends.
+Given the completion, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`),
+and a pass goes down the tree along the completion's own tokens. So ends are counted as they are, and neighbours that
+are not independent; Proposition 3.4 of Sequoia (`trees.expected_tokens`) has one acceptance by rank for all tokens of a
+completion that never ends.
 
-A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the text,
-and its passes are those of decoding, since its children are not drawn.
+A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the
+completion, and its passes are those of decoding, since its children are not drawn.
 """
 
 from collections import defaultdict
@@ -26,17 +26,19 @@ from specbench.trees import ROOT, Shape
 def tree_passes(
     given: Sequence[Sequence[Sequence[float]]], shape: Shape, most: int | None = None
 ) -> NDArray[np.float64]:
-    """Expected passes [2, depth + 1] over this text that grow 0, 1, ... levels: its first pass, and all others.
+    """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
 
-    `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the text has token
-    i; an unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A single level stands for all; of
-    several, missing levels have no children. A text shorter than `most` (the limit on new tokens) ended by itself; near
-    the limit a tree has fewer levels.
+    `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
+    token i; an unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A single level stands for all;
+    of several, missing levels have no children. A completion shorter than `most` (the limit on new tokens) ended by
+    itself; near the limit a tree has fewer levels.
     """
     length, depth = len(given[0]), shape.depth
     most = length + depth + 1 if most is None else max(most, length)
     found = np.zeros((2, depth + 1))
-    begun = np.zeros(length + 1)  # expected passes that begin at each token; the last entry is the end of the text
+    begun = np.zeros(
+        length + 1
+    )  # expected passes that begin at each token; the last entry is the end of the completion
     begun[0] = 1.0
     children = _children(shape)
     for start in range(length):
@@ -54,7 +56,7 @@ def tree_passes(
                 for child, accepted in zip(children[node], ranks, strict=False):
                     below[child] += chance * accepted
                     left -= chance * accepted
-                begun[place + 1] += left  # none of them: the text's token is the target's own
+                begun[place + 1] += left  # none of them: the completion's token is the target's own
             reached = {node: chance for node, chance in below.items() if abs(chance) > NEGLIGIBLE}
     return found
 
@@ -70,7 +72,7 @@ def _children(shape: Shape) -> dict[int, list[int]]:
 def replayed_passes(
     target: Model, draft: TreeDraft, prompt: Prompt, text: Sequence[int], sampling: Sampling, most: int
 ) -> NDArray[np.float64]:
-    """The passes [2, depth + 1] over this text of a draft whose children are not drawn, by growing each tree."""
+    """The passes [2, depth + 1] over this completion of a draft whose children are not drawn, by growing each tree."""
     session = target.start(prompt)
     drafting = draft.start_on(session, prompt, sampling)
     depth, follows = draft.plan.depth, isinstance(draft.draft, ReadsTarget)

@@ -25,7 +25,7 @@ def acceptance_when_grown(
     most: int,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which child k of up to `most` is accepted; zeros where there is no text.
+    """P[k], the share of positions at which child k of up to `most` is accepted; zeros where there is no completion.
 
     It is the expected acceptance of the children that `draft`, whose plan is one level of `most` nodes, grows at each
     position. The target wrote `texts` under this `sampling`.

@@ -1,4 +1,4 @@
-"""Is the speculative completion the target's own? At T = 0 it must be, token for token, except for rounding.
+"""Compare a greedy speculative completion with the target's own: they must be equal, token for token, up to rounding.
 
 In bf16 a step over one token and a step over several round differently, and where the target's two best tokens nearly
 tie, either may win. To distinguish this from a fault, the position is computed both ways, and the difference counts as
@@ -45,7 +45,7 @@ class Difference:
 def first_difference(
     target: Model, prompt: Prompt, baseline: Sequence[int], speculative: Sequence[int]
 ) -> Difference | None:
-    """Where the texts part, or None where they are the same."""
+    """The first difference of two completions; None if they are equal."""
     if list(baseline) == list(speculative):
         return None
     shorter = min(len(baseline), len(speculative))

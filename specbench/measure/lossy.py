@@ -1,4 +1,4 @@
-"""Lossy rules: how much more they accept, and how far their output is from the target's distribution.
+"""Lossy rules: their acceptance probability, and the total variation of their output from the target's distribution.
 
 Computed from a rule's own formulas (`acceptance.TokenRule`), position by position, along the target's own completion,
 as alpha is. A completion under the rule would differ. For lenience l at T > 0 the mean acceptance probability is A.5's

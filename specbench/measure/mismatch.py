@@ -21,9 +21,8 @@ def mismatch(
     Returns:
         The target's probability of the shared tokens, and the acceptance probability without the mismatch. By token
             (tli):
-        if the target wrote shared tokens alone (its other logits masked). By text (slem): if every token that the
-            drafted
-        text begins with is accepted, however the target's tokenizer splits that text.
+        if the target wrote shared tokens alone (its other logits masked). By string (slem): if every token that is a
+        prefix of the drafted string is accepted, however the target's tokenizer splits that string.
     """
     model = getattr(session, "model", None)
     if not isinstance(model, TranslatedModel):

@@ -59,7 +59,7 @@ def _shown(one: Interval) -> ComparedRecord:
 
 
 def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
-    """Prompts that are in both runs, with the same place and text."""
+    """Prompts that are in both runs, with the same index and prompt."""
     there = {(prompt["index"], prompt["prompt"]): prompt for prompt in b}
     return [(prompt, there[key]) for prompt in a if (key := (prompt["index"], prompt["prompt"])) in there]
 

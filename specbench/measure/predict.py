@@ -1,11 +1,11 @@
-"""From agreement and cost to a predicted speedup that can be tested.
+"""Predicted speedups, from agreement and costs.
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
 - predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
-  draft, from the acceptance rate at each position of the passes that the texts need, and from the texts' lengths
-  (`prediction` says which).
+  draft, from the acceptance rate at each position of the passes that the completions need, and from the completions'
+  lengths (`prediction` says which).
 - calibrated: Theorem 3.8 with v + overhead in place of 1, E as before. A run's `speedup_calibrated` is the same.
-- estimated: the baseline's steps over the cost of the passes that these very texts need
+- estimated: the baseline's steps over the cost of the passes that these very completions need
   (`measure.expected_passes`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
 machine that was busier at one time than at another.
@@ -33,10 +33,10 @@ TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
 
 @dataclass(frozen=True)
 class Grown:
-    """A candidate whose proposals are trees of up to `nodes` tokens, the text's last one included.
+    """A candidate whose proposals are trees of up to `nodes` tokens, the completion's last one included.
 
     acceptance: by rank of the child; tokens: what Proposition 3.4 of Sequoia makes of it for the mean tree.
-    passes: of each text, as `measure.expected_tree_passes` counts them.
+    passes: of each completion, as `measure.expected_tree_passes` counts them.
     """
 
     tree: str
@@ -58,16 +58,16 @@ class Prediction:
     gamma: int
     alpha: Interval
     cost: Cost
-    tokens_per_pass: float  # as the texts need
+    tokens_per_pass: float  # as the completions need
     prediction: str  # what `predicted` and `calibrated` are made from: Eq. 1, or the acceptance rate by position
     tokens_per_pass_iid: float  # by Eq. 1, or by position
     drafted_per_pass: float
-    steps_per_pass: float  # what a pass costs in the mean, in target steps: some begin a text, some draft less
+    steps_per_pass: float  # what a pass costs in the mean, in target steps: some begin a completion, some draft less
     predicted: float
     calibrated: float
     estimated: Interval
     tree: str | None = None
-    nodes: int | None = None  # of the tree, with the text's last token
+    nodes: int | None = None  # of the tree, with the sequence's last token
     acceptance: AcceptanceByRank | None = None  # by rank of the child
 
     def to_json(self) -> PredictionRow:
@@ -75,7 +75,7 @@ class Prediction:
 
 
 class Predictions:
-    """All (draft, gamma) of a probe over the same texts, best first.
+    """All (draft, gamma) of a probe over the same completions, best first.
 
     Candidates in `whole` test a drafted block as a whole; candidates in `trees` draft trees.
     """
@@ -149,7 +149,7 @@ class Predictions:
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
-        """Equation 1, or its form by position where agreement falls with the position, or by rank for a tree."""
+        """Equation 1, or its form by position where acceptance falls with the position, or by rank for a tree."""
         if draft in self.trees:
             return self.trees[draft].tokens
         if not self.found[draft][0].ahead:
@@ -178,7 +178,7 @@ class Predictions:
         return float(_baseline_P(self.tokens_P, self.prices).sum() / spent)
 
     def _with_all(self, prices: Prices) -> Prices:
-        """`prices`, and what none of the drawn rounds saw as all rounds have it."""
+        """`prices`, completed by the prices over all rounds where the drawn rounds have none."""
         return replace(
             prices,
             alike=self.alike,
@@ -217,5 +217,5 @@ def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
 
 
 def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:
-    """Target steps that each text takes without a draft."""
+    """Target steps that each completion takes without a draft."""
     return tokens_P - 1 + prices.first_step

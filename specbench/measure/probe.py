@@ -1,10 +1,10 @@
 """Timed passes of the real loop, from which `measure.costs` makes c, v(gamma) and overhead.
 
-A probe is a handful of passes, begun inside texts that the target wrote, at places spread over their length, so that
-caches are as long as in a run and the engine is the one that a run uses. The first pass of a text is timed from its
-own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and each
-candidate at every gamma in turn, in an order of its own: which buffers and caches a neighbour left is worth a few
-percent, and would else favour the same candidates every time.
+A probe is a handful of passes, begun inside completions that the target wrote, at places spread over their length, so
+that caches are as long as in a run and the engine is the one that a run uses. The first pass of a completion is timed
+from its own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and
+each candidate at every gamma in turn, in random order: the buffers and caches that a neighbour leaves change times by a
+few percent, and a fixed order would always favour the same candidates.
 """
 
 import math
@@ -32,7 +32,7 @@ GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A draft, and how texts are decoded with it; the gamma is the probe's to set.
+    """A draft, and how completions are decoded with it; the gamma is the probe's to set.
 
     `levels` is the depth of the draft's trees, at which alone it is timed; None where it drafts chains.
     """
@@ -50,7 +50,7 @@ class Candidate:
 class Timed:
     """A timed pass, in seconds.
 
-    `asked` is the number of tokens it was asked to draft, `first` whether it began a text. For a tree both count
+    `asked` is the number of tokens it was asked to draft, `first` whether it began a completion. For a tree both count
     levels, and a tree has all levels that were asked for, though some of its nodes may have ended.
     """
 
@@ -69,7 +69,7 @@ class Round:
 
     steps_s: list[float]
     passes: dict[Key, list[Timed]]
-    first_steps_s: list[float]  # those that began a text
+    first_steps_s: list[float]  # those that began a completion
 
 
 def probe(
@@ -84,7 +84,7 @@ def probe(
 ) -> list[Round]:
     """Time `rounds` rounds over `texts`, numbered from `first`.
 
-    If `first` is 0, an untimed round goes before them: work of a first call is not a cost.
+    If `first` is 0, an untimed warm-up round comes first.
     """
     timed = []
     if first == 0:
@@ -113,14 +113,14 @@ def _round(
     max_new_tokens = _common(candidates).max_new_tokens
 
     def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
-        """What `decode` gave at the beginning of the text, and further on, of about `most` tokens."""
+        """What `decode` gave at the beginning of the completion, and further on, of about `most` tokens."""
         most = min(most, max_new_tokens)
         start = start_of(len(written), most, number)
         if start == 0:
             seen = decode(prompt, most)
             return seen[:1], seen[1:]
         begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
-        # Its first step may have to read the text so far, as none in a run.
+        # Its first step may have to read the tokens so far, as none in a run.
         return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[1:]
 
     def generator() -> torch.Generator:
@@ -160,7 +160,7 @@ def _round(
 
 
 def start_of(length: int, tokens: int, number: int) -> int:
-    """Where round `number` begins in a text of `length` tokens, so that about `tokens` are still to come."""
+    """Where round `number` begins in a completion of `length` tokens, so that about `tokens` are still to come."""
     return int(max(0, length - tokens) * (number * GOLDEN % 1))
 
 

@@ -1,8 +1,8 @@
 """Timed passes of a batch, from which `measure.costs` makes c(B), v(B, gamma) and overhead.
 
-As `measure.probe`, with all rows at work: rows begin inside texts that the target wrote, each at a place of its own, no
-text ends, and only passes count in which no row had left. What a pass of the batch takes does not depend on how much
-one row drafts: others draft all of gamma.
+As `measure.probe`, with all rows at work: rows begin inside completions that the target wrote, each at a place of its
+own, no completion ends, and only passes count in which no row had left. What a pass of the batch takes does not depend
+on how much one row drafts: others draft all of gamma.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def _decoding(
 
 
 def _begun(texts: Sequence[WrittenText], rows: int, number: int, most: int) -> list[Prompt]:
-    """`rows` prompts with a part of their text."""
+    """`rows` prompts with a part of their completion."""
     found = []
     for row in range(rows):
         place = (number + 1) * rows + row
@@ -97,7 +97,7 @@ def _together(times: Sequence[T], trace: Trace, rows: int) -> list[T]:
 
 
 def _endless(model: Model) -> Batch:
-    """A batch in which no text ends, so that all timed passes are full."""
+    """A batch in which no completion ends, so that all timed passes are full."""
     assert isinstance(model, Batch)
     model.eos_ids = frozenset()
     return model

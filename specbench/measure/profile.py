@@ -32,7 +32,7 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
 
 
 def profile_of_scores(document: Row, found: Sequence[tuple[Row, Sequence[Row]]]) -> Profile:
-    """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each text."""
+    """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
     ((row, texts),) = found
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
     further = zip_longest(*(text["ahead"] for text in texts))

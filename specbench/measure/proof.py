@@ -1,35 +1,37 @@
-"""Was a sampled text drawn from the target? Four martingale tests, from the sums that `measure.evidence` takes.
+"""Tests that sampled completions were drawn from the target: four martingales, from the sums of `measure.evidence`.
 
-Let p_i be the target's standardised distribution at token x_i, after the text so far. A score f_i that is fixed before
-x_i is drawn and has sum_x p_i(x) f_i(x) = 0 gives a martingale if tokens are drawn from p. With
-v_i = sum_x p_i(x) f_i(x)^2,
+Let p_i be the target's standardised distribution at token x_i, after the tokens so far. A score f_i that is fixed
+before x_i is drawn and has sum_x p_i(x) f_i(x) = 0 gives a martingale if tokens are drawn from p. With v_i = sum_x
+p_i(x) f_i(x)^2,
 
     z = sum_i f_i(x_i) / sqrt(sum_i v_i)
 
-is then standard normal (martingale central limit theorem), whatever the texts, their lengths and where they end. The
-scores, of which the first gives `proof_z`:
+is then standard normal (martingale central limit theorem), whatever the completions, their lengths and where they end.
+The scores, of which the first gives `proof_z`:
 
 `likelihood`
     f(x) = log p(x) + H(p): are tokens as likely as they should be?
 `draft`
     f(x) = min(1, q(x) / p(x)) - beta, with the draft's q: are there as many tokens that the draft likes? What is wrong
-    in accepting, in the residual or in q moves the text towards the draft or away from it, so that this sees it in the
-    fewest tokens. It is a martingale for any q, even a wrong q.
+    in accepting, in the residual or in q moves the completion towards the draft or away from it, so that this sees it
+    in the fewest tokens. It is a martingale for any q, even a wrong q.
 `echo`
-    w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the text before x_i, cut to that range. A second
-    moment: in the square of a text's sum the products of its terms average 0. Sees faults that leave every mean alone,
-    such as one random number that serves for a whole text. The cut keeps a single unusual text from deciding.
+    w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the completion before x_i, cut to that range. A second
+    moment: in the square of a completion's sum the products of its terms average 0. Sees faults that leave every mean
+        alone,
+    such as one random number that serves for a whole completion. The cut keeps a single unusual completion from
+    deciding.
 `order`
     f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
     distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random
     numbers that are used twice.
 
-A text fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below that of 4 standard deviations
-(6.3e-5). For long texts the two say the same. For few tokens the tail of log p is longer than the normal tail: on 10
-tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of the Pearson type
-III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2). With both conditions a
-right run fails less often than once in 10,000 in each of the four. A token that p gives no probability at all is a
-failure by itself, unless rounding explains it (`measure.evidence`).
+A completion fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below that of 4 standard
+deviations (6.3e-5). For long completions the two say the same. For few tokens the tail of log p is longer than the
+normal tail: on 10 tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of
+the Pearson type III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2). With
+both conditions a right run fails less often than once in 10,000 in each of the four. A token that p gives no
+probability at all is a failure by itself, unless rounding explains it (`measure.evidence`).
 
 Plain numbers only.
 """
@@ -68,7 +70,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Proof:
-    """The tests over all texts of a run; each is None where nothing was left to chance.
+    """The tests over all completions of a run; each is None where nothing was left to chance.
 
     Attributes:
         tokens: how many tokens were read.

@@ -32,13 +32,13 @@ class Ranks:
 
     Attributes:
         accepted: by the way of choosing children, the probability that the child of each rank is accepted, summed over
-            the tokens of the text.
+            the tokens of the completion.
         given: the same at each token, given that token: with the same random numbers for neighbours, as
             `Agreement.ratio`.
         of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
             summed over the `places` at which the bound was computed.
         ahead: the same at the second, third, ... level of a tree, at each token for trees that began so many tokens
-            before it; only of drafts whose agreement falls with the position (`drafts.ScoresAhead`).
+            before it; only of drafts whose acceptance falls with the position (`drafts.ScoresAhead`).
     """
 
     accepted: dict[str, list[float]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Ranks:
 
 @dataclass
 class RankReader:
-    """Reads the ranks of one draft along one text, `most` children at each token, drawn by `generator`.
+    """Reads the ranks of one draft along one completion, `most` children at each token, drawn by `generator`.
 
     At every `bound_every`-th token the rules are compared with the bound; 0: nowhere. `levels` of a tree are read where
     they differ.
@@ -73,7 +73,7 @@ class RankReader:
     _read: int = 0
 
     def read(self, p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, level: int = 0) -> None:
-        """Take in L more tokens of the text at this level.
+        """Take in L more tokens of the completion at this level.
 
         `q_LV` is before argmax: at T = 0 as at T = 1; a row of zeros has no children.
         """
@@ -122,9 +122,9 @@ def _add(sums: dict[str, list[float]], name: str, more_LK: Tensor) -> None:
 
 
 def acceptance_vector(texts: Sequence[Ranks], children: Children) -> AcceptanceByRank:
-    """P[k]: the share of the tokens of all texts at which the child of each rank is accepted; zeros without a text.
+    """P[k]: the share of tokens, over all completions, at which the child of rank k is accepted; zeros without tokens.
 
-    Sequoia's dynamic programme takes it. Drafts whose agreement falls with the position have a P for each level.
+    Sequoia's dynamic programme takes it. Drafts whose acceptance falls with the position have a P for each level.
     """
     levels = zip(*([text, *text.ahead] for text in texts if text.given), strict=False)
     vectors = [_share(of_texts, children) for of_texts in levels]

@@ -1,4 +1,4 @@
-"""Have the numbers of these runs moved? Today's summaries against recorded summaries.
+"""Compare the summaries of runs with recorded summaries, to detect regressions.
 
 alpha must lie within its recorded interval; a measured speedup may fall short of the recorded speedup by a margin,
 since times are noisy, and is compared on the same hardware only. The speedup of a disturbed run is neither compared nor

@@ -1,4 +1,4 @@
-"""The numbers of a record made anew from its raw prompts: its summary, and why it is as fast as it is."""
+"""Recompute the numbers of a record from its raw prompts: its summary and the explanation of its speedup."""
 
 from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.measure.summary import summarise
@@ -7,7 +7,7 @@ from specbench.records.schema import RunRecord
 
 
 def explained(record: RunRecord) -> RunRecord:
-    """A record with why it is as fast as it is."""
+    """A record with the explanation of its speedup."""
     config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
     has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
     found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
@@ -15,7 +15,7 @@ def explained(record: RunRecord) -> RunRecord:
 
 
 def resummarised(record: RunRecord) -> RunRecord:
-    """A record with the numbers of its summary made anew from its raw prompts, as this version makes them."""
+    """A record whose summary is recomputed from its raw prompts by this version."""
     summary, config = record["summary"], record["config"]
     measured = summarise(
         record["prompts"],

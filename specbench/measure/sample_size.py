@@ -1,4 +1,4 @@
-"""How many prompts an interval of a given width takes, from how much prompts differ.
+"""How many prompts an interval of a given width requires, from the variance between prompts.
 
 Every estimate here is a function of totals over prompts, so its variance over N prompts is that of a mean of N
 contributions (the delta method): a prompt's contribution is the relative change of the estimate if that prompt counted

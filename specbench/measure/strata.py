@@ -1,4 +1,4 @@
-"""A run's numbers apart for each kind of prompt, length of context or stretch of text, with intervals over prompts.
+"""A run's numbers by kind of prompt, length of context or position in the completion, with intervals over prompts.
 
 Shapes: N prompts, K columns that each of them adds to.
 """
@@ -48,8 +48,8 @@ class Stratum(NamedTuple):
 def strata(prompts: Sequence[PromptRecord], by: By, with_speed: bool = True) -> list[Stratum]:
     """The strata of a run in their order: categories by name, lengths and positions from the shortest.
 
-    A prompt's length is that of its context when decoding begins. A position is that of a token in the text; a pass
-    counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
+    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion; a
+    pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
     """
     rows: dict[tuple[int, str], list[Added]] = defaultdict(list)
     for prompt in prompts:

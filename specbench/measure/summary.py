@@ -1,6 +1,6 @@
-"""From raw prompts to one row of numbers. Pure arithmetic over what a record holds; no torch.
+"""From raw prompts to one row of numbers. Pure arithmetic on records; no torch.
 
-Every quantity that others call 'acceptance rate' has its own name here: `alpha` (Corollary 3.6),
+Each quantity that is commonly called 'acceptance rate' has its own name here: `alpha` (Corollary 3.6),
 `accepted_per_drafted`, acceptance by position, and tokens per pass.
 """
 
@@ -59,15 +59,15 @@ def summarise(
     seed: int,
     batch: int = 1,
 ) -> Measured:
-    """The measured and predicted columns of a run, without what the config and the texts say.
+    """The measured and predicted columns of a run, without what the config and the completions say.
 
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
-    `falls`: the draft agrees less the further ahead it drafts, so that predictions are made from the acceptance at each
-    position (`measure.theorems`). `at_once`: one step of the draft gives a whole proposal; `c_step` is its time.
-    Speedups are None where the texts differ by more than rounding, or sampled texts fail their proof: a faster wrong
-    answer has no speed. Under a lossy
-    rule texts may differ, and speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is
-    `alpha_rule` (along the target's own text), and the predictions are made from it.
+    `falls`: the draft is accepted less often the further ahead it drafts, so that predictions are made from the
+    acceptance at each position (`measure.theorems`). `at_once`: one step of the draft gives a whole proposal; `c_step`
+    is its time. Speedups are None where the completions differ by more than rounding, or sampled completions fail their
+    proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and speeds are given: `lossy`
+    goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the target's own completion), and
+    the predictions are made from it.
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]

@@ -1,9 +1,9 @@
 """The paper's theorems applied to a run's own alpha, c and v.
 
-Eq. 1 has one alpha for all positions of a proposal. For a draft that agrees less the further ahead it drafts (heads
-that predict several tokens at once, copies that continue from one place), Eq. 1 is an upper bound and not a prediction.
-There the acceptance at each position replaces alpha: 1 + a_1 + a_1 a_2 + ... instead of 1 + alpha + alpha^2 + ..., and
-the last pass of a text emits the tokens that remain.
+Eq. 1 has one alpha for all positions of a proposal. For a draft that is accepted less often the further ahead it drafts
+(heads that predict several tokens at once, copies that continue from one place), Eq. 1 is an upper bound and not a
+prediction. There the acceptance at each position replaces alpha: 1 + a_1 + a_1 a_2 + ... instead of 1 + alpha + alpha^2
++ ..., and the last pass of a completion emits the tokens that remain.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position
 def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[float]:
     """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it.
 
-    A token that was not proposed counts as rejected. The last token of a text does not count: accepted or not, it saves
-    no pass.
+    A token that was not proposed counts as rejected. The last token of a completion does not count: accepted or not, it
+    saves no pass.
     """
     counts = np.zeros((gamma, 2), np.int64)
     for prompt in prompts:
@@ -72,7 +72,7 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 
 
 def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCosts, summary: Counted) -> Predicted:
-    """The same from the acceptance at each position, for texts of these lengths and the mean number of drafted tokens.
+    """The same from the acceptance at each position, for these completion lengths and the mean number of draft tokens.
 
     Calibrated with the measured cost of these passes, since most of them may draft less than gamma.
     """

@@ -1,4 +1,4 @@
-"""Tokens a second of the machine, seconds a token of one text, and how many rows decoded at once.
+"""Tokens a second of the machine, seconds a token of one completion, and how many rows decoded at once.
 
 In a batch the times of a row's steps and passes are walltimes, which it shares with as many rows as `rows` says; its
 `decode_s` is its share. Plain numbers only.
@@ -24,7 +24,7 @@ def rows_of(trace: TraceRecord) -> list[int]:
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
-    """Of both ways; none of speculative decoding where its texts are `wrong`."""
+    """Of both ways; none of speculative decoding where its completions are `wrong`."""
     alone, ours = _of_way(prompts, "baseline"), _of_way(prompts, "speculative")
     return {
         "batch": batch,
@@ -58,10 +58,10 @@ class ExpectedOfRows(NamedTuple):
 
 
 def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
-    """Of the mean pass over the rows of a batch, each of which has an alpha_b of its own and a text that ends.
+    """Of the mean pass over the rows of a batch, each of which has an alpha_b of its own and a completion that ends.
 
-    Where no text ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega is
-    convex.) A row counts for as many passes as its text needs at its alpha_b.
+    Where no completion ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
+    is convex.) A row counts for as many passes as its completion needs at its alpha_b.
     """
     passes_D = np.zeros(gamma + 1)
     for prompt in prompts:

@@ -1,7 +1,7 @@
 """The cost v(n) of verifying n tokens in one pass, and that of drafting a level of a tree, in target steps.
 
-The size of a tree is chosen from them. They are timed at one place of a text, in turn. Steps repeated at one place are
-a little faster than in the decoding loop, but all of these equally, and only their ratios count.
+The size of a tree is chosen from them. They are timed at one place of a completion, in turn. Steps repeated at one
+place are a little faster than in the decoding loop, but all of these equally, and only their ratios count.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class TreeCosts:
     """Costs in target steps.
 
     Attributes:
-        verify: of verifying n tokens of a tree, the text's last token included.
+        verify: of verifying n tokens of a tree, the sequence's last token included.
         level: of drafting one level of the trees of the draft that was timed.
     """
 

@@ -26,10 +26,10 @@ def forecast_passes(
     ranks: Ranks | None,
     found: bool = False,
 ) -> NDArray[np.float64] | None:
-    """The passes [2, depth + 1] that this text needs with the trees of `draft` (`measure.expected_tree_passes`).
+    """The passes [2, depth + 1] that this completion needs with the trees of `draft` (`measure.expected_tree_passes`).
 
-    They follow from the `ranks` of its children along the text; or, where children are not drawn (T = 0, trees by the
-    draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
+    They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
+    the draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
     """
     if isinstance(draft.plan, FixedShape) and ranks is not None:
         return tree_passes(ranks.given_for(draft.children), draft.plan.shape, most)

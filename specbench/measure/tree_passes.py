@@ -31,8 +31,8 @@ def offered(a_pass: PassRecord) -> int:
 def acceptance_by_rank(passes: Sequence[PassRecord]) -> list[float]:
     """The share of visits to a node with children in which the child of each rank was accepted.
 
-    A node is visited if it is the root or was accepted; the node that ends the text, after which nothing counts, is
-    not.
+    A node is visited if it is the root or was accepted; the node that ends the completion, after which nothing counts,
+    is not.
     """
     return [hit / seen for hit, seen in zip(*rank_counts(passes), strict=True)]
 
@@ -72,7 +72,7 @@ def of_trees(passes: Sequence[PassRecord]) -> OfTrees:
 
 
 def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
-    """P[k] along the target's own texts by teacher forcing; None where it was not measured."""
+    """P[k] along the target's own completions by teacher forcing; None where it was not measured."""
     sums = [prompt["tree"]["accepted"] for prompt in prompts if "tree" in prompt]
     known = [one for one in sums if one is not None]
     if len(known) < len(prompts):
@@ -82,7 +82,7 @@ def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
 
 
 def forecast_tokens(prompts: Sequence[PromptRecord]) -> float | None:
-    """Tokens a pass that the trees were expected to give along the target's own texts; None where that is unknown."""
+    """Expected tokens a pass of the trees along the target's own completions; None if unknown."""
     passes = [prompt["tree"]["passes"] for prompt in prompts if "tree" in prompt]
     known = [one for one in passes if one is not None]
     if len(known) < len(prompts):

@@ -87,12 +87,12 @@ class CapturesSteps(Protocol):
     """A model whose steps are captured for the sizes of a text, which takes longer than the text."""
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture, before a clock starts, what decoding up to `tokens` tokens after `prompt` will need."""
+        """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
         ...
 
 
 def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
-    """Have `model` make ready, before a clock starts, what a text of up to `tokens` tokens after `prompt` needs."""
+    """Have `model` make ready, before timing starts, what a text of up to `tokens` tokens after `prompt` needs."""
     if isinstance(model, CapturesSteps):
         model.get_ready(prompt, tokens)
 

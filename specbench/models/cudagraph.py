@@ -1,6 +1,6 @@
 """The static step as CUDA graphs: one launch a step instead of hundreds.
 
-A graph is captured for each number of new tokens and each set of buffers, before a clock starts (`get_ready`), and
+A graph is captured for each number of new tokens and each set of buffers, before timing starts (`get_ready`), and
 replayed after that. A step without a graph runs uncaptured, and is captured before the next text. A graph reads tokens
 and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma steps of a
 draft are one graph (`rollout`).
@@ -155,7 +155,7 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture, before the clock starts, all graphs that a text of up to `tokens` tokens after `prompt` will replay.
+        """Capture, before timing starts, all graphs that a text of up to `tokens` tokens after `prompt` will replay.
 
         Steps that ran uncaptured since the last call are captured as well.
         """

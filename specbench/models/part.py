@@ -25,12 +25,13 @@ class Part(NamedTuple):
 
 
 def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
-    """A decoder of `layers` layers, each with sublayers of these `kinds`, without those that `names` names.
+    """The part of a decoder without the sublayers in `names`.
 
-    'layer2' names all of layer 2. If the last layers are skipped whole, the part ends before them: it is an early exit.
+    The decoder has `layers` layers, each with sublayers of these `kinds`. 'layer2' names all sublayers of layer 2. If
+    all sublayers of the last layers are skipped, the part is an early exit.
 
     Raises:
-        ValueError: a name is of no sublayer, or no layer that counts the tokens is left.
+        ValueError: a name is not a sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
     """
     kinds, skipped = tuple(kinds), set[str]()
     for name in names:

@@ -82,14 +82,14 @@ class SavedHeads(nn.Module):
 
 
 def same_weights(ours: list[float], theirs: list[float]) -> bool:
-    """Whether two fingerprints are of one network, but for rounding."""
+    """Whether two fingerprints are of one network, except for rounding."""
     if len(ours) != len(theirs):
         return False
     return all(abs(a - b) <= NEAR * max(abs(a), abs(b)) + 1e-6 for a, b in zip(ours, theirs, strict=True))
 
 
 def fingerprint(network: Any) -> list[float]:
-    """A few weights of a few tensors: enough to tell two trainings apart, and the same in every dtype but for rounding.
+    """A few weights of a few tensors, which identify a training and are the same in every dtype up to rounding.
 
     It takes no time and reads no file, whatever the network's size.
     """

@@ -1,7 +1,8 @@
 """What tokens spell, in bytes, and which tokens spell given bytes inside a text.
 
 Tokenizers write their tokens down in different ways: byte-level BPE has `Ġthe` where sentencepiece has `▁the`, `Ċ`
-where it has `<0x0A>`. Bytes are what they have in common. Special tokens (end of text, padding, unknown) spell nothing.
+where it has `<0x0A>`. Bytes are what they have in common. Special tokens (end of sequence, padding, unknown) spell
+nothing.
 """
 
 import json

@@ -74,7 +74,7 @@ class Translation:
         return self._read[token], b""
 
     def continued(self, tokens: Sequence[int]) -> list[int]:
-        """The draft's tokens when the target's text continues with `tokens`."""
+        """The draft's tokens when the target's completion continues with `tokens`."""
         found, pending = list[int](), b""
         for token in tokens:
             ids, pending = self.step(token, pending)

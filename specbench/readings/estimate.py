@@ -33,9 +33,8 @@ class Estimate:
     Attributes:
         alpha, low, high: the acceptance rate and its 95% interval; None where the file does not suffice.
         method: how alpha was estimated; `interval`: what the interval assumes to be independent.
-        alpha_ends: where ends of texts are cut and each looks like a rejection, alpha if none of them was a rejection:
-            the
-            truth lies between.
+        alpha_ends: where ends of completions are cut and each looks like a rejection, alpha if none of them was a
+            rejection: the truth lies between.
         rate, length: accepted over drafted, and tokens per pass with the token that the target adds; both pooled.
         mean_rate, mean_length: the means of these over requests, which some tools print.
         predicted: tokens per pass by Eq. 1 at `alpha` and `gamma`, the mean number of drafted tokens.

@@ -23,7 +23,7 @@ class Document(TypedDict):
 
 
 class AlphaRow(Vocabularies):
-    """alpha of one draft along one sample of the target's text, and what one rule makes of it."""
+    """alpha of one draft along one sample of the target's completion, and what one rule makes of it."""
 
     target: str
     draft: str
@@ -95,7 +95,7 @@ class AlphaRow(Vocabularies):
 
 
 class ScoredSetting(TypedDict):
-    """One sample of the target's text with the agreement of every draft along it."""
+    """One sample of the target's completion with the agreement of every draft along it."""
 
     temperature: float
     sample: Annotated[str, "the file with the text"]

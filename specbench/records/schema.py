@@ -70,7 +70,7 @@ class RuleSums(TypedDict):
 
 
 class SumsRecord(TypedDict):
-    """Of one score along a text: its values, its variances given the text so far, and its third moments."""
+    """Of one score along a text: its values, its variances given the tokens so far, and its third moments."""
 
     sum: float
     variance: float

@@ -15,7 +15,7 @@ from specbench.measure.ends import passes_to_come
 from specbench.records.schema import Row
 from specbench.report.paper import label, paper
 
-LONGEST = 200  # tokens of a text
+LONGEST = 200  # tokens of a completion
 ALPHA, C, EMP = 0.005, 0.005, 0.05  # half of the last printed digit
 
 

@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Line:
-    """One target pass: the end of the text `before` it, and the pass's tokens."""
+    """One target pass: the end of the completion `before` it, and the pass's tokens."""
 
     before: str
     pieces: list[Piece]
@@ -50,12 +50,12 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
         drafted, accepted = along_path(a_pass), a_pass["accepted"]
         own = drafted[: min(accepted, a_pass["emitted"])]
         pieces = [Piece(token_text(texts, token), "accepted") for token in own]
-        if accepted < min(len(drafted), a_pass["emitted"]):  # not after the end of the text
+        if accepted < min(len(drafted), a_pass["emitted"]):  # not after the end of the completion
             pieces.append(Piece(token_text(texts, drafted[accepted]), "rejected"))
         if a_pass["emitted"] > accepted:
             pieces.append(Piece(token_text(texts, ours["tokens"][position + accepted]), "target"))
         if not made and pieces:
-            pieces[0] = Piece(pieces[0].text.lstrip(), pieces[0].kind)  # a text does not begin with a space
+            pieces[0] = Piece(pieces[0].text.lstrip(), pieces[0].kind)  # a completion does not begin with a space
         room = width - sum(len(piece.text) for piece in pieces)
         before = written.replace("␣", " ").lstrip()
         made.append(Line(before if len(before) <= room else "…" + before[len(before) - max(room - 1, 0) :], pieces))
@@ -91,13 +91,13 @@ def typical_prompt(record: RunRecord, longest: int = 44) -> int:
 
 
 def count(prompt: PromptRecord) -> str:
-    """Return the length of a prompt's text in words: '21 tokens in 7 target passes'."""
+    """Return the length of a completion in words: '21 tokens in 7 target passes'."""
     ours = prompt["speculative"]
     return f"{len(ours['tokens'])} tokens in {len(ours['passes'])} target passes"
 
 
 def token_text(texts: dict[str, str], token: int) -> str:
-    """Return a token's text on one line, with a sign of its own for the end of the text."""
+    """Return a token's text on one line, with a sign of its own for the end of the completion."""
     text = texts[str(token)].replace("\n", "⏎")
     if not text.strip():
         return "␣" * max(1, len(text))

@@ -1,4 +1,4 @@
-"""The record of `specbench validate` as tables in Markdown: what docs/choosing.md quotes. Knows plain values only."""
+"""The record of `specbench validate` as tables in Markdown: what docs/choosing.md quotes. Works on plain values."""
 
 from specbench.markdown import markdown_table
 from specbench.records.documents import ErrorRow, PolicyRow, ValidateDocument

@@ -19,7 +19,7 @@ KEPT = [
 
 
 def tree_runs(records: Records) -> pd.DataFrame:
-    """One row a run, with `shape`, `size` (the text's last token included) and the interval of its tokens a pass.
+    """One row a run, with `shape`, `size` (the sequence's last token included) and the interval of its tokens a pass.
 
     The interval is `tokens_low`, `tokens_high`. Pairs without a tree are left out.
     """

@@ -1,4 +1,4 @@
-"""Load a target, read the completions of a server, and judge them."""
+"""Load a target and test the completions of a server."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class _Judge:
 
 
 def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
-    """Judge the rows of a file.
+    """Test the rows of a file.
 
     Raises:
         UserError: they do not fit the target.
@@ -187,7 +187,7 @@ def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str
 
 
 def _written_otherwise(judge: _Judge, rows: Sequence[Output]) -> str:
-    """How many of the target's own texts it writes in other tokens than the tokenizer makes of them; '' if none."""
+    """How many of the target's own completions the tokenizer would split differently, in words; '' if none."""
     other = asked = 0
     for number, row in enumerate(rows[:OWN_TEXTS]):
         spec = _spec(judge.sampling, len(row.tokens))

@@ -40,7 +40,7 @@ def identify(config: RunConfig) -> str:
 
 
 def _without_online(draft: dict[str, Any]) -> None:
-    """Take the keys of a draft that learns from `draft` and those that it is made of: as a run was called before."""
+    """Remove the keys of online learning from `draft` and its parts, so that older runs keep their ids."""
     for key, value in list(draft.items()):
         if key.startswith(ONLINE):
             del draft[key]

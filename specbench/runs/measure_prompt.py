@@ -30,7 +30,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def warm_up(config: RunConfig, parts: Parts) -> None:
-    """Decode a few prompts before the clock starts; and where texts will be sampled, prove the loop at T = 0."""
+    """Decode a few prompts before timing starts; and where texts will be sampled, prove the loop at T = 0."""
     for index in range(min(config.warmup, len(parts.prompts))):
         decode_both(config, parts, shortened(config, parts), index)
     if is_proved_greedily(config, parts):
@@ -64,7 +64,7 @@ def prove_greedily(config: RunConfig, parts: Parts) -> None:
 
 
 def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
-    """Check that two greedy completions of a prompt are equal but for rounding.
+    """Check that two greedy completions of a prompt are equal except for rounding.
 
     Raises:
         MachineError: they are not.
@@ -110,7 +110,7 @@ def prompt_record(
         raw["category"] = example.category
     if example.turns:
         raw["turn"] = len(example.turns)
-    if config.simulate.alpha is not None:  # acceptance was by chance: there is nothing to compare
+    if config.simulate.alpha is not None:  # acceptance was at random: there is nothing to compare
         raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)
         return raw
     lossy = parts.spec.verification.lossy

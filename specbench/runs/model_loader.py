@@ -56,7 +56,7 @@ class ModelRequest:
     def weights(self) -> tuple[Any, ...]:
         """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
-        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of texts away
+        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
         states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)
         run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated)
         return (source, files_of(self.model), *run)

@@ -1,4 +1,4 @@
-"""A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be judged.
+"""A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be tested.
 
 A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and a
 completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes a completion that ended by itself from
@@ -36,7 +36,7 @@ class Output:
 
 @dataclass
 class Outputs:
-    """The rows that can be judged; how many are left out, by the reason; the tokens dropped after ends of texts."""
+    """The usable rows; how many are left out, by reason; the number of tokens dropped after ends of completions."""
 
     rows: list[Output] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)

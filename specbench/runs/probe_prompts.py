@@ -1,6 +1,6 @@
 """The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.
 
-A gamma chosen on the prompts that it is measured on would be too good by chance. They are the rows after `limit`. If
+A gamma chosen on the prompts that it is measured on would look better than it is. They are the rows after `limit`. If
 the task has too few of them, its last rows are used and left out of the measurement.
 """
 

@@ -41,8 +41,8 @@ def make_record(
 ) -> RunRecord:
     """The record of a finished run.
 
-    `processes` are those that worked on it: more than one after an interruption, and then the times are from all of
-    them. `probed` is the probe by which dtype=auto chose its dtype.
+    `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
+    from all of them. `probed` is the probe by which dtype=auto chose the dtype.
     """
     settled = processes[-1]["gamma"]
     measured = summarise(

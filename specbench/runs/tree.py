@@ -60,7 +60,7 @@ def measured_acceptance(
 ) -> AcceptanceByRank:
     """The acceptance by rank of the draft's children along the target's completions of these prompts.
 
-    At each level of the tree, if the draft's agreement falls with the position.
+    At each level of the tree, if the draft's acceptance falls with the position.
     """
     if config.draft.scores_children:
         return acceptance_vector(

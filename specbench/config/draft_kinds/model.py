@@ -82,7 +82,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         check_model(key, self)
 
     def _check_online(self, key: str) -> None:
-        """Raise UserError at the first value out of range of those that say how it learns."""
+        """Raise UserError at the first online-learning key that is out of range or has no effect."""
         for one in fields(self):
             if one.name.startswith(f"{ONLINE}_") and not self.online and getattr(self, one.name) != one.default:
                 raise UserError(f"{key}.{one.name}={getattr(self, one.name)}: is for {key}.online=true; set both")

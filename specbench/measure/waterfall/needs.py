@@ -60,7 +60,7 @@ def _cost(quantity: Quantity, now: float, saved: float, limit: float, most: floa
 
 
 def _alpha(found: Waterfall, speedup: float) -> Need:
-    """Tokens a pass grow with alpha as Eq. 1 and the ends of these texts say; what positions do to them is as it is."""
+    """The alpha needed: tokens a pass follow Eq. 1 and the ends; the factor of dependent positions is unchanged."""
     made = found.sample
     totals = made.totals
     now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["judged"])

@@ -25,8 +25,8 @@ class Sample:
         variances: names to the variances [N] of a value if the steps and passes of its prompt were drawn again.
         gamma: drafted tokens of a full pass; for a tree its levels; None where it changed from pass to pass.
         depth: positions of the longest proposal.
-        lengths: the lengths of text that occur; column `texts of L` counts them.
-        falls: whether agreement falls with the position.
+        lengths: the lengths of completions that occur; column `texts of L` counts them.
+        falls: whether acceptance falls with the position.
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
     """
@@ -130,8 +130,8 @@ def _variances(prompt: PromptRecord) -> Mapping[str, float]:
 def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
     """The number of passes, how deep they drafted, and how many reached each position and accepted there.
 
-    A token that was not proposed counts as rejected; a position after the end of the text, or without room, as not
-    reached.
+    A token that was not proposed counts as rejected; a position after the end of the completion, or without room, as
+    not reached.
     """
     counts, sizes, done = np.zeros((depth, 2)), np.zeros(depth + 1), 0
     for one in prompt["speculative"]["passes"]:
@@ -148,7 +148,7 @@ def _passes(prompt: PromptRecord, depth: int, most: int) -> dict[str, float]:
 
 
 def _agreement(prompt: PromptRecord, gamma: int | None, most: int) -> dict[str, float]:
-    """The sums of alpha; and with `gamma` the passes that a walk along the text with its beta needs.
+    """The sums of alpha; and with `gamma` the passes that a walk along the completion with its beta needs.
 
     At T = 0 that is the count of decoding; at T > 0 beta replaces q / p of the token, which a record does not hold.
     """

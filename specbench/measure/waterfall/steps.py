@@ -41,7 +41,7 @@ class Step:
         factor: `speedup` over the speedup before this step.
         speedup: the speedup after this step.
         ms: the time a token that it adds, negative where it gains.
-        alone: the speedup if this step alone were taken away; None for a step that costs nothing.
+        alone: the speedup if this step alone were removed; None for a step that costs nothing.
     """
 
     name: StepName
@@ -70,7 +70,7 @@ class Waterfall:
 
     @property
     def levers(self) -> list[Step]:
-        """The steps that cost speed while decoding, the one first that would give most if it alone were taken away."""
+        """The steps that cost speed while decoding, the one first that would give most if it alone were removed."""
         losing = [step for step in self.steps if step.alone is not None and step.name != "start"]
         return sorted(losing, key=lambda step: -(step.alone or 0.0))
 
@@ -158,7 +158,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
 
 
 def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
-    """The speedup if the step `name` alone were taken away; None where it costs nothing.
+    """The speedup if the step `name` alone were removed; None where it costs nothing.
 
     For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,
     which depends on the steps before.
@@ -175,7 +175,7 @@ def without(made: Sample, levels: Levels, name: StepName, factor: float) -> floa
 
 
 def _all_accepted(made: Sample, levels: Levels) -> Floats:
-    """Tokens a pass if every drafted token were accepted: the ends of texts are left."""
+    """Tokens a pass if every drafted token were accepted: the ends of completions are left."""
     if made.gamma is None:
         return levels.ideal
     totals = made.totals
@@ -206,7 +206,7 @@ def _by_position(made: Sample, totals: dict[str, Floats]) -> Floats:
 
 
 def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chances: Floats) -> Floats:
-    """Passes that all texts need with these probabilities at each position.
+    """Passes that all completions need with these probabilities at each position.
 
     `counts` gives the number of `texts of` each length.
     """

@@ -66,7 +66,7 @@ def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
 def survival(record: RunRecord) -> list[Row]:
     """Return, for i = 1 ... gamma, the share of passes whose first i drafted tokens are accepted.
 
-    A proposal may end before gamma (the text ends, or there is no room). Such a pass says nothing about later
+    A proposal may end before gamma (the completion ends, or there is no room). Such a pass says nothing about later
     positions, so the share is a product of conditional shares, accepted over reached at each position (Kaplan and
     Meier).
     """

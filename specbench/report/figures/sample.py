@@ -1,4 +1,4 @@
-"""Figure 1: a real run's text, a line for each target pass."""
+"""Figure 1: a real run's completion, a line for each target pass."""
 
 from typing import Any
 

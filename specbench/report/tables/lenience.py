@@ -1,7 +1,7 @@
 """Table 5: alpha under lenience (A.5), the speedup predicted from it by Theorem 3.8, and the measured speedup.
 
-alpha(l) comes from a record's `lenience`, which any run along the target's text has: a list of {lenience, alpha,
-alpha_low, alpha_high, total_variation}. Old records lack it. Speeds and texts come from runs with accept=lenient.
+alpha(l) comes from a record's `lenience`, which any run along the target's completion has: a list of {lenience, alpha,
+alpha_low, alpha_high, total_variation}. Old records lack it. Speeds and completions come from runs with accept=lenient.
 """
 
 from typing import Any
