@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from specbench.measure.disturbance import Disturbance
 
-# The same examples at every run: a test that passed does not fail tomorrow by chance.
+# The same examples at every run: a test that passed does not fail tomorrow at random.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 

@@ -67,7 +67,7 @@ class Law:
         confidence: float = 0.0,
         dropping: bool = False,
     ) -> None:
-        """A proposal ends behind a token whose q is below `confidence`; or, `dropping`, before it."""
+        """A proposal ends after a token whose q is below `confidence`; or, `dropping`, before it."""
         self.target, self.draft, self.outcomes, self.gamma = target, draft, outcomes, gamma
         self.sampling, self.compared = sampling, compared or sampling
         self.confidence, self.dropping = confidence, dropping
@@ -87,7 +87,7 @@ class Law:
         return found
 
     def tokens_per_pass(self, text: Text) -> float:
-        """Expected tokens of the pass behind `text`."""
+        """Expected tokens of the pass after `text`."""
         return sum(len(tokens) * likely for tokens, likely in self._pass(text, self.gamma + 1))
 
     def _pass(self, text: Text, room: int) -> Iterator[tuple[Text, float]]:

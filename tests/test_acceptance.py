@@ -68,7 +68,7 @@ weights = st.lists(st.floats(0, 1), min_size=5, max_size=5).filter(lambda values
 @settings(max_examples=200, deadline=None)
 @given(weights, weights)
 def test_accepted_and_residual_mass_add_up_to_p(p_weights: list[float], q_weights: list[float]) -> None:
-    """min(p, q) + (1 - beta) residual = p: the identity behind Theorem 3.5 and Appendix A.1."""
+    """min(p, q) + (1 - beta) residual = p: the identity after Theorem 3.5 and Appendix A.1."""
     p = torch.tensor(p_weights, dtype=torch.float64)
     q = torch.tensor(q_weights, dtype=torch.float64)
     p, q = p / p.sum(), q / q.sum()

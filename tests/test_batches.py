@@ -108,7 +108,7 @@ def test_a_row_under_another_rule_writes_what_it_writes_alone(rule: str, tempera
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 @torch.inference_mode()
 def test_a_row_with_trees_writes_what_it_writes_alone(kind: str, engine: str) -> None:
-    """Trees of other shapes in each row, since an end of text has no children and the room ends."""
+    """Trees of other shapes in each row, since an end of sequence has no children and the room ends."""
     target, small = (ENGINES[engine](network(kind, seed, layers=2), SIZE, frozenset({1})) for seed in (1, 2))
     prompts = prompts_of(kind, LENGTHS[:4])
     for plan in (FixedShape(Shape.of_widths([3, 2, 1])), ByConfidence(size=7, top=2, depth=4)):

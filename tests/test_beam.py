@@ -50,7 +50,7 @@ def prompts(kind: str) -> list[Prompt]:
 
 @cache
 def ends(kind: str) -> tuple[int, ...]:
-    """Two tokens that stand in the middle of the target's own texts, so that its beams end all along the search."""
+    """Two tokens from the middle of the target's own completions, so that beams end throughout the search."""
     texts = [
         plain(model(kind), prompt, BeamSettings(4, LONGEST, frozenset({1}))).hypotheses[0].tokens
         for prompt in prompts(kind)

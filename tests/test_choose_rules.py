@@ -46,7 +46,7 @@ def test_alpha_under_each_rule_from_one_reading(argv: list[str], tmp_path: Path,
         assert row["alpha_rule"] == pytest.approx(row["lenient"][lenience]["value"])
         assert row["alpha_rule_low"] <= row["alpha_rule"] <= row["alpha_rule_high"] and row["total_variation"] > 0
 
-    # The share is that of a run under the rule, to the last digit: both are along the target's own text.
+    # The share is that of a run under the rule, to the last digit: both are along the target's own completion.
     assert main(["run", *argv, "accept=lenient", "accept.lenience=0.1", "sampling.temperature=1", "gamma=2"]) == 0
     (run,) = Catalog(tmp_path).rows()
     assert run["alpha_rule"] == pytest.approx(rows["lenient l=0.1"]["alpha_rule"], abs=1e-6)
@@ -81,8 +81,8 @@ def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture
     assert "two of the drafts are called t5-draft" in capfd.readouterr().err
 
 
-def test_what_was_drafted_behind_the_end_of_a_text_was_not_judged() -> None:
-    """One kept and one rejected; all three kept; the end kept, with two drafted behind it."""
+def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
+    """One kept and one rejected; all three kept; the end kept, with two drafted after it."""
     times, did = (0.0, 0.0, 0.0), Decoded.of(1)
     passes = [Pass(3, 1, 2, *times), Pass(3, 3, 4, *times), Pass(3, 1, 1, *times)]
     did.add(0, Trace([5, 6, 7, 8, 9, 10, 1], 0.0, 1.0, passes=passes), first=True)
@@ -125,7 +125,7 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under block verification and under a lossy rule accepted over judged tokens is something else; nor is it alpha of
-    a draft that agrees less the further ahead it drafts."""
+    a draft that is accepted less often the further ahead it drafts."""
     monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
     monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.5", "sampling.temperature=1"]

@@ -1,4 +1,4 @@
-"""Graphs are captured before a clock starts, and few of them: nothing that is timed holds a capture."""
+"""Graphs are captured before timing starts, and few of them: nothing that is timed holds a capture."""
 
 from collections.abc import Callable
 from typing import Any

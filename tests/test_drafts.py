@@ -146,7 +146,7 @@ def test_lookup_forgets_what_is_rolled_back() -> None:
 
 
 def test_lookup_looks_up_no_more_in_a_long_text_than_in_a_short_one() -> None:
-    """Entries made by a token, and looked at by a proposal: at most `match` of each, behind 1,000 tokens too."""
+    """Entries made by a token, and looked at by a proposal: at most `match` of each, after 1,000 tokens too."""
     article = torch.randint(2, 30_000, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
     session = LookupDraft(30_000, CPU, match=3).start(Prompt((), (*article, START)), Sampling(0.0))
     made = len(session._ends)

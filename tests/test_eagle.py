@@ -121,7 +121,7 @@ read = EagleCache.read
 @pytest.mark.parametrize(("method", "fault"), [("read", off_by_one), ("rollback", not_read_again)])
 def test_planted_faults_change_what_is_drafted(method: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is the target's all the same: only a comparison of the proposals shows them."""
-    target, draft = made("gpt2", size=VOCABULARY, seed=6, end=EOS)  # few tokens: some are accepted by chance
+    target, draft = made("gpt2", size=VOCABULARY, seed=6, end=EOS)  # few tokens: some are accepted at random
     prompt = Prompt((), (0, 1, 2, 1, 0))
     target.eos_ids = frozenset()
     monkeypatch.setattr(EagleCache, method, fault)

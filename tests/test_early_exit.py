@@ -102,7 +102,7 @@ def blocks(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "mistral"])
 def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
-    """Logits behind any reading ahead, of two depths in turn, are those of a session that never read ahead."""
+    """Logits after any reading ahead, of two depths in turn, are those of a session that never read ahead."""
     prompt = prompts(kind)[0]
     ours, plain = TARGETS[kind].start(prompt), TARGETS[kind].start(prompt)
     one, two = ours.shallow(1), ours.shallow(2)

@@ -79,7 +79,7 @@ def test_the_heuristic_gamma(accept: AcceptanceRule) -> None:
 @pytest.mark.statistical
 @pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
 @pytest.mark.parametrize("accept", RULES)
-def test_a_proposal_that_ends_behind_an_unsure_token(accept: AcceptanceRule, sampling: Sampling) -> None:
+def test_a_proposal_that_ends_after_an_unsure_token(accept: AcceptanceRule, sampling: Sampling) -> None:
     assert p_value(ModelDraft(FAR, VOCABULARY, confidence=0.4), 3, accept, sampling) > ALARM
 
 

@@ -1,4 +1,4 @@
-"""Passes counted along the target's own text: by hand, and beside those that decoding makes at T = 0 and at T = 1, by
+"""Passes counted along the target's own completion: by hand, and compared with decoding at T = 0 and at T = 1, by
 Algorithm 1 and by block verification."""
 
 from typing import Any
@@ -30,7 +30,7 @@ def along_and_decoded(
     accept: AcceptanceRule = accept_exact,
     greedy_draft: bool = False,
 ) -> tuple[list[Agreement], Interval]:
-    """The agreements along `count` of the target's own texts at T = 1, and tokens per pass of as many decoded texts."""
+    """The agreements along `count` completions of the target at T = 1, and tokens per pass of as many decoded completions."""
     target, draft = model(random_table(11)), ModelDraft(model(random_table(12)), VOCABULARY)
     sampling, generator = Sampling(1.0), torch.Generator().manual_seed(1)
     keys: dict[str, Any] = {"sampling": sampling, "max_new_tokens": most, "generator": generator}
@@ -62,7 +62,7 @@ def test_counting_passes_by_hand() -> None:
     assert counted([1, 1, 1, 1, 1], gamma=3, most=9).tolist() == [0, 1, 0, 1]  # it drafts the end, and stops
     assert counted([0.5, 0.5], gamma=1, most=2).tolist() == pytest.approx([0.5, 1.0])
     assert counted([0, 0, 0], gamma=2, most=9).sum() == 3
-    assert counted([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).tolist() == [0, 0, 0, 2]  # it drafts on behind the end
+    assert counted([1, 1, 1, 1, 1], gamma=3, most=9, stops=None).tolist() == [0, 0, 0, 2]  # it drafts on after the end
     assert counted([0, 0], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 0.5, 0.375, 1.125])
     assert counted([1, 0, 1], gamma=3, most=9, stops=0.25).tolist() == pytest.approx([0, 1, 0.25, 0.75])
     assert counted([0, 1, 1], gamma=2, most=9, silent=[True, False, False]).tolist() == [1, 0, 1]
@@ -112,7 +112,7 @@ def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
-    """Tokens per pass from the target's text alone, and by decoding: within 4 standard errors of each other. The same
+    """Tokens per pass from the target's completion and by decoding agree within 4 standard errors. The same
     count with beta in the place of ratio, as if accepted text were the target's, is off by more than that."""
     most = 12
     found, decoded = along_and_decoded(ToyModel, gamma, most, 1500)
@@ -135,7 +135,7 @@ def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
-    """Tokens per pass from the target's text alone, and by decoding with accept=block, within 4 standard errors. As
+    """Tokens per pass from the target's completion and by decoding with accept=block agree within 4 standard errors. As
     Algorithm 1 would have them they are fewer by more than that."""
     most = 30
     found, decoded = along_and_decoded(Endless, gamma, most, 600, accept_block)

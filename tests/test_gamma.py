@@ -34,8 +34,8 @@ def test_it_moves_with_what_is_accepted_and_texts_start_afresh() -> None:
     assert policy.start().next() == first
 
 
-def test_a_token_behind_a_rejection_is_not_judged() -> None:
-    """The estimate is accepted over judged, which is alpha; accepted over drafted is not."""
+def test_a_token_after_a_rejection_is_not_tested() -> None:
+    """The estimate is accepted over tested tokens, which is alpha; accepted over drafted is not."""
     state = Adaptive(0.5, {1: 1.0}, weight=1e-9).start()
     for accepted in (3, 0, 1, 4):
         state.learn(4, accepted)

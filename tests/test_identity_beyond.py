@@ -1,4 +1,4 @@
-"""At T = 0, on real architectures in fp32: block verification and policies of gamma write the target's own text, and
+"""At T = 0, on real architectures in fp32: block verification and policies of gamma give the target's completion, and
 lenience writes what our reading of A.5 says, played without a cache.
 """
 

@@ -109,7 +109,7 @@ def test_at_t_0_what_is_near_the_best_is_kept() -> None:
     assert emitted(rule, p, third).tolist() == [[1.0, 0.0, 0.0]]
     p = p.expand(3, -1)
     assert rule(p, torch.cat([second, third]), [1, 2], generator) == Verdict.chain(1, 0)  # the argmax in its place
-    assert rule(p, torch.cat([second, second]), [1, 1], generator) == Verdict.chain(2, 0)  # and behind the last
+    assert rule(p, torch.cat([second, second]), [1, 1], generator) == Verdict.chain(2, 0)  # and after the last
 
 
 @pytest.mark.statistical

@@ -95,7 +95,7 @@ def test_stretches_that_are_easy_and_hard_are_not_what_equation_one_thinks() -> 
 @pytest.mark.parametrize("gamma", [1, 3, 6])
 def test_at_temperature_zero_the_estimated_speedup_is_that_of_decoding_at_these_prices(gamma: int) -> None:
     """Decode for real on the toy model, price every pass by the table, and compare. Texts do not end here: a draft that
-    draws the end behind a rejected token stops early, which is seen by nobody who only reads the target's text."""
+    draws the end after a rejected token stops early, which is seen by nobody who only reads the target's completion."""
 
     class Endless(ToyModel):
         eos_ids: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ SIZE = 40
 
 
 def alone(model: EagerModel, prompt: Prompt, text: TokenSequence) -> torch.Tensor:
-    """Log-probabilities behind `text` without a cache."""
+    """Log-probabilities after `text` without a cache."""
     ids = torch.tensor([text])
     with torch.inference_mode():
         if prompt.source:

@@ -98,7 +98,7 @@ def per_token(traces: Sequence[Trace]) -> float:
 @pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_whole_chain_foretells_what_decoding_then_measures(temperature: float) -> None:
-    """Within 5% for each gamma (at T=1 both sides are samples, of some 1,500 tokens). Theorem 3.8 is off by more."""
+    """Within 5% for each gamma (at T=1 both sides are samples, of about 1,500 tokens). Theorem 3.8 is off by more."""
     table, traces, _ = chained(temperature, most=45)
     missed = []
     for one in table.ranked:

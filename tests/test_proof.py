@@ -121,7 +121,7 @@ def drawn(p_V: np.ndarray, tokens: int, runs: int, seed: int) -> list[Proof | No
 
 @pytest.mark.statistical
 def test_few_tokens_of_a_heavy_tailed_distribution_do_not_cry_wolf() -> None:
-    """On 10 tokens of a Zipf-like law |z| > 4 is some 20 times as frequent as under the normal law; failing is not more
+    """On 10 tokens of a Zipf-like law |z| > 4 is about 20 times as frequent as under the normal; failing is not more
     frequent than it says."""
     p_V = np.arange(1, 2001, dtype=float) ** -2.0
     runs = 400_000

@@ -29,7 +29,7 @@ def index(texts: list[list[int]], size: int = 8) -> SuffixIndex:
 
 
 def by_reading(texts: list[list[int]], context: list[int], longest: int, size: int) -> tuple[int, int]:
-    """The most frequent token (of equals the smallest) behind the longest run found, and the run's length."""
+    """The most frequent token (of equals the smallest) after the longest run found, and the run's length."""
     for length in range(min(longest, len(context)), 0, -1):
         run = context[-length:]
         followers = Counter(
@@ -69,7 +69,7 @@ def test_the_most_frequent_continuation_is_proposed_up_to_the_end_of_a_text() ->
     session = draft(texts).start(Prompt((), (START,)), Sampling(1.0))
     generator = torch.Generator()
     assert session.propose([START], 8, generator).tokens == [3, 4, 5, 1]  # "0 3 4" decides; the text ends
-    assert session.propose([START, 7, 4], 2, generator).tokens == [6, 1]  # 6 is twice behind 4
+    assert session.propose([START, 7, 4], 2, generator).tokens == [6, 1]  # 6 is twice after 4
     assert session.propose([START, 2, 4], 3, generator).tokens == [6, 5, 1]  # the longer run wins
     assert session.propose([START, 7], 3, generator).tokens == []  # never seen
     assert session.propose([START, 3], 0, generator).tokens == []

@@ -49,7 +49,7 @@ def test_a_block_that_draws_from_algorithm_1s_residual_is_caught() -> None:
 
 
 @pytest.mark.parametrize("outcomes", [EXACT, block], ids=["exact", "block"])
-def test_a_proposal_may_end_behind_an_unsure_token_and_not_before_it(outcomes: Outcomes) -> None:
+def test_a_proposal_may_end_after_an_unsure_token_and_not_before_it(outcomes: Outcomes) -> None:
     target, draft = PAIRS["far"]
     own = exact(target, SAMPLED, LENGTH)
     kept, dropped = (

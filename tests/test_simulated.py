@@ -1,4 +1,4 @@
-"""Times without checkpoints: random weights in a true shape, and acceptance by chance at a given alpha."""
+"""Times without checkpoints: random weights in a true shape, and acceptance at random at a given alpha."""
 
 import json
 from pathlib import Path

@@ -20,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def argv(folders: Folders, tmp_path: Path) -> Callable[..., list[str]]:
-    """The command line of a small run or sweep, with more keys behind it."""
+    """The command line of a small run or sweep, with more keys after it."""
     keys = [
         f"target.path={folders['t5']}", "draft=random", "task=ende", f"task.path={folders['rows']}", "limit=1",
         "dtype=float32", "device=cpu", "threads=1", "max_new_tokens=4", "resamples=100", "warmup=0", "engine=eager",

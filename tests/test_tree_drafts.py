@@ -44,7 +44,7 @@ ROUNDING = 1e-12
 CHILDREN: list[Children] = ["distinct", "replaced", "fixed"]
 RULES = {"exact": accept_exact, "traversal": accept_block}
 
-# Enumeration: three tokens, and no end of text. Row [a, b] of a table is the law of what follows a, b.
+# Enumeration: three tokens, and no end of sequence. Row [a, b] of a table is the law of what follows a, b.
 SIZE = 3
 SHAPE = FixedShape(Shape((ROOT, ROOT, 0, 1)))
 COPIED = Prompt((1, 0, 2, 0, 1, 2, 0, 0, 1), (START,))

@@ -146,7 +146,7 @@ def test_survival_is_the_product_of_conditional_shares_and_stops_at_the_end_of_t
     def a_pass(drafted: int, accepted: int, emitted: int) -> dict[str, int]:
         return {"drafted": drafted, "accepted": accepted, "emitted": emitted}
 
-    # The third drafted an end of sequence first: what it accepted behind it does not count.
+    # The third drafted an end of sequence first: what it accepted after it does not count.
     passes = [a_pass(3, 3, 4), a_pass(3, 1, 2), a_pass(3, 3, 1), a_pass(2, 0, 1)]
     record = {
         "run_id": "r", "prompts": [{"speculative": {"passes": passes}}],

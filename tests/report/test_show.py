@@ -22,7 +22,7 @@ def test_the_kept_tokens_are_the_text(records: Records) -> None:
             assert sum(piece.kind != "accepted" for piece in row.pieces) <= 2
 
 
-def test_nothing_behind_the_end_of_the_text_is_shown() -> None:
+def test_nothing_after_the_end_of_a_completion_is_shown() -> None:
     passes = [{"drafted": 3, "accepted": 2, "emitted": 1, "tokens": [1, 1, 5]}]
     prompt = {"speculative": {"tokens": [1], "passes": passes}}
     (row,) = lines({"run_id": "r", "pieces": {"1": "</s>", "5": "x"}}, prompt)

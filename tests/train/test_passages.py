@@ -22,7 +22,7 @@ def text_file(path: Path, texts: list[str]) -> str:
 NUMBERS = [f"Sentence number {n} has seven words here." for n in range(40)]
 
 
-def test_sentences_end_behind_their_marks() -> None:
+def test_sentences_end_after_their_marks() -> None:
     assert sentences("One. Two!  Three?\nFour 3.5 five") == ["One.", "Two!", "Three?", "Four 3.5 five"]
     assert lead_3("A b. C d. E f. G h.") == "A b. C d. E f."
 
