@@ -30,7 +30,7 @@ def along_and_decoded(
     accept: AcceptanceRule = accept_exact,
     greedy_draft: bool = False,
 ) -> tuple[list[Agreement], Interval]:
-    """The agreements along `count` completions of the target at T = 1, and tokens per pass of as many decoded completions."""
+    """Agreements along `count` completions of the target at T = 1, and tokens per pass of as many by decoding."""
     target, draft = model(random_table(11)), ModelDraft(model(random_table(12)), VOCABULARY)
     sampling, generator = Sampling(1.0), torch.Generator().manual_seed(1)
     keys: dict[str, Any] = {"sampling": sampling, "max_new_tokens": most, "generator": generator}

@@ -1,4 +1,4 @@
-"""Passes of trees counted along the target's own completion: by hand, and compared with decoding at T = 0 and T = 1; and
+"""Passes of trees counted along the target's completions: by hand, and compared with decoding at T = 0 and T = 1; and
 trees among the candidates of a recommendation."""
 
 import json

@@ -1,4 +1,4 @@
-"""Which draft, which gamma: alpha of many drafts, the costs of their passes, a ranking, its proof, its errors.
+"""Which draft, which gamma: alpha of many drafts, the costs of their passes, a ranking, its verification and errors.
 
-Knows models only through `runs.build` and proves a ranking through `runs.execute`. Does not print.
+Models are built by `runs.build`, and rankings are verified by `runs.execute`. Nothing is printed here.
 """

@@ -1,6 +1,6 @@
 """alpha of many drafts at once: the target writes its sample once, and every draft is scored on it under every rule.
 
-A draft costs one reading of the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory is
+A draft costs one pass over the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory is
 the models' weights and one chunk of distributions (`measure.agreement`), for a sample of any size.
 """
 
@@ -63,7 +63,7 @@ class Scored:
         return self.candidates[0].config
 
     def judged(self) -> dict[str, list[Agreement]]:
-        """The agreement of each candidate, by its name, as its rule has it."""
+        """The agreement of each candidate under its rule, by the candidate's name."""
         return {one.name: [one.judged(along) for along in self.agreement[one.draft]] for one in self.candidates}
 
 
@@ -187,7 +187,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
 
 
 def alpha_folder(results: str | Path) -> Path:
-    """Where the records of `specbench alpha` lie; each has its table in `rows`."""
+    """The folder of the records of `specbench alpha`; each has its table in `rows`."""
     return Path(results) / "alpha"
 
 
@@ -260,7 +260,7 @@ def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[Inter
 def _each(
     config: ChooseConfig, texts: Sequence[dict[str, list[float]]], counts: Sequence[int]
 ) -> dict[str, list[IntervalRecord]]:
-    """The mean of each sum of `texts` over what was counted, with its interval."""
+    """The mean of each sum over `texts`, with its interval."""
     return {
         name: [
             _mean(config, [(total, count) for total, count in zip(column, counts, strict=True)]).to_json()
@@ -283,7 +283,7 @@ def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interva
 
 
 def _setting_record(scored: Scored, wall_s: float) -> ScoredSetting:
-    """What the rows are made from, and what it took."""
+    """The sample and the agreements from which the rows are computed, with their times."""
     return {
         "temperature": scored.config.sampling.temperature,
         "sample": str(scored.sample.file),

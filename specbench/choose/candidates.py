@@ -1,8 +1,8 @@
 """The candidates of a comparison: drafts, each with an acceptance rule; their names in tables; alpha under each rule.
 
 - `exact` (Algorithm 1): the draft's own agreement.
-- `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the block and are
-  counted so (`measure.expected_passes`).
+- `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the whole
+  block, as `measure.expected_passes` counts them.
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
 - `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
   own completions. Completions under the rule would soon differ, so this is an estimate.
@@ -61,7 +61,7 @@ class LoadedCandidate:
 
     @property
     def timed(self) -> Candidate:
-        """What the probe times."""
+        """The candidate for the probe to time."""
         return Candidate(self.parts.draft, self.parts.spec, self.levels)
 
     @property
@@ -70,7 +70,7 @@ class LoadedCandidate:
         return self.rule if self.lossy is not None else self.parts.spec.verification.own_alpha
 
     def judged(self, agreement: Agreement) -> Agreement:
-        """The draft's agreement as this rule has it."""
+        """The draft's agreement under this rule."""
         return agreement if self.own_alpha is None else agreement.at(self.own_alpha)
 
     def names(self) -> CandidateNames:

@@ -1,4 +1,4 @@
-"""Decode every prompt with every candidate in turn, with rounds of timed passes in between, and compare completions."""
+"""Decode every prompt with every candidate, interleaved with rounds of timed passes, and compare completions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ class Decoded:
             self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
     def to_json(self, name: Name) -> DecodedRecord:
-        """All but the completions, under the candidate and gamma that they are of."""
+        """Everything except the completions, by candidate and gamma."""
         return {
             "candidate": name[0], "gamma": name[1], "decode_s": self.decode_s, "start_s": self.start_s,
             "tokens": self.tokens, "accepted": self.accepted, "judged": self.judged,

@@ -1,4 +1,4 @@
-"""A recommendation for another engine: alpha is a matter of the models alone, the times are that engine's own."""
+"""A recommendation for another engine: alpha depends only on the models, times are measured on that engine."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -55,7 +55,7 @@ def rounds_of(engines: Engines, scored: Scored) -> list[Round]:
 
 
 def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list[Verified]:
-    """The engine's own speedup over the prompts of the sample, for each of the `best`, beside what was predicted."""
+    """The engine's measured speedup over the prompts of the sample, for each of the `best`, with the prediction."""
     prompts: list[Prompt] = scored.candidates[0].parts.prompts[: len(scored.sample.texts)]
     names = {one.name: one.names() for one in scored.candidates}
     proofs = prove(engines, [(one.draft, one.gamma) for one in best], prompts, scored.config.seed)

@@ -1,8 +1,8 @@
 """Prediction errors: every (draft, gamma) is timed in short passes and decodes all prompts, interleaved.
 
-One process decodes with all candidates in turn on each prompt, with rounds of timed passes in between, so that a slower
-machine slows prediction and measurement alike. Beside the fixed gammas run the two policies that choose by themselves
-(`auto`, `adaptive`), from a probe as in a run, to be compared with the best fixed gamma on the same prompts.
+A single process decodes each prompt with all candidates, interleaved with rounds of timed passes, so that a slower
+machine affects prediction and measurement alike. The policies `auto` and `adaptive`, with a probe as in a run, are
+compared with the best fixed gamma on the same prompts.
 """
 
 from collections.abc import Sequence
@@ -159,7 +159,7 @@ def _against_best(candidate: LoadedCandidate, decoded: dict[Name, Decoded], wron
 
 
 def _learning(scored: Scored, decoded: dict[Name, Decoded]) -> Learning:
-    """Seconds that alpha of all drafts took: scoring the sample, and decoding its prompts once with each and gamma."""
+    """Seconds to estimate alpha of all drafts: by scoring, and by decoding once with each draft and gamma."""
     fixed = [one for name, one in decoded.items() if isinstance(name[1], int) and name != BASELINE]
     return {
         "drafts": len(scored.agreement),

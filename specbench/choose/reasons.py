@@ -1,4 +1,4 @@
-"""A ranking in words: whether anything is gained, why the first is best, what the next would need, where Eq. 1 errs."""
+"""A ranking in words: is there a gain, why is the first best, what would the next need, where does Eq. 1 fail."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations

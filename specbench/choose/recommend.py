@@ -1,7 +1,7 @@
-"""Which draft and which gamma: alpha from the cached sample, costs from timed probes, a ranking, and its proof.
+"""Which draft and which gamma: alpha from the cached sample, costs from timed probes, a ranking, and its verification.
 
-The proof is a real run of each of the best, whose record is that of `specbench run` with the same keys. Of another
-engine (`choose.other_engine`) its own parts are timed, and the proof are whole completions that it writes.
+Each of the best candidates is verified by a real run, whose record is that of `specbench run` with the same keys. For
+another engine (`choose.other_engine`) its own parts are timed, and whole completions verify the ranking.
 """
 
 from collections.abc import Mapping, Sequence
@@ -147,7 +147,7 @@ def _and_of(trees: Mapping[str, Grown]) -> str:
 
 
 def _name(engines: Engines) -> str:
-    """What the engine calls itself."""
+    """The engine's name."""
     return next(iter(engines.values())).name
 
 
@@ -203,7 +203,7 @@ def time_rows(scored: Scored, batch: int) -> list[Round]:
 
 
 def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress, batch: int) -> Verified:
-    """A real run of one candidate and gamma at this batch, beside its prediction."""
+    """A real run of a candidate and gamma at this batch size, with its prediction."""
     progress.say(f"running {label(one)}")
     result = execute(as_run(config, None if one.tree else one.gamma, batch), progress)
     summary = result.record["summary"]

@@ -1,1 +1,1 @@
-"""Records: what runs leave on disk, written whole or not at all, and read back as one table. Independent of models."""
+"""Records: the files that runs write, atomically, and that are read back as one table. Independent of models."""

@@ -1,4 +1,4 @@
-"""alpha of every pair from all that measured it: runs, and `specbench alpha`, which scores many drafts on one text.
+"""alpha of every pair from all records that measured it: those of runs and of `specbench alpha`.
 
 A record of `specbench alpha` is a file in `alpha/` of the results folder with its table in `rows`.
 """

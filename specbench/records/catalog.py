@@ -1,7 +1,7 @@
 """All records of a results folder, by id: those of this machine, and the kept copies that are committed.
 
-Every verb that shows records reads them here, so that all of them see the same. Of a run that is both in `runs/` and in
-`kept/` the newer record is taken; of one and the same record its copy, so that a table is the same wherever it is made.
+All verbs read records through this module. If a run is both in `runs/` and in `kept/`, the newer record is used; for
+the same record its copy, so that a table is the same on every machine.
 """
 
 import warnings
@@ -18,7 +18,7 @@ LAST = "last"
 
 
 class Damaged(UserWarning):
-    """A file among the records is not a whole one; the message names it."""
+    """A file among the records is damaged; the message names it."""
 
 
 class Catalog:
@@ -47,7 +47,7 @@ class Catalog:
         return list(self._heads.values())
 
     def rows(self, failed: bool = False) -> list[Row]:
-        """A row a finished run; and one for each that failed, which holds no numbers, if they are asked for."""
+        """A row for each finished run, and on request for each failed run, which has no numbers."""
         return [head.row for head in [*self.heads, *(self._failed.values() if failed else ())]]
 
     def forget_failed(self) -> list[str]:
@@ -62,7 +62,7 @@ class Catalog:
         return self._heads[run_id]
 
     def whole(self, run_id: str) -> RunRecord:
-        """All that a record holds. Raises UserError where its file is damaged after the first line."""
+        """The whole record. Raises UserError if its file is damaged after the first line."""
         if run_id not in self._whole:
             file = self._heads[run_id].file
             try:
@@ -115,7 +115,7 @@ class Catalog:
         return max(self.heads, key=_created).run_id
 
     def _open(self, file: Path) -> str:
-        """Take in the record in `file`, wherever it lies."""
+        """Add the record in `file`."""
         try:
             head = store.read_head(file)
         except (ValueError, KeyError, OSError) as error:
@@ -141,7 +141,7 @@ def _created(head: Head) -> str:
 
 
 def kept_folder(results: str | Path) -> Path:
-    """Where compressed records lie that are committed."""
+    """The folder of the compressed records that are committed."""
     return Path(results) / "kept"
 
 

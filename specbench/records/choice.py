@@ -1,4 +1,4 @@
-"""Which record fills a cell of a table where several fit it, why, and how many there are."""
+"""The record that fills a cell of a table if several fit, the reason, and how many fit."""
 
 from collections.abc import Sequence
 
@@ -31,12 +31,12 @@ def choose(frame: pd.DataFrame, cell: Sequence[str], by: Sequence[str] = SIZE_TH
 
 
 def remark(fitting: object, chosen_for: object) -> str:
-    """'most prompts of 3' for a cell that several records fit; else nothing."""
+    """'most prompts of 3' for a cell that several records fit; otherwise ''."""
     return f"{chosen_for} of {fitting:.0f}" if isinstance(fitting, int | float) and fitting > 1 else ""
 
 
 def _first(group: pd.DataFrame, by: Sequence[str]) -> tuple[int, str]:
-    """The index of the first record by `by`, and the last column that had a say."""
+    """The index of the first record by `by`, and the last column that mattered."""
     left, reason = group, ""
     for column in by:
         best = left[left[column] == left[column].max()] if left[column].notna().any() else left

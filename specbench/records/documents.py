@@ -1,6 +1,6 @@
-"""The types of what `alpha`, `recommend`, `validate`, `bench` and `beam` leave, and their one writer.
+"""The types of the documents of `alpha`, `recommend`, `validate`, `bench` and `beam`, and their writer.
 
-Each is a JSON file of its own, written whole or not at all. `specbench results --schema NAME` prints its JSON Schema.
+Each is a JSON file, written atomically. `specbench results --schema NAME` prints its JSON Schema.
 """
 
 import json
@@ -169,7 +169,7 @@ class TimedPasses(TypedDict):
 
 
 class RoundRecord(TypedDict):
-    """A round of timed passes: one place of one text."""
+    """A round of timed passes, at one place of one completion."""
 
     steps_s: list[float]
     first_steps_s: list[float]
@@ -292,7 +292,7 @@ class BenchDocument(Timed):
 
 
 class BeamRecord(TypedDict):
-    """One u and gamma over all texts; gamma 0 is the search without a draft."""
+    """One u and gamma over all prompts; gamma 0 is the search without a draft."""
 
     u: int
     gamma: int
@@ -330,7 +330,7 @@ DOCUMENTS: dict[str, type] = {
 
 
 def write_document(file: Path, document: Mapping[str, object], indent: int | None = None) -> Path:
-    """Write `document`, one of the types above without its version, so that a reader sees all of it or nothing."""
+    """Write `document`, one of the types above without its version, atomically."""
     return write_atomically(file, json_text({"schema_version": SCHEMA_VERSION, **document}, indent) + "\n")
 
 

@@ -20,7 +20,7 @@ class StepRecord(TypedDict):
 
 
 class Explanation(TypedDict):
-    """Why a run is as fast as it is."""
+    """The factors of a run's speedup."""
 
     ideal: Annotated[float, "tokens per pass if every drafted token were accepted: gamma + 1"]
     steps: Annotated[list[StepRecord], "their factors times the ideal, up to 'rest', are the measured speedup"]

@@ -1,4 +1,4 @@
-"""The records of a results folder as one frame, and the whole of those that are asked for."""
+"""The records of a results folder as data frames, and whole records on request."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +30,8 @@ class Records:
     """All usable records as tables, a row each.
 
     `frame` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper;
-    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are in `trees` alone, several
-    prompts at once in `batches`, so that no table mixes them with chains, one prompt at a time. All are empty without
+    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, and
+    batches only in `batches`, so that no table mixes them with chains of single prompts. All are empty without
     records. The column `config` is a digest of every key of the run, `setting` of all but gamma.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
@@ -81,7 +81,7 @@ class Records:
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without simulated records, whose alpha was chosen and whose texts mean nothing."""
+    """Without simulated records, whose alpha was chosen and whose completions are meaningless."""
     return frame[~frame["simulated"].astype(bool)]
 
 
@@ -139,7 +139,7 @@ def _where(frame: pd.DataFrame) -> list[str]:
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """With all columns that tables read, filled where records lack them."""
+    """`frame` with all columns that tables read, filled if records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
     for column in ("simulated", "lossy", "disturbed"):
         frame[column] = pd.Series([said is True for said in frame[column]], index=frame.index, dtype=bool)

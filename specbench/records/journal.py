@@ -1,4 +1,4 @@
-"""The finished prompts of a run, one line each, so that a killed run resumes.
+"""The journal of a run: a line for each finished prompt, so that a killed run can resume.
 
 A journal is one JSON-lines file per run, locked by the process that works on it. Each process that works on the run
 begins with a `part` line; a prompt's line is appended and flushed to the disk when the prompt is done. A last line that
@@ -52,7 +52,7 @@ class Journal:
         self._lock.release()
 
     def _read(self) -> None:
-        """Take in the whole lines, and cut off what follows them."""
+        """Read the complete lines, and cut off a partial last line."""
         assert self._opened is not None
         self._opened.seek(0)
         whole = 0
@@ -76,19 +76,19 @@ class Journal:
         self._append({"part": self.parts[-1]})
 
     def add(self, prompt: PromptRecord) -> None:
-        """A prompt is done. It is on the disk when this returns."""
+        """Append a finished prompt; it is on the disk when this returns."""
         self._append({"prompt": prompt})
         self.prompts[prompt["index"]] = prompt
 
     def restart(self) -> None:
-        """Forget all that was finished: the run begins anew."""
+        """Discard all finished prompts: the run starts again."""
         assert self._opened is not None
         self._opened.truncate(0)
         self.prompts.clear()
         self.parts.clear()
 
     def remove(self) -> None:
-        """The record is written; the journal has done its work."""
+        """Remove the journal, after the record was written."""
         self.file.unlink(missing_ok=True)
         # While it is held: a lock that is let go first could be taken, and then lose its file, by somebody else.
         Path(self._lock.lock_file).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Small copies of records, to be committed beside the tables and figures made from them.
+"""Small copies of records, committed together with the tables and figures drawn from them.
 
 A copy is the record with times to the microsecond and a summary made from these times, without what says nothing about
-the run, compressed. A record that names a folder of this machine is not copied: nobody else could repeat it.
+the run, compressed. A record that names a folder of this machine is not copied, since nobody else could repeat it.
 """
 
 import gzip

@@ -8,7 +8,7 @@ DROPPED = ("schema", "units", "speedup_explained")
 
 
 def migrated(record: Row) -> Row:
-    """A record, or its first line alone, in the words of this version. Raises ValueError for one of a newer version.
+    """A record, or its first line, converted to this version. Raises ValueError for a newer version.
 
     Columns that an older version lacks remain absent.
     """
@@ -40,7 +40,7 @@ def _renamed(row: Row) -> Row:
 
 
 def _labelled(record: Row) -> Row:
-    """With the task's name as runs over own rows have it: these must never be taken for the task itself."""
+    """Rename the task of runs over the user's rows, so that they are never confused with the task itself."""
     summary, task = record["summary"], record.get("config", {}).get("task", {})
     if task.get("path") is None or summary.get("task") != task["name"]:
         return record

@@ -1,8 +1,9 @@
 """The types of a profile: how a draft agrees with a target, as a small JSON that other programs can load.
 
-A profile holds what is a matter of the two models and the text alone: acceptance by position of the proposal, by rank
-of a tree's children, by place in the text and by length of the context, each with its interval and how much it is made
-from. Speedups by gamma are of the machine that it names. `specbench results --schema profile` prints it as JSON Schema.
+A profile holds quantities that depend only on the two models and the prompts: acceptance by position of the proposal,
+by rank of a tree's children, by position in the completion and by context length, each with its interval and sample
+size. Speedups by gamma were measured on the machine that it names. `specbench results --schema profile` prints it as
+JSON Schema.
 """
 
 from typing import Annotated, Literal, TypedDict

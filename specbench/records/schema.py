@@ -41,7 +41,7 @@ class PassRecord(TypedDict):
 
 
 class TraceRecord(TypedDict):
-    """How one prompt was decoded in one of the two ways."""
+    """The decoding of one prompt, with or without the draft."""
 
     text: str
     tokens: list[int]
@@ -54,7 +54,7 @@ class TraceRecord(TypedDict):
 
 
 class DifferenceRecord(TypedDict):
-    """The first token in which two texts part that should be the same (T = 0)."""
+    """The first difference between two completions that should be equal (T = 0)."""
 
     position: int
     margin: Annotated[float, "logits between the target's two best tokens"]
@@ -117,7 +117,7 @@ class OnlineRecord(TypedDict):
 
 
 class PromptRecord(TypedDict):
-    """One prompt, decoded both ways: the raw measurement that everything else is made from."""
+    """One prompt, decoded with and without the draft: the raw measurement from which all numbers are computed."""
 
     index: int
     prompt: str
@@ -183,7 +183,7 @@ class Predicted(TypedDict):
 
 
 class Speedups(TypedDict):
-    """Measured speedups; null where the texts are not the target's own."""
+    """Measured speedups; null if the completions are not the target's own."""
 
     speedup_measured: Times | None
     speedup_low: Times | None
@@ -239,7 +239,7 @@ class Counted(TypedDict):
 
 
 class Proved(TypedDict, total=False):
-    """The proof that sampled texts are the target's own (`specbench.measure.proof`); null where nothing is proved."""
+    """The proof that completions were sampled from the target (`specbench.measure.proof`); null without a proof."""
 
     proof_tokens: int | None
     proof_z: Annotated[float | None, "z of the likelihood, standard normal if the tokens were drawn from p"]
@@ -319,7 +319,7 @@ class Measured(
 
 
 class Quality(TypedDict):
-    """Scores of the texts against their references; null where there is no metric."""
+    """Scores of the completions against their references; null without a metric."""
 
     quality_metric: str | None
     quality_baseline: float | None
@@ -398,7 +398,7 @@ class CostRecord(TypedDict):
 
 
 class PredictionRow(TypedDict):
-    """One candidate at one gamma, and all that its speedup is made from."""
+    """One candidate at one gamma, and the quantities that its speedup is computed from."""
 
     draft: str
     gamma: Annotated[int, "of a tree: its levels"]
@@ -445,7 +445,7 @@ class Process(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """All that a finished run leaves. The file's first line holds the first four keys, its last line `complete`."""
+    """The record of a finished run. The file's first line holds the first four keys, its last line `complete`."""
 
     schema_version: Literal[2]
     run_id: str

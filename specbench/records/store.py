@@ -56,13 +56,13 @@ def record_file(results: str | Path, run_id: str) -> Path:
 
 
 def head_line(record: Mapping[str, object]) -> str:
-    """A record's first line, but for what closes it."""
+    """A record's first line, without its closing brackets."""
     head = {"schema_version": SCHEMA_VERSION} | {key: record[key] for key in HEAD[1:] if key in record}
     return json_text(head)[:-1]
 
 
 def write(results: str | Path, record: RunRecord | FailedRecord) -> Path:
-    """Write `record` so that a reader sees all of it or nothing."""
+    """Write `record` atomically."""
     file = record_file(results, record["run_id"])
     body = {key: value for key, value in record.items() if key not in HEAD} | {"complete": True}
     # Two objects laid into one: the head closes on its own line only for the quick reader below.

@@ -19,7 +19,7 @@ from specbench.sampling import Sampling, before_argmax
 
 
 def build_spec(config: RunConfig) -> DecodingSpec:
-    """How a run of a checked config decodes; its gamma is chosen later, with the models at hand (`runs.gamma`)."""
+    """The `DecodingSpec` of a checked config; its gamma is chosen later, when the models are loaded (`runs.gamma`)."""
     sampling = Sampling(**asdict(config.sampling))
     return DecodingSpec(sampling, config.max_new_tokens, build_verification(config, sampling))
 

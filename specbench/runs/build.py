@@ -1,4 +1,4 @@
-"""Config to working parts: prompts, target, draft. Errors of the user are raised before weights are loaded."""
+"""Build the parts of a run from its config: prompts, target, draft. User errors are raised before weights load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -60,14 +60,14 @@ class Parts:
 
     @property
     def warmup_s(self) -> float:
-        """Seconds that made the engines ready, up to now: some captures are made between texts."""
+        """Seconds of engine set-up so far; some captures are made between prompts."""
         return sum(model.warmup_s for model in self.models)
 
 
 def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
     """The config with every 'auto' and dependent default resolved for this machine, and every hub model at a commit.
 
-    `note` receives the words that pin each model.
+    `note` receives the keys that pin each model.
     """
     config = pinned(config, note)
     device = _device(config.device)

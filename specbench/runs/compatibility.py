@@ -1,4 +1,4 @@
-"""Checks that parts go together, before any weight is loaded."""
+"""Checks that the parts are compatible, before weights are loaded."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How long this process waited for a core, where the system tells it.
+"""How long this process waited for a core, if the system reports it.
 
 Linux counts for each thread the time on a core and the time that it was ready to run and had none
 (/proc/PID/task/TID/schedstat, in nanoseconds). Elsewhere nothing is known. Reading takes about 0.1 ms a thread, so it

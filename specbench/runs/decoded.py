@@ -1,4 +1,4 @@
-"""Texts that were decoded, for drafts that take them in (`drafts.base.Grows`)."""
+"""Decoded completions, for drafts that add them to their store (`drafts.base.Grows`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +15,6 @@ def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Deco
 
 
 def hand_over(parts: Parts, texts: Sequence[Decoded]) -> None:
-    """Have the draft take in `texts`, in this order."""
+    """Add `texts` to the draft's store, in this order."""
     for draft in growing(parts.draft):
         draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """This process's number; 0 is the one that speaks."""
+    """This process's rank; only rank 0 prints."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -28,7 +28,7 @@ def ranks() -> int:
 
 
 def join(config: RunConfig) -> None:
-    """Meet the other ranks, if there are any. Raises UserError where processes and config do not fit."""
+    """Join the other ranks, if there are any. Raises UserError if processes and config do not match."""
     parallel = config.target.tp_plan is not None
     if parallel and "WORLD_SIZE" not in os.environ:
         raise UserError(
@@ -52,7 +52,7 @@ def agree(value: T) -> T:
 
 
 def own_device(config: RunConfig) -> torch.device:
-    """Where this process feeds a target that is spread over several devices."""
+    """The device on which this process feeds a target that is spread over several devices."""
     if config.device.startswith("cuda"):
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device(config.device)

@@ -2,7 +2,7 @@
 
 Which is faster depends on the processor (some compute in bf16, others emulate it), on the engine and on the model's
 size. The result is cached in the user's cache folder, so that all jobs of a sweep, and the same command on another day,
-use the same dtype: a choice that changed with noise would make it another run.
+use the same dtype: a different dtype would be a different run.
 """
 
 import json
@@ -83,7 +83,7 @@ def _read(file: Path) -> DtypeProbe | None:
 
 
 def _written(file: Path, found: DtypeProbe) -> DtypeProbe:
-    """`found`, cached; or what another process cached first, so that both use the same."""
+    """Cache `found` and return it; if another process was first, return its choice, so that both use the same."""
     part = file.with_suffix(f".{os.getpid()}.part")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

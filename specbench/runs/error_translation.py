@@ -1,4 +1,4 @@
-"""Errors of a model while it decodes, as errors that name the key."""
+"""Translate errors during decoding into errors that name the key."""
 
 import contextlib
 from collections.abc import Iterator

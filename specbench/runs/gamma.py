@@ -1,9 +1,9 @@
 """From `gamma=` of a config to a number or a policy.
 
-A number, the best number by a short probe (`auto`), or a policy that follows each text, from the probe (`adaptive`) or
-without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a pass. The probe
-decodes a few prompts that are not measured with the target alone, scores the draft on these texts, and times passes of
-every candidate.
+A number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the probe
+(`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a
+pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
+completions, and times passes of every candidate.
 """
 
 from dataclasses import replace

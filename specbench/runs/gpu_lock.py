@@ -1,7 +1,7 @@
-"""One run, one GPU: runs that start side by side take a free device each, and wait where there is none.
+"""One GPU per run: concurrent runs each lock a free device, and wait if there is none.
 
-Two runs on one GPU would disturb each other's clocks. The claim is a file lock, so that it holds between processes of
-any launcher and ends with the process that holds it.
+Two runs on one GPU would disturb each other's timing. The lock is a file lock, so that it works between processes of
+any launcher and ends with its process.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The id of a run: the same for the same resolved config on the same content, and for nothing else."""
+"""The id of a run: equal if and only if the resolved config and the content of its files are equal."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -53,7 +53,7 @@ def _gamma(config: RunConfig) -> str:
 
 
 def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
-    """Name, size and time of change of each local file: weights or rows that change make another run.
+    """Name, size and modification time of each local file: changed weights or rows make a different run.
 
     Files that ship count by their content: an installation sets its own times, and they are small.
     """

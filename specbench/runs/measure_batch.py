@@ -1,4 +1,4 @@
-"""Prompts decoded in batches, both ways: the raw records of a group of them.
+"""Decode groups of prompts in batches, with and without the draft, and return their raw records.
 
 A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft and
 then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.

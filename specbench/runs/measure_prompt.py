@@ -1,4 +1,4 @@
-"""One prompt, decoded both ways: the raw measurement that everything else is made from."""
+"""Decode one prompt with and without the draft: the raw measurement from which all numbers are computed."""
 
 from dataclasses import asdict, replace
 from typing import cast
@@ -30,7 +30,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def warm_up(config: RunConfig, parts: Parts) -> None:
-    """Decode a few prompts before timing starts; and where texts will be sampled, prove the loop at T = 0."""
+    """Decode a few prompts before timing starts; at T > 0, also prove the loop at T = 0."""
     for index in range(min(config.warmup, len(parts.prompts))):
         decode_both(config, parts, shortened(config, parts), index)
     if is_proved_greedily(config, parts):
@@ -38,7 +38,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
 
 
 def shortened(config: RunConfig, parts: Parts) -> DecodingSpec:
-    """How a warm-up decodes."""
+    """`spec` for a warm-up."""
     return replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
 
 
@@ -48,7 +48,7 @@ def greedy(config: RunConfig, parts: Parts) -> DecodingSpec:
 
 
 def is_proved_greedily(config: RunConfig, parts: Parts) -> bool:
-    """Whether texts will be sampled that are to be the target's own."""
+    """Whether the run samples losslessly, so that its loop is first proved at T = 0."""
     lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
     return config.sampling.temperature > 0 and lossless
 
@@ -80,7 +80,7 @@ def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None
 
 
 def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
-    """The raw record of one prompt, decoded both ways alone."""
+    """The raw record of one prompt, decoded with and without the draft."""
     before = core_times()
     baseline, ours = decode_both(config, parts, parts.spec, index)
     return prompt_record(config, parts, index, baseline, ours, between(before, core_times()))

@@ -1,6 +1,6 @@
-"""Weights for a run, and the device they run on; in a sweep both are handed from one job to the next.
+"""Load the models of a run, and hold its device; in a sweep both are passed from job to job.
 
-Reading a target of 11 billion parameters takes minutes, and the jobs of a sweep mostly share theirs.
+Loading a target of 11 billion parameters takes minutes, and the jobs of a sweep mostly share their target.
 """
 
 import gc
@@ -161,7 +161,7 @@ class SharedModels(ModelLoader):
             self._lease = None
 
     def _release(self) -> None:
-        """The run that used the models is over."""
+        """Release the models after a run."""
         for loaded in self._loaded:
             loaded.in_use = False
 

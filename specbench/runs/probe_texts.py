@@ -1,4 +1,4 @@
-"""The target's own texts on prompts that are not measured: what a gamma or a tree is chosen from."""
+"""The target's completions of prompts that are not measured, from which a gamma or a tree is chosen."""
 
 from specbench.config import RunConfig
 from specbench.decoding import autoregressive
@@ -11,7 +11,7 @@ FEWEST_PROMPTS = 8
 
 
 def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[int]]]:
-    """Prompts, and what the target alone writes for each."""
+    """Prompts, and the target's completion of each."""
     texts: list[list[int]] = []
     for index, prompt in enumerate(parts.probe_prompts, len(parts.prompts)):
         if len(texts) >= FEWEST_PROMPTS and sum(map(len, texts)) >= TOKENS:

@@ -1,4 +1,4 @@
-"""A task's examples as prompts of the target, and what a reader must know of them before a number is measured."""
+"""Encode a task's examples as prompts of the target, and report facts about them before measuring."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Raw prompts to a record: the summary that tables show, the frozen config, and where and how it was made."""
+"""Build a record from raw prompts: the summary, the frozen config, the environment and the processes."""
 
 import traceback
 from dataclasses import asdict, replace
@@ -174,6 +174,6 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
 
 
 def _tokens_of(prompts: list[PromptRecord]) -> set[int]:
-    """Every token that was written or drafted."""
+    """Every token that was emitted or drafted."""
     written = {t for prompt in prompts for way in WAYS for t in prompt[way]["tokens"]}
     return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}

@@ -1,4 +1,4 @@
-"""Decode every prompt both ways, side by side; nothing that was finished is lost or done twice."""
+"""Decode every prompt with and without the draft; finished prompts are never lost or repeated."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class Result:
 
 
 def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
-    """Run `config`, which was checked, and write its record; or return the record of the very same config.
+    """Run a checked `config` and write its record, or return the existing record of the same config.
 
     A run that was interrupted resumes after the last prompt that it finished. Of several ranks the first executes and
     the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
@@ -85,7 +85,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
 
 
 def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> None:
-    """Lend this rank's device: decode what the first rank decodes, and write nothing."""
+    """Decode the same prompts as the first rank, for tensor parallelism, without writing files."""
     loader = loader or ModelLoader()
     config = resolve(config)
     join(config)
@@ -106,7 +106,7 @@ def _choice_before(journal: Journal) -> GammaChoice | None:
 
 
 def _finished(file: Path, progress: Progress) -> RunRecord | None:
-    """The record in `file`, unless there is none, or it is damaged, or it only says why the run failed."""
+    """The record in `file`; None if it is missing, damaged, or the record of a failed run."""
     if not file.exists():
         return None
     try:
@@ -117,7 +117,7 @@ def _finished(file: Path, progress: Progress) -> RunRecord | None:
 
 
 def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
-    """Write down why the run failed, unless that would replace the record of a run that did not."""
+    """Write the record of a failed run, unless a successful record exists."""
     with contextlib.suppress(ValueError, KeyError):
         if file.exists() and not store.read_head(file).failed:
             return
@@ -165,7 +165,7 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
 
 
 def _restore(config: RunConfig, parts: Parts, texts: Sequence[Decoded], answers: Mapping[int, str]) -> None:
-    """Put `parts` where an interrupted run left them: answers into later turns, completions into a draft that grows."""
+    """Restore the state of an interrupted run: answers in later turns, completions in a growing draft's store."""
     for place, _ in texts:
         put_answers(config, parts, place, answers)
     hand_over(parts, texts)

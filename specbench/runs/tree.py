@@ -1,6 +1,6 @@
-"""From `tree=` of a config to the plan by which the draft grows trees.
+"""From `tree=` of a config to the plan by which the draft builds trees.
 
-Where the shape needs it, a probe measures the acceptance by rank.
+A probe measures the acceptance by rank if the shape requires it.
 """
 
 import json

@@ -12,7 +12,7 @@ from specbench.runs.prompts import encode, transcript_of
 def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[int, str]) -> None:
     """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
 
-    Both ways of decoding read the target's own answers.
+    The target's own answers are read with and without the draft.
 
     Raises:
         UserError: the prompt is too long.

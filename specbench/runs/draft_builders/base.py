@@ -38,7 +38,7 @@ class DraftRequest(Generic[Kind]):
 
 
 class DraftBuilder(Generic[Kind]):
-    """One draft in the making; `load` is called once, after `fit`."""
+    """Builds one draft; `load` is called once, after `fit`."""
 
     needs_states = False  # whether the target must hand over what its head reads
     taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
@@ -46,21 +46,21 @@ class DraftBuilder(Generic[Kind]):
     look_ahead: tuple[Path, ...] = ()  # folders of embeddings that the target must read
 
     def __init__(self, request: DraftRequest[Kind]) -> None:
-        """Raises UserError at what does not go together."""
+        """Check the config. Raises UserError for an unsupported combination."""
         self.request = request
         self.draft = request.draft
         self.models: list[EagerModel] = []  # what `load` loaded besides the target
         self.vocabulary: VocabularyChoice | None = None  # of a model: how it drafts for the target's vocabulary
 
     def fit(self, say: Say) -> None:
-        """Read what needs no weights."""
+        """Fit the draft on text, before weights are loaded."""
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         """The draft, ready to start on prompts of the loaded `target`."""
         raise NotImplementedError
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
-        """Raise UserError where a text of these prompts is longer than one of the draft's models has positions for."""
+        """Raise UserError if a completion of these prompts would exceed the positions of one of the draft's models."""
         for model in self.models:
             require_room(self.request.run, model.longest, prompts)
 

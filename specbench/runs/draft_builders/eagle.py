@@ -1,4 +1,4 @@
-"""EAGLE and EAGLE-3, in the making."""
+"""The builder of EAGLE and EAGLE-3."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Drafts that are fitted on text, in the making: n-gram counts and the index of a corpus."""
+"""Builders of drafts that are fitted on text: n-gram counts and the index of a corpus."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

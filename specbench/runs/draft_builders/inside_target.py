@@ -1,4 +1,4 @@
-"""Drafts that work inside the target, in the making: there is little to load, and much that must fit the target."""
+"""Builders of drafts that work inside the target: little to load, and many requirements on the target."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""A model as a draft, in the making."""
+"""The builder of drafts that are models."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""SpecDec's decoder, in the making."""
+"""The builder of SpecDec's decoder."""
 
 from specbench.config.draft_kinds import TrainedConfig
 from specbench.drafts import Draft, SpecDecDraft
