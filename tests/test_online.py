@@ -16,7 +16,7 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.cli import main
-from specbench.drafts import OnlineDraft, RejectedText
+from specbench.drafts import OnlineDraft, VerifiedText
 from specbench.drafts.online import OnlineSession
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -43,7 +43,7 @@ class ChangingToy(ToyModel):
 
     steps = 1
 
-    def learn(self, texts: Sequence[RejectedText]) -> float:
+    def learn(self, texts: Sequence[VerifiedText]) -> float:
         assert all(len(text.positions) == len(text.logits_NV) for text in texts)
         self.updates += 1
         self.table_VVV = random_table(100 + self.updates % 7)
@@ -93,8 +93,9 @@ def test_a_token_tested_with_the_q_after_an_update_is_caught(monkeypatch: pytest
     assert p_value()[0] < chi.ALARM
 
 
-def online(model: EagerModel, lr: float = 0.02, every: int = 1) -> OnlineDraft:
-    return OnlineDraft(model, SIZE, OnlineLearner(model.network, lr, 4, "adamw", 1.0), every)
+def online(model: EagerModel, lr: float = 0.02, every: int = 1, rejected_only: bool = True) -> OnlineDraft:
+    learner = OnlineLearner(model.network, lr, 4, "adamw", 1.0)
+    return OnlineDraft(model, SIZE, learner, every, rejected_only=rejected_only)
 
 
 @pytest.mark.parametrize("engine", [EagerModel, StaticModel, fastest, graphs])
@@ -130,11 +131,12 @@ def test_decoder_only_drafts_learn(kind: str) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_what_a_draft_learns_from() -> None:
-    """The positions of the rejected tokens, the target's logits there, and nothing of a completion decoded before."""
-    target, seen = EagerModel(network("t5", 1), SIZE, frozenset({1})), list[RejectedText]()
+@pytest.mark.parametrize("rejected_only", [True, False])
+def test_what_a_draft_learns_from(rejected_only: bool) -> None:
+    """The positions of the rejected tokens, or all, the target's logits there, and nothing of a completion before."""
+    target, seen = EagerModel(network("t5", 1), SIZE, frozenset({1})), list[VerifiedText]()
     model = EagerModel(network("t5", 2, layers=1), SIZE, frozenset({1}))
-    draft = online(model, every=2)
+    draft = online(model, every=2, rejected_only=rejected_only)
     draft.learner.learn = lambda texts: seen.extend(texts) or 0.5  # type: ignore[method-assign, func-returns-value]
     for _ in range(2):  # a warm-up round first
         text = speculative(
@@ -143,7 +145,10 @@ def test_what_a_draft_learns_from() -> None:
     first, second = draft.learn(SOURCE, text.tokens), draft.learn(SOURCE, text.tokens)
     (one,) = seen
     assert one.tokens == [*SOURCE.prefix, *text.tokens] and first.steps == second.rejected == 0
-    assert second.positions == first.rejected == len(one.positions) and (second.steps, second.loss) == (4, 0.5)
+    assert second.positions == len(one.positions) and (second.steps, second.loss) == (4, 0.5)
+    drafted = sum(one.accepted < one.drafted for one in text.passes)
+    assert 0 < first.rejected <= drafted and (not rejected_only or len(one.positions) == first.rejected)
+    assert rejected_only or one.positions == list(range(1, len(one.tokens)))
     rows = target.start(SOURCE).extend(one.tokens)
     for position, logits_V in zip(one.positions, one.logits_NV, strict=True):
         torch.testing.assert_close(logits_V, rows[position - 1, :SIZE], atol=1e-4, rtol=1e-4)
@@ -251,6 +256,7 @@ def test_an_interrupted_run_starts_again(
         (["draft.online=true", "draft.online_every=0"], "draft.online_every=0: must be at least 1"),
         (["draft.online=true", "draft.online_steps=0"], "draft.online_steps=0: must be at least 1"),
         (["draft.online=true", "draft.online_optimiser=adam"], "draft.online_optimiser=adam: must be adamw | sgd"),
+        (["draft.online=true", "draft.online_tokens=all"], "draft.online_tokens=all: must be rejected | verified"),
         (["draft.online=true", "draft.online_temperature=0"], "draft.online_temperature=0.0: must be above 0"),
         (["draft.online=true", "batch=2"], "batch=2: draft.online=true learns from one prompt after another"),
         (["draft.online=true", "simulate.alpha=0.5"], "has nothing to learn from acceptance by chance"),

@@ -288,7 +288,7 @@ def _learnt(s: Summary) -> list[tuple[str, str, str]]:
     if "learnt_positions" not in s:
         return []
     share = "included in the decoding time" if s["learning_timed"] else "not included in the decoding time"
-    said = f"{s['learnt_steps']} steps on {s['learnt_positions']} rejected tokens, {share} (draft.online_timed)"
+    said = f"{s['learnt_steps']} steps on {s['learnt_positions']} tokens, {share} (draft.online_timed)"
     return [
         ("  first, last third", f"{s['alpha_first']:.3f} / {s['alpha_last']:.3f}", "α as the draft learns"),
         ("learning", f"{s['learning_s']:.1f} s", said),

@@ -20,7 +20,7 @@ from specbench.drafts import (
     Draft,
     ProposesTrees,
     ReadsBeside,
-    SeesRejections,
+    SeesVerification,
     expect,
     models_of,
     proposing,
@@ -72,7 +72,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     target_started = target.now()
     drafting = start_beside(session, draft, prompt, spec.drafting)
     propose, tree_drafting = proposing(drafting), drafting if isinstance(drafting, ProposesTrees) else None
-    watching = drafting if isinstance(drafting, SeesRejections) else None
+    watching = drafting if isinstance(drafting, SeesVerification) else None
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
@@ -95,8 +95,9 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         drafted = proposal.tokens
         gamma.learn(len(drafted), len(path))
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
-        if watching is not None and len(emitted) == len(path) + 1 <= len(drafted):
-            watching.after_rejection(len(tokens) + len(path), logits_LV[len(path) - size - 1])
+        if watching is not None:
+            own_LV = logits_LV[len(logits_LV) - size - 1 :][: len(emitted)]
+            watching.after_verification(len(tokens), own_LV, len(emitted) == len(path) + 1 <= len(drafted))
         tokens += emitted
         # The newest token has not been read yet; all after it was rejected, and all beside it.
         kept = path[: len(emitted) - 1]

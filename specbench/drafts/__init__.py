@@ -18,7 +18,7 @@ from specbench.drafts.base import (
     ReadsTarget,
     ReadsTrees,
     ScoresAhead,
-    SeesRejections,
+    SeesVerification,
     expect,
     growing,
     in_batch,
@@ -39,7 +39,7 @@ from specbench.drafts.medusa import HydraDraft, MedusaDraft
 from specbench.drafts.merged import MergedDraft
 from specbench.drafts.model import ModelDraft
 from specbench.drafts.ngram import NgramDraft
-from specbench.drafts.online import Learner, OnlineDraft, RejectedText
+from specbench.drafts.online import Learner, OnlineDraft, VerifiedText
 from specbench.drafts.parallel import ParallelDraft
 from specbench.drafts.retrieval import RetrievalDraft
 from specbench.drafts.specdec import SpecDecDraft
@@ -76,15 +76,15 @@ __all__ = [
     "ReadsBeside",
     "ReadsTarget",
     "ReadsTrees",
-    "RejectedText",
     "RetrievalDraft",
     "ScoresAhead",
-    "SeesRejections",
+    "SeesVerification",
     "SpecDecDraft",
     "TextDraft",
     "TextDraftSession",
     "TreeDraft",
     "UniformDraft",
+    "VerifiedText",
     "expect",
     "growing",
     "in_batch",

@@ -143,13 +143,14 @@ class ReadsBeside(DraftSession, Protocol):
 
 
 @runtime_checkable
-class SeesRejections(DraftSession, Protocol):
-    """A draft session that records where its tokens are rejected."""
+class SeesVerification(DraftSession, Protocol):
+    """A draft session, of chains, that records the target's logits."""
 
-    def after_rejection(self, position: int, logits_V: Tensor) -> None:
-        """Learn that the target rejected the drafted token at `position` of the sequence.
+    def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
+        """Take in the tokens that a pass emits, from `position` of the sequence on.
 
-        `logits_V` are the target's own there; they are overwritten after this call.
+        `logits_LV` are the target's own for each of them; they are overwritten after this call. `rejected`: the last of
+        these tokens replaces a draft token that the target rejected.
         """
         ...
 

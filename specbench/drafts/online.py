@@ -1,7 +1,8 @@
-"""A model that learns from its rejected tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
+"""A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
 
-Where the target rejects a drafted token, the position and the target's logits there are kept: verification has just
-computed them. After every so many prompts a `Learner` moves q towards p at these positions, and they are forgotten.
+Where the target rejects a draft token, or at every token of the completion, the position and the target's logits there
+are stored: verification has just computed them. After every so many prompts a `Learner` moves q towards p at these
+positions, and they are dropped.
 Weights never change while a completion is being decoded, so that the q of each test is the q that drew the token, and
 decoding is exact.
 
@@ -23,12 +24,12 @@ from specbench.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class RejectedText:
-    """A completion in which drafted tokens were rejected."""
+class VerifiedText:
+    """A completion, and what the target's verification computed at some of its tokens."""
 
     prompt: Prompt
     tokens: list[int]  # prefix and completion
-    positions: list[int]  # of the rejected tokens, in `tokens`
+    positions: list[int]  # of the tokens to learn from, in `tokens`
     logits_NV: Tensor  # the target's, for the token at each of the positions
 
 
@@ -37,7 +38,7 @@ class Learner(Protocol):
 
     steps: int  # of the optimiser, at each call of `learn`
 
-    def learn(self, texts: Sequence[RejectedText]) -> float:
+    def learn(self, texts: Sequence[VerifiedText]) -> float:
         """Take the steps, and write the weights into the draft's network.
 
         Returns:
@@ -56,12 +57,14 @@ class OnlineDraft(ModelDraft):
         learner: Learner,
         every: int,
         confidence: float | None = None,
+        rejected_only: bool = True,
     ) -> None:
-        """`every`: prompts from one update to the next."""
+        """`every`: prompts from one update to the next. `rejected_only`: accepted tokens are not learnt from."""
         super().__init__(model, vocabulary_size, confidence)
         self.engine, self.learner, self.every = model, learner, every
+        self.rejected_only = rejected_only
         self.at_work: OnlineSession | None = None  # the last session that proposed
-        self._texts: list[RejectedText] = []
+        self._texts: list[VerifiedText] = []
         self._prompts = 0
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "OnlineSession":
@@ -75,8 +78,8 @@ class OnlineDraft(ModelDraft):
         if session is not None and session.positions:
             assert session.prompt == prompt, "the last session that proposed is of another prompt"
             tokens = [*prompt.prefix, *completion]
-            self._texts.append(RejectedText(prompt, tokens, session.positions, torch.stack(session.rows)))
-            rejected = len(session.positions)
+            self._texts.append(VerifiedText(prompt, tokens, session.positions, torch.stack(session.rows)))
+            rejected = session.rejected
         if self._prompts % self.every or not self._texts:
             return Lesson(rejected)
         texts, self._texts = self._texts, []
@@ -86,7 +89,7 @@ class OnlineDraft(ModelDraft):
 
 
 class OnlineSession(ModelDraftSession):
-    """A model's session that records where the target rejected its tokens, and the target's logits there."""
+    """A model's session that records the target's logits where its tokens were rejected, or at every token."""
 
     def __init__(self, draft: OnlineDraft, prompt: Prompt, sampling: Sampling) -> None:
         model = draft.model
@@ -94,12 +97,16 @@ class OnlineSession(ModelDraftSession):
         self.draft, self.prompt = draft, prompt
         self.positions: list[int] = []
         self.rows: list[Tensor] = []
+        self.rejected = 0
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         self.draft.at_work = self
         return super().proposing(tokens, gamma, generator)
 
-    def after_rejection(self, position: int, logits_V: Tensor) -> None:
-        """See `SeesRejections`."""
-        self.positions.append(position)
-        self.rows.append(logits_V[: self.vocabulary_size].clone())
+    def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
+        """See `SeesVerification`."""
+        self.rejected += rejected
+        size = len(logits_LV)
+        first = (size - rejected) if self.draft.rejected_only else 0
+        self.positions += range(position + first, position + size)
+        self.rows += logits_LV[first:, : self.vocabulary_size].clone()

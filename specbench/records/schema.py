@@ -106,7 +106,7 @@ class LoadRecord(TypedDict):
 class OnlineRecord(TypedDict):
     """What a draft with `draft.online=true` did after a prompt. Its `beta` are from the weights before."""
 
-    rejected: Annotated[int, "drafted tokens of this prompt that were rejected, each at a position to learn from"]
+    rejected: Annotated[int, "drafted tokens of this prompt that were rejected"]
     positions: Annotated[
         int, "positions of this and earlier prompts that the update after this prompt learnt from; 0 without an update"
     ]
@@ -304,7 +304,7 @@ class Learnt(TypedDict, total=False):
     """A draft that learns between prompts; absent for others. Its numbers depend on the order of the prompts."""
 
     learning_rate: Annotated[float, "draft.online_lr; 0 learns nothing"]
-    learnt_positions: Annotated[int, "rejected tokens that the draft learnt from"]
+    learnt_positions: Annotated[int, "tokens that the draft learnt from: those rejected, or all (draft.online_tokens)"]
     learnt_steps: Annotated[int, "steps of the optimiser"]
     learning_s: Annotated[float, "seconds of learning, in all"]
     learning_timed: Annotated[bool, "whether they are part of the speedups"]

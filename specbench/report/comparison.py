@@ -19,11 +19,14 @@ PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 def comparable(records: Records) -> pd.DataFrame:
     """All measured records of chains, one prompt at a time, without top-k and top-p.
 
-    `policy` is the gamma policy; empty for a number.
+    `policy` is the gamma policy; empty for a number. The name of a draft that learns ends with its learning rate.
     """
     frame = measured(records.every)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
-    return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
+    learning = frame.get("learning_rate", pd.Series(None, index=frame.index, dtype=float))
+    rates = learning.map(lambda rate: "" if pd.isna(rate) else f", rate {rate:g}").astype(str)
+    policies = frame["gamma_said"].where(frame["gamma"].isna(), "")
+    return frame.assign(policy=policies, draft=frame["draft"] + rates)
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:

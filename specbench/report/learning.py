@@ -46,7 +46,8 @@ def _row(record: RunRecord) -> dict[str, object]:
     config = record["config"]
     pair = config_digest(config, ORDER, "draft.name", *(f"draft.{name}" for name in COMPARED))
     own = {one.name: config["draft"].get(one.name, one.default) for one in SETTINGS}
-    setting = "".join(f", {one.name}={own[one.name]}" for one in SETTINGS if own[one.name] != one.default)
+    others = [f"{one.name}={own[one.name]}" for one in SETTINGS if own[one.name] != one.default]
+    setting = "\n" + ", ".join(others) if others else ""
     return {"pair": pair, "shuffle": config["task"].get("shuffle"), "learning": setting}
 
 
@@ -59,7 +60,8 @@ def _panels(records: Records, runs: pd.DataFrame) -> Iterator[Panel]:
         first = newest.iloc[0]
         order = "as they come" if pd.isna(shuffle) else "shuffled"
         points = pd.concat(_points(records.whole(row["run_id"]), row["learning_rate"]) for _, row in newest.iterrows())
-        title = f"{first['target']} on {first['task']}, T={first['temperature']:g}, {order}{first['learning']}"
+        draft = str(first["draft"]).removesuffix(f"-{ONLINE}")
+        title = f"{draft}, {first['task']}, T={first['temperature']:g}, {order}{first['learning']}"
         yield Panel(title, newest, points.assign(order=order))
 
 

@@ -1,6 +1,6 @@
-"""A draft's network learning from its rejected tokens while it serves (Liu et al. 2023, *Online Speculative Decoding*).
+"""A draft's network learning from verified tokens while it serves (Liu et al. 2023, *Online Speculative Decoding*).
 
-Forward KL as in `distill`, at the rejected positions alone, each with the target's logits that its verification gave.
+Forward KL as in `distill`, at the positions that the draft recorded, each with the target's logits of its verification.
 
 Shapes: T tokens, N positions, V logits.
 """
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from specbench.drafts import RejectedText
+from specbench.drafts import VerifiedText
 from specbench.train.distill import distillation_loss
 from specbench.train.trainers import groups_by_size
 
@@ -37,7 +37,7 @@ class OnlineLearner:
             else torch.optim.SGD(self.learning.parameters(), lr)
         )
 
-    def learn(self, texts: Sequence[RejectedText]) -> float:
+    def learn(self, texts: Sequence[VerifiedText]) -> float:
         """Take the steps, each over all positions of `texts`; see `drafts.Learner`."""
         positions = sum(len(text.positions) for text in texts)
         losses = []
@@ -54,7 +54,7 @@ class OnlineLearner:
         self._write_back()
         return losses[0]
 
-    def _loss(self, text: RejectedText) -> torch.Tensor:
+    def _loss(self, text: VerifiedText) -> torch.Tensor:
         """KL(p || q), mean over the positions of one completion. The row before a token is what it was drawn from."""
         last, rows = max(text.positions), [position - 1 for position in text.positions]
         device = self.learning.device

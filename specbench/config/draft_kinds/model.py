@@ -11,6 +11,7 @@ from specbench.errors import UserError
 
 VOCABULARIES = ("auto", "same", "tli", "slem")
 OPTIMISERS = ("adamw", "sgd")
+LEARNT_FROM = ("rejected", "verified")
 ONLINE = "online"  # what its keys begin with, and its label ends with
 
 
@@ -27,12 +28,15 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     )
     online: bool = key(
         False,
-        "train the draft on its rejected tokens between prompts; the order of the prompts then matters "
+        "train the draft on verified tokens between prompts; the order of the prompts then matters "
         "(docs/online.md)",
     )
     online_every: int = key(4, "online: prompts between updates")
     online_steps: int = key(
-        4, "online: optimiser steps per update, each over all tokens rejected since the last update"
+        4, "online: optimiser steps per update, each over all tokens since the last update"
+    )
+    online_tokens: str = key(
+        "rejected", "online: rejected (learn where a draft token was rejected) | verified (from every emitted token)"
     )
     online_lr: float = key(
         0.0001, "online: learning rate; adamw multiplies it by the RMS of each tensor, as in the recipes"
@@ -91,7 +95,8 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         require(0 <= self.online_lr < 1e3, f"{key}.online_lr", self.online_lr, "at least 0 and below 1000")
         temperature = self.online_temperature
         require(0 < temperature <= 100, f"{key}.online_temperature", temperature, "above 0 and at most 100")
-        optimiser = self.online_optimiser
+        tokens, optimiser = self.online_tokens, self.online_optimiser
+        require(tokens in LEARNT_FROM, f"{key}.online_tokens", tokens, " | ".join(LEARNT_FROM))
         require(optimiser in OPTIMISERS, f"{key}.online_optimiser", optimiser, " | ".join(OPTIMISERS))
         if self.online and self.vocabulary in ("tli", "slem"):
             raise UserError(

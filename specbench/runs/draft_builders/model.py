@@ -47,7 +47,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         draft = self.draft
         optimiser: Optimiser = "sgd" if draft.online_optimiser == "sgd" else "adamw"
         learner = OnlineLearner(model.network, draft.online_lr, draft.online_steps, optimiser, draft.online_temperature)
-        return OnlineDraft(model, self.request.vocabulary.size, learner, draft.online_every, draft.confidence)
+        size, rejected_only = self.request.vocabulary.size, draft.online_tokens == "rejected"
+        return OnlineDraft(model, size, learner, draft.online_every, draft.confidence, rejected_only)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         translation = self.choice.translation
