@@ -6,8 +6,10 @@ import pytest
 import torch
 from decode import autoregressive, speculative
 from networks import network
+from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
+from specbench.choose.cascades import Inside, of_cascades
 from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, LookupDraft, ModelDraft, Proposal, UniformDraft
 from specbench.drafts.base import DraftSession, start_beside
 from specbench.drafts.cascade import CascadeSession
@@ -184,3 +186,16 @@ def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
                     assert all(a_pass.accepted == a_pass.drafted for a_pass in trace.passes)
         alone, cascade = agreements(target, [ModelDraft(middle, SIZE), drafts["small"]], prompt, own, Sampling(0.0))
         assert alone == cascade  # alpha is the middle model's
+
+
+def test_a_recommendation_names_the_lengths_of_a_cascade() -> None:
+    """The best inner length is the gamma of Theorem 3.8 inside; its speedup divides c outside."""
+    table, inner = predictions({"cascade": 0.8}, {"cascade": 0.25}), predictions({"cheap": 0.6}, {"cheap": 0.01})
+    (line,) = of_cascades(table, {"cascade": Inside(5, inner), "of another name": Inside(2, inner)})
+    speedups = {one.gamma: one.calibrated for one in inner.ranked}
+    best = max(speedups, key=lambda gamma: speedups[gamma])
+    c = 0.25 * speedups[5] / speedups[best]
+    assert f"best draft.inner_gamma={best} gamma=" in line and f"with c={c:.3f} (c=0.250 measured" in line
+    useless = predictions({"bad": 0.05}, {"bad": 0.5})
+    (line,) = of_cascades(table, {"cascade": Inside(2, useless)})
+    assert line.endswith("no inner draft helps: draft with the middle model alone")

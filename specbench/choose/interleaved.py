@@ -7,7 +7,7 @@ import numpy as np
 
 from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
-from specbench.choose.recommend import time_passes
+from specbench.choose.passes import time_passes
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
 from specbench.measure.collection import already_collected

@@ -22,7 +22,7 @@ from specbench.choose.interleaved import (
     prove,
     same_texts,
 )
-from specbench.choose.recommend import predictions, round_record
+from specbench.choose.passes import predictions, round_record
 from specbench.config import ChooseConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label

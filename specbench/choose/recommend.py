@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from specbench.choose.alpha import Scored, alpha_rows, prepare, score
+from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.cascades import inside_cascades, of_cascades
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
+from specbench.choose.passes import predictions, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
@@ -20,17 +22,12 @@ from specbench.config.names import task_label
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.files import json_digest
-from specbench.measure.collection import already_collected
 from specbench.measure.costs import step_seconds
-from specbench.measure.predict import Grown, Prediction, Predictions
-from specbench.measure.probe import Round, probe
-from specbench.measure.probe_rows import probe_rows
-from specbench.models import Prompt
+from specbench.measure.predict import Grown, Prediction
 from specbench.records.documents import (
     CandidateNames,
     RankedRow,
     RecommendDocument,
-    RoundRecord,
     Verified,
     write_document,
 )
@@ -68,6 +65,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
+        inner_tables = {} if other is not None else inside_cascades(placed, progress)
         scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")
@@ -77,12 +75,12 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         if batches != [1] and (trees or engines is not None):
             raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
         if engines is None:
-            timed = {batch: _timed(scored, batch, progress) for batch in batches}
+            rounds_at = {batch: timed(scored, batch, progress) for batch in batches}
         else:
-            timed = {1: rounds_of(engines, scored)}
+            rounds_at = {1: rounds_of(engines, scored)}
         config = scored.config
-        tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in timed.items()}
-        table, rounds = tables[batches[0]], timed[batches[0]]
+        tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in rounds_at.items()}
+        table, rounds = tables[batches[0]], rounds_at[batches[0]]
         if not table.ranked:
             raise UserError(f"gammas={config.gammas}: completions are too short for a full pass; give smaller gammas")
         best = table.ranked[: config.verify]
@@ -127,7 +125,12 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "engine": engine,
         "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
-        "reasons": [*reasons(table), *of_batches(tables), *of_lossy(table, total_variations)],
+        "reasons": [
+            *reasons(table),
+            *of_cascades(table, inner_tables),
+            *of_batches(tables),
+            *of_lossy(table, total_variations),
+        ],
         "verified": verified,
         "alpha_rows": alphas,
         "target_step_s": step_seconds(rounds),
@@ -149,57 +152,6 @@ def _and_of(trees: Mapping[str, Grown]) -> str:
 def _name(engines: Engines) -> str:
     """The engine's name."""
     return next(iter(engines.values())).name
-
-
-def _timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
-    """Timed passes of so many completions at once."""
-    if batch > 1:
-        progress.say(f"batch={batch}")
-    with already_collected():
-        return time_passes(scored, 0, scored.config.rounds) if batch == 1 else time_rows(scored, batch)
-
-
-def predictions(
-    scored: Scored, rounds: Sequence[Round], trees: Mapping[str, Grown] | None = None, batch: int = 1
-) -> Predictions:
-    """Predictions from the agreement of each candidate and the passes timed at this batch.
-
-    For candidates in `trees` the expected tokens are those of their trees.
-    """
-    config = scored.config
-    whole = {candidate.name for candidate in scored.candidates if candidate.whole}
-    return Predictions(
-        scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole, trees, batch > 1
-    )
-
-
-def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
-    """Rounds number `first` and so on of every candidate and gamma, in completions spread over the sample."""
-    config, parts = scored.config, scored.candidates[0].parts
-    texts: list[tuple[Prompt, list[int]]] = list(zip(parts.prompts, scored.sample.texts, strict=False))
-    return probe(
-        parts.target,
-        {one.name: one.timed for one in scored.candidates},
-        sorted(set(config.gammas)),
-        [texts[index * len(texts) // config.rounds] for index in range(config.rounds)],
-        rounds=rounds,
-        seed=config.seed,
-        first=first,
-    )
-
-
-def time_rows(scored: Scored, batch: int) -> list[Round]:
-    """As `time_passes`, of so many completions at once."""
-    config, parts = scored.config, scored.candidates[0].parts
-    return probe_rows(
-        parts.target,
-        {one.name: one.timed for one in scored.candidates},
-        sorted(set(config.gammas)),
-        list(zip(parts.prompts, scored.sample.texts, strict=False)),
-        batch,
-        rounds=config.rounds,
-        seed=config.seed,
-    )
 
 
 def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progress: Progress, batch: int) -> Verified:
@@ -230,16 +182,4 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
         "c": summary["c"],
         "verify_cost": summary["verify_cost"],
         "overhead": summary["overhead"],
-    }
-
-
-def round_record(one: Round) -> RoundRecord:
-    """A round as plain values."""
-    return {
-        "steps_s": one.steps_s,
-        "first_steps_s": one.first_steps_s,
-        "passes": [
-            {"candidate": name, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
-            for (name, gamma), passes in one.passes.items()
-        ],
     }
