@@ -28,13 +28,10 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     )
     online: bool = key(
         False,
-        "train the draft on verified tokens between prompts; the order of the prompts then matters "
-        "(docs/online.md)",
+        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/online.md)",
     )
     online_every: int = key(4, "online: prompts between updates")
-    online_steps: int = key(
-        4, "online: optimiser steps per update, each over all tokens since the last update"
-    )
+    online_steps: int = key(4, "online: optimiser steps per update, each over all tokens since the last update")
     online_tokens: str = key(
         "rejected", "online: rejected (learn where a draft token was rejected) | verified (from every emitted token)"
     )
