@@ -12,6 +12,7 @@ Shapes: L positions, F numbers of a target's feature, D its width, V logits.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -22,8 +23,9 @@ from specbench.drafts.base import after_zeros
 from specbench.drafts.continuations import Continuations, Found, Predicted
 from specbench.models import Model, Prompt, Session, StatefulSession
 from specbench.models.eagle import Eagle
-from specbench.models.eagle_cache import EagleCache
+from specbench.models.eagle_cache import EagleCache, Entries, Prediction
 from specbench.models.eagle_layer import Source
+from specbench.models.eagle_session import CapturedEagleSession, captured
 from specbench.models.eagle_unroll import unrolled
 from specbench.sampling import Sampling, draw_next, standardise
 from specbench.trees import ROOT
@@ -39,6 +41,8 @@ class EagleDraft:
         width = eagle.shape.tapped_width
         places = [taps.index(depth) for depth in eagle.shape.taps]
         self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
+        self.all_columns = places == list(range(len(taps)))
+        self.captured = captured(eagle, target)
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "EagleSession":
         """On a session of its own, in which the target must read the text itself."""
@@ -57,7 +61,14 @@ class EagleSession:
         self.draft = draft
         self.session = session
         self.sampling = sampling
-        self.cache = EagleCache(draft.eagle)
+        self.source = partial(
+            source_of, session if draft.eagle.shape.layer.crosses else None
+        )  # no cycle: rows of a batch are freed at once
+        self.cache: Entries = (
+            EagleCache(draft.eagle, self.source)
+            if draft.captured is None
+            else CapturedEagleSession(draft.captured, session.source_states())
+        )
         # The target's features of the first tokens: those that follow a rollback are read from here again.
         self._features: list[Tensor] = []  # a row [1, F] a token
         self._nodes: list[Tensor] = []  # predicted features [1, D] of the nodes of a tree
@@ -66,37 +77,36 @@ class EagleSession:
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        eagle, ends = self.draft.eagle, self.draft.target.eos_ids
-        state_1D = self._after(tokens)
+        ends, size = self.draft.target.eos_ids, self.draft.target.vocabulary_size
+        after = self._after(tokens)
         rows: list[Tensor] = []
         drafted: list[int] = []
-        while state_1D is not None and len(drafted) < gamma:
-            token, row_1V = draw_next(
-                eagle.logits(state_1D), self.sampling, self.draft.target.vocabulary_size, generator
-            )  # fmt: skip
+        while after is not None and len(drafted) < gamma:
+            token, row_1V = draw_next(after.logits_LV, self.sampling, size, generator)
             drafted.append(token)
             if row_1V is not None:
                 rows.append(row_1V)
             if token in ends or len(drafted) == gamma:
                 break
-            state_1D = self.cache.draft(state_1D, token, self._source())
+            after = self.cache.draft(after.states_LD, token)
         return Proposal(drafted, torch.cat(rows) if rows else None)
 
     @torch.inference_mode()
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        self._nodes, self._root_1D = [], self._after(tokens)
-        if self._root_1D is None:
+        after = self._after(tokens)
+        self._nodes, self._root_1D = [], None if after is None else after.states_LD
+        if after is None:
             size = self.draft.target.vocabulary_size
             return Found([()], size, self.draft.eagle.fc.weight.device)
-        return self._predicted(self._root_1D)
+        return self._predicted(after)
 
     @torch.inference_mode()
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         assert self._root_1D is not None  # without a root there are no nodes
         before = [self._root_1D if parent == ROOT else self._nodes[parent] for parent in parents]
-        states_LD = self.cache.draft_nodes(torch.cat(before), tokens, parents, self._source())
-        self._nodes += states_LD.split(1)
-        return self._predicted(states_LD)
+        after = self.cache.draft_nodes(torch.cat(before), tokens, parents)
+        self._nodes += after.states_LD.split(1)
+        return self._predicted(after)
 
     def select(self, path: Sequence[int]) -> None:
         """Nothing: accepted tokens are read again, with the target's features."""
@@ -121,13 +131,13 @@ class EagleSession:
         embedded_1LD = eagle.embed(torch.tensor([list(tokens[1:-1])], device=eagle.fc.weight.device), 1)
         features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
         steps = min(most, known)
-        for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self._source(), steps)):
+        for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self.source(), steps)):
             states_LD = states_1LD[0, ahead:][-rows:]
             found[ahead] = after_zeros(self._q(states_LD), rows)
         return iter(found)
 
-    def _after(self, tokens: Sequence[int]) -> Tensor | None:
-        """The predicted feature [1, D] of the last token, after reading all of the text; None at the first pass.
+    def _after(self, tokens: Sequence[int]) -> Prediction | None:
+        """What follows the last token, after reading all of the text; None at the first pass.
 
         The first pass of an encoder-decoder text has no feature to start from.
         """
@@ -136,7 +146,7 @@ class EagleSession:
             return None
         unread = tokens[self.cache.length + 1 :]
         features_LF = torch.cat(self._features[self.cache.length : len(tokens) - 1])
-        return self.cache.read(features_LF, unread, self._source())[-1:]
+        return self.cache.read(features_LF, unread)
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Keep the features of `tokens`; a session of the draft's own reads those that it has not read."""
@@ -155,17 +165,16 @@ class EagleSession:
 
     def _tapped(self, states_LF: Tensor) -> Tensor:
         columns = self.draft.columns
-        if not columns or columns == list(range(states_LF.shape[1])):
-            return states_LF
-        return states_LF[:, columns]
+        return states_LF if self.draft.all_columns or not columns else states_LF[:, columns]
 
-    def _source(self) -> Source | None:
-        states = self.session.source_states() if self.draft.eagle.shape.layer.crosses else None
-        return None if states is None else Source(*states)
-
-    def _predicted(self, states_LD: Tensor) -> Predicted:
-        logits_LV = self.draft.eagle.logits(states_LD)
-        return Predicted(logits_LV, self.draft.target.vocabulary_size, self.sampling)
+    def _predicted(self, after: Prediction) -> Predicted:
+        return Predicted(after.logits_LV, self.draft.target.vocabulary_size, self.sampling)
 
     def _q(self, states_LD: Tensor) -> Tensor:
         return standardise(self.draft.eagle.logits(states_LD), self.sampling, self.draft.target.vocabulary_size)
+
+
+def source_of(session: StatefulSession | None) -> Source | None:
+    """The keys and values of the source that the last layer of the session's target has."""
+    states = None if session is None else session.source_states()
+    return None if states is None else Source(*states)

@@ -16,7 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,8 @@ def _plain(one: Any) -> Any:
             return [_plain(item) for item in one]
         case set() | frozenset():
             return sorted(str(_plain(item)) for item in one)
+    if is_dataclass(one) and not isinstance(one, type):
+        return [_named(type(one)), *([field.name, _plain(getattr(one, field.name))] for field in fields(one))]
     if isinstance(one, type) or inspect.isroutine(one):
         return _routine(one)
     raise NotTold(f"{type(one)} in a module")

@@ -93,7 +93,8 @@ class CudaGraphModel(StaticModel):
         """
         found = self._found(self._key(id(step), count, buffers))
         if found is None:
-            self._largest = max(self._largest, count)
+            if step is self.program.several:  # not another program's
+                self._largest = max(self._largest, count)
             self.ask(step, count, buffers)
         assert not isinstance(found, RolloutGraph)
         return found

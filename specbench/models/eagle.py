@@ -17,9 +17,7 @@ Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +107,24 @@ class Eagle(nn.Module):
         own = self.shape.own_head
         if self.shape.vocabulary is not None and not own:
             rows_ND = head.weight.detach()[self.draft_vocabulary.to(head.weight.device)]
-            project: Callable[[Tensor], Tensor] = partial(nn.functional.linear, weight=rows_ND)
+            project = nn.Linear(rows_ND.shape[1], len(rows_ND), bias=False, device="meta")
+            project.weight = nn.Parameter(rows_ND, requires_grad=False)
         else:
             project = self.lm_head if own else head
-        self._project = (project,)  # in tuples: the network's modules are not submodules
+        self._project: tuple[nn.Module] = (project,)  # in tuples: the network's modules are not submodules
         self.vocabulary_size: int = head.weight.shape[0]
         tokens, positions = self.embed_tokens or network.get_input_embeddings(), None
         if self.shape.layer.positions == "learned":
             positions = network.get_decoder().wpe
         self._embeddings = (tokens, positions)
         return self
+
+    @property
+    def borrowed(self) -> dict[str, nn.Module]:
+        """The modules of the target that a step runs."""
+        tokens, positions = self._embeddings
+        found = {"borrowed_tokens": tokens, "borrowed_positions": positions, "borrowed_head": self._project[0]}
+        return {name: module for name, module in found.items() if module is not None}
 
     def embed(self, ids_BL: Tensor, first: int | Tensor) -> Tensor:
         """What the target's first layer reads of these tokens; `first`: the position of the first, or of each."""
@@ -141,7 +147,7 @@ class Eagle(nn.Module):
                 features_BLF = torch.cat([norm(one) for norm, one in zip(self.fc_norm, each, strict=True)], -1)
             fused: Tensor = self.fc(features_BLF)
             return fused
-        return features_BLF * self.shape.feature_scale
+        return features_BLF if self.shape.feature_scale == 1 else features_BLF * self.shape.feature_scale
 
     def forward(
         self, states_BLD: Tensor, embedded_BLD: Tensor, positions_BL: Tensor, attend: Attend, source: Source | None
@@ -162,10 +168,11 @@ class Eagle(nn.Module):
     def draft_logits(self, states: Tensor) -> Tensor:
         """Logits over the draft vocabulary, of predicted features."""
         if not self.shape.taps:
-            states = states / self.shape.feature_scale
+            states = states if self.shape.feature_scale == 1 else states * (1 / self.shape.feature_scale)
         elif not self.shape.norm_output:
             states = self.norm(states)
-        return self._project[0](states)
+        logits: Tensor = self._project[0](states)
+        return logits
 
     def logits(self, states_LD: Tensor) -> Tensor:
         """[L, V]; a token that is not in the draft vocabulary is never proposed."""
@@ -173,8 +180,7 @@ class Eagle(nn.Module):
         if self.shape.vocabulary is None:
             return logits
         whole = logits.new_full((*logits.shape[:-1], self.vocabulary_size), -torch.inf)
-        whole[..., self.draft_vocabulary] = logits
-        return whole
+        return whole.index_copy(-1, self.draft_vocabulary, logits)
 
     @property
     def operations(self) -> float:

@@ -7,7 +7,8 @@ continues: an accepted token's entry is read again with the target's own feature
 Shapes: L new entries, C slots, S tokens of the source, D width, F numbers of a target's feature, V logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,40 +23,67 @@ from specbench.models.tree import OpenTree
 FIRST_CAPACITY = 64
 
 
-class EagleCache:
-    """Keys and values of one text's entries."""
+class Prediction(NamedTuple):
+    """What follows entries: predicted features [L, D], and logits [L, V or more]."""
 
-    def __init__(self, eagle: Eagle) -> None:
-        self.eagle = eagle
+    states_LD: Tensor
+    logits_LV: Tensor
+
+
+class Entries(Protocol):
+    """EAGLE's layer at work on one text."""
+
+    length: int  # entries that hold the target's features
+
+    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """Read entries on of the target's own features and these tokens; what follows the last."""
+        ...
+
+    def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """Continue from a predicted feature and the token drafted from it."""
+        ...
+
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` entries at most, and nothing that was drafted."""
+        ...
+
+
+class EagleCache:
+    """Keys and values of one text's entries; `source` returns what cross-attention reads. See `Entries`."""
+
+    def __init__(self, eagle: Eagle, source: Callable[[], Source | None]) -> None:
+        self.eagle, self._source = eagle, source
         self.length = 0
         self._tree = OpenTree()
         self._ahead = 0  # entries of a chain of predicted features, after the first `length`
         self._resize(FIRST_CAPACITY)
 
-    def read(self, features_LF: Tensor, tokens: Sequence[int], source: Source | None) -> Tensor:
-        """Read entries on of the target's own features and these tokens; predicted features [L, D]."""
+    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """See `Entries`."""
         self.forget()
         self._reserve(self.length + len(tokens))
         layout = chain(self.length, len(tokens), self._numbers_1C)
-        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, source, len(tokens) == 1)
+        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, len(tokens) == 1)
         self.length += len(tokens)
-        return states_LD
+        return self._predicted(states_LD[-1:])
 
-    def draft(self, states_1D: Tensor, token: int, source: Source | None) -> Tensor:
-        """Continue from a predicted feature and the token drafted from it; the next predicted feature [1, D]."""
+    def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """See `Entries`."""
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1
-        return self._run(states_1D, [token], chain(place, 1, self._numbers_1C), source, True)
+        return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), True))
 
-    def draft_nodes(
-        self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int], source: Source | None
-    ) -> Tensor:
-        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """See `Entries`."""
         self._tree.grow(tokens, parents)
         self._reserve(self.length + len(self._tree))
         layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
-        return self._run(states_LD, tokens, layout, source, False)
+        return self._predicted(self._run(states_LD, tokens, layout, False))
 
     def forget(self) -> None:
         """Forget all that was drafted."""
@@ -67,9 +95,10 @@ class EagleCache:
         self.forget()
         self.length = min(self.length, max(0, length))
 
-    def _run(
-        self, states_LD: Tensor, tokens: Sequence[int], layout: Layout, source: Source | None, is_last: bool
-    ) -> Tensor:
+    def _predicted(self, states_LD: Tensor) -> Prediction:
+        return Prediction(states_LD, self.eagle.logits(states_LD))
+
+    def _run(self, states_LD: Tensor, tokens: Sequence[int], layout: Layout, is_last: bool) -> Tensor:
         """`is_last`: the one entry sees every slot up to its own."""
         eagle, device = self.eagle, states_LD.device
         positions_1L = layout.new_positions_BL
@@ -83,7 +112,7 @@ class EagleCache:
                 buffer[:, :, end - states.shape[2] : end] = states
             return attend(query, keys[:, :, :end], values[:, :, :end], bias, eagle.shape.layer.scale)
 
-        states_1LD: Tensor = eagle(states_LD.unsqueeze(0), embedded_1LD, positions_1L, attend_cached, source)
+        states_1LD: Tensor = eagle(states_LD.unsqueeze(0), embedded_1LD, positions_1L, attend_cached, self._source())
         return states_1LD[0]
 
     def _bias(self, layout: Layout, end: int, is_last: bool) -> Tensor | None:

@@ -21,6 +21,14 @@ from specbench.errors import UserError
 
 # Queries [B, H, L, E], keys and values [B, K, L, E] of the new entries to what they attend to [B, H, L, E].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# Attention: queries, keys, values, an additive bias, and the scale of scores.
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+
+
+def fused_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Torch's fused attention, computed in the dtype of the keys."""
+    mixed = F.scaled_dot_product_attention(query.to(keys.dtype), keys, values, bias, scale=scale)
+    return mixed.to(query.dtype)
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,15 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Source:
-    """What cross-attention reads: keys and values [B, H, S, E], and a bias [B, 1, 1, S] that hides padding."""
+    """What cross-attention reads: keys and values [B, H, S, E], a bias [B, 1, 1, S] that hides padding; its kernel."""
 
     keys: Tensor
     values: Tensor
     bias: Tensor | None = None
+    attention: Attention = fused_attention
 
 
-class Attention(nn.Module):
+class Projections(nn.Module):
     """The projections of self-attention, or without keys of its own those of cross-attention."""
 
     def __init__(self, shape: LayerShape, reads: int, own_keys: bool = True) -> None:
@@ -113,13 +122,12 @@ class DraftLayer(nn.Module):
     def __init__(self, shape: LayerShape, reads: int) -> None:
         super().__init__()
         self.shape = shape
-        self._angles_on: dict[torch.device, Tensor] = {}
-        self.self_attn = Attention(shape, reads)
+        self.self_attn = Projections(shape, reads)
         if shape.positions == "relative":
             self.relative_bias = nn.Embedding(shape.buckets, shape.heads)
         if shape.crosses:
             self.cross_layernorm = Norm(shape)
-            self.cross_attn = Attention(shape, shape.width, own_keys=False)
+            self.cross_attn = Projections(shape, shape.width, own_keys=False)
         self.post_attention_layernorm = Norm(shape)
         self.mlp = FeedForward(shape)
 
@@ -137,10 +145,8 @@ class DraftLayer(nn.Module):
         if self.shape.crosses:
             assert source is not None
             query = self._heads(self.cross_attn.q_proj(self.cross_layernorm(states_BLD)))
-            mixed = F.scaled_dot_product_attention(
-                query.to(source.keys.dtype), source.keys, source.values, source.bias, scale=self.shape.scale
-            )
-            states_BLD = states_BLD + self.cross_attn.o_proj(_joined(mixed.to(query.dtype)))
+            mixed = source.attention(query, source.keys, source.values, source.bias, self.shape.scale)
+            states_BLD = states_BLD + self.cross_attn.o_proj(_joined(mixed))
         out: Tensor = states_BLD + self.mlp(self.post_attention_layernorm(states_BLD))
         return out
 
@@ -155,8 +161,8 @@ class DraftLayer(nn.Module):
         return bias
 
     def _heads(self, flat_BLI: Tensor) -> Tensor:
-        heads: Tensor = flat_BLI.unflatten(-1, (-1, self.shape.head_width)).transpose(1, 2)
-        return heads
+        rows, length, inner = flat_BLI.shape
+        return flat_BLI.view(rows, length, inner // self.shape.head_width, self.shape.head_width).transpose(1, 2)
 
     def _turned(self, heads_BHLE: Tensor, positions_BL: Tensor) -> Tensor:
         """Rotary positions, by halves as Llama pairs its channels."""
@@ -169,17 +175,16 @@ class DraftLayer(nn.Module):
 
     def _angles(self, device: torch.device) -> Tensor:
         """[E / 2]: by how much one position turns each pair of channels."""
-        if device not in self._angles_on:
-            with torch.inference_mode(False):  # a training may need them later
-                half = self.shape.head_width // 2
-                exponents = torch.arange(half, device=device, dtype=torch.float32) / half
-                own = torch.tensor(self.shape.angles, device=device) if self.shape.angles else None
-                self._angles_on[device] = self.shape.theta**-exponents if own is None else own
-        return self._angles_on[device]
+        if self.shape.angles:
+            return torch.tensor(self.shape.angles, device=device)
+        half = self.shape.head_width // 2
+        exponents = torch.arange(half, device=device, dtype=torch.float32) / half
+        return torch.pow(self.shape.theta, -exponents)
 
 
 def _joined(heads_BHLE: Tensor) -> Tensor:
-    return heads_BHLE.transpose(1, 2).flatten(2)
+    rows, heads, length, channels = heads_BHLE.shape
+    return heads_BHLE.transpose(1, 2).reshape(rows, length, heads * channels)
 
 
 def layer_shape(network: Any, key: str) -> LayerShape:

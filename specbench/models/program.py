@@ -46,7 +46,7 @@ IDS, SLOTS, POSITIONS, VISIBLE, SOURCE_LENGTH = range(5)
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
+def without_collecting() -> Iterator[None]:
     """Capturing makes so many objects that Python would look through all that torch holds for what could be freed."""
     enabled = gc.isenabled()
     gc.disable()
@@ -103,7 +103,7 @@ class Program:
     encode: "Encoding | None"
 
     @staticmethod
-    @_without_collecting()
+    @without_collecting()
     def of(
         network: Any,
         cache_dtype: torch.dtype,
@@ -158,14 +158,14 @@ class Program:
             cache_dtype,
             placement,
             found.file,
-            one=_cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
-            several=_cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
-            last=_cut(
+            one=cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
+            several=cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
+            last=cut(
                 sizes, for_last_row(sizes.rest), lambda module: lower(module, weights, False)
             ),  # run once a prompt
             tree=None
             if along_paths is None
-            else _cut(sizes, along_paths, lambda module: lowering(module, weights, False)),
+            else cut(sizes, along_paths, lambda module: lowering(module, weights, False)),
             encode=None if encode is None else Encoding(encode, weights),
         )
 
@@ -238,7 +238,7 @@ class Encoding:
         return states
 
 
-def _cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
+def cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
     """A step of `module`, which is `sizes.rest` or a special case of it."""
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
     placeholders = sum(node.op == "placeholder" for node in module.graph.nodes)

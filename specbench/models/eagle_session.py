@@ -1,0 +1,167 @@
+"""EAGLE's layer as captured steps, beside a target of the same engine.
+
+Shapes: L new entries, D width, F numbers of a target's feature, V logits.
+"""
+
+import warnings
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from specbench.errors import first_line
+from specbench.models.base import Tokens
+from specbench.models.buffers import CACHED_OF_TREES, BufferPool, Buffers, TensorCache
+from specbench.models.cudagraph import MOST_TOKENS, CudaGraphModel
+from specbench.models.eagle import Eagle
+from specbench.models.eagle_cache import Prediction
+from specbench.models.eagle_program import EagleProgram
+from specbench.models.graph import PackedWeights
+from specbench.models.hidden import LastRead
+from specbench.models.layout import Layout
+from specbench.models.part import Part
+from specbench.models.program import Step
+from specbench.models.static import USUAL_COUNTS, StaticModel
+from specbench.models.static_session import StaticSession
+from specbench.models.tree import OpenTree
+
+
+class CapturedEagle:
+    """`eagle` in the engine of `target`: its steps, and what its sessions share."""
+
+    longest = None  # learned positions end at their last row
+    invariant = False
+    rows = 1
+    state_width = 0  # its states are its own
+
+    def __init__(self, eagle: Eagle, target: StaticModel) -> None:
+        """Raises whatever the layer's modules raise where they cannot be captured."""
+        packed = PackedWeights() if target.invariant else target.packed
+        self.program = EagleProgram.of(eagle, target.program.cache_dtype, target.lowering, packed)
+        self.vocabulary_size = eagle.vocabulary_size
+        self.device = target.device
+        self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
+        self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
+        self.numbers, self.capacity, self.source_slots = target.numbers, target.capacity, target.source_slots
+        self.ids = target.ids
+        self.graphs = target if isinstance(target, CudaGraphModel) else None
+        self._held: dict[tuple[int, int], Tensor] = {}
+        if self.graphs is None:
+            CapturedEagleSession(self, None).look_up(USUAL_COUNTS)
+
+    def held(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
+        """`states_LD` [1, `rows`, D] at the address that a graph of `step` reads; the last fills the missing rows."""
+        key = id(step), rows
+        if key not in self._held:
+            self._held[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
+        held, count = self._held[key], len(states_LD)
+        held[0, :count] = states_LD
+        held[0, count:] = states_LD[-1]
+        return held
+
+
+def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
+    """`eagle` in the engine of `target`; None where that captures no steps, or, with a warning, cannot capture it."""
+    if not isinstance(target, StaticModel):
+        return None
+    try:
+        return CapturedEagle(eagle, target)
+    except Exception as error:  # whatever the layer's modules raise when they are captured
+        warnings.warn(
+            f"EAGLE's layer cannot be captured: {first_line(error)}; it runs eagerly, which is slower", stacklevel=2
+        )
+        return None
+
+
+class CapturedEagleSession(StaticSession):
+    """Captured entries of one text; see `eagle_cache.Entries`."""
+
+    model: CapturedEagle
+
+    @torch.inference_mode()
+    def __init__(self, model: CapturedEagle, of_source: tuple[Tensor, Tensor] | None) -> None:
+        """`of_source` are the keys and values [1, H, S, E] that cross-attention reads."""
+        self.model = model
+        self.length = self.ahead = 0
+        self.ahead_part: Part | None = None
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self._parts = {}
+        self._last = LastRead()
+        self._held: dict[str, Buffers] = {}
+        weakref.finalize(self, model.pool.give_back, self._held)
+        self._sources = 1 if of_source is None else of_source[0].shape[2]
+        self._source_length_1 = torch.tensor([self._sources], device=model.device)
+        if "cross" in model.program.shapes:
+            self._held["cross"] = model.pool.take("cross", model.source_slots(self._sources))
+            for buffer, states in zip(self._held["cross"].layers, of_source or (), strict=False):
+                buffer[:, :, : self._sources] = states
+        self._states_1LD = torch.empty(1, 0, 0)
+        self.reserve(1)
+
+    def _collect(self) -> None:
+        super()._collect()
+        self._buffers.append(self._states_1LD)
+
+    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """See `Entries`."""
+        self.forget()
+        self._make_room(self.length + len(tokens))
+        program = self.model.program
+        predicted = self._predict(program.read_one if len(tokens) == 1 else program.read, features_LF, tokens)
+        self.length += len(tokens)
+        return predicted
+
+    def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """See `Entries`."""
+        return self.draft_nodes(states_1D, [token], [len(self._tree) - 1])
+
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """See `Entries`."""
+        self._tree.grow(tokens, parents)
+        self._make_room(self.length + len(self._tree))
+        program = self.model.program
+        return self._predict(program.draft_one if len(tokens) == 1 else program.draft, states_LD, tokens)
+
+    def forget(self) -> None:
+        """Forget all that was drafted."""
+        self._tree.close()
+
+    def rollback(self, length: int) -> None:
+        self.forget()
+        self.length = min(self.length, max(0, length))
+
+    def _predict(self, step: Step, states_LD: Tensor, tokens: Tokens) -> Prediction:
+        found_LV = self._replayed(step, states_LD, tokens) if self.model.graphs is not None else None
+        if found_LV is None:
+            self._buffers[-1] = states_LD.unsqueeze(0)
+            found_LV = self._step(step, tokens, len(tokens))
+        return Prediction(found_LV[:, self.model.vocabulary_size :], found_LV)
+
+    def _replayed(self, step: Step, states_LD: Tensor, tokens: Tokens) -> Tensor | None:
+        """What a graph of `step` returns; None where there is none yet."""
+        graphs, count = self.model.graphs, len(tokens)
+        assert graphs is not None
+        if (filled := graphs.filled(count)) > MOST_TOKENS:
+            return None
+        self._buffers[-1] = self.model.held(step, states_LD, filled)
+        graph = graphs.graph(step, filled, self._buffers)
+        if graph is None:
+            return None
+        placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)
+        return graph.run(self._ids(tokens, filled), Layout(*placed), self._sources)[:count]
+
+    @torch.inference_mode()
+    def look_up(self, counts: Sequence[int]) -> None:
+        """Compute the positions of the first buffers once, so that no later step pays."""
+        program, end = self.model.program, self._capacity
+        steps = [(program.read_one, program.read), (program.draft_one, program.draft)]
+        for (one, several), count in product(steps, counts):
+            step = one if count == 1 else several
+            ids_1L = self._ids([0] * count, count)
+            fixed = self._of_source(step, ids_1L, count)
+            for self.length in range(end - count + 1):
+                self._looked_up((id(step), count), count, partial(self._placed, step, ids_1L, count, fixed))
+        self.length = 0
