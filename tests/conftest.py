@@ -87,11 +87,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
 @pytest.fixture(scope="session", autouse=True)
 def captured_anew() -> Iterator[None]:
     """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
-    from specbench.models import capture_cache, program
+    from specbench.models import capture_cache, eagle_program, program
 
-    program.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
+    for module in (program, eagle_program):
+        module.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
     yield
-    program.cached_capture = capture_cache.cached_capture
+    for module in (program, eagle_program):
+        module.cached_capture = capture_cache.cached_capture
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,11 @@ class EagleShape:
         """Numbers of one tapped state."""
         return self.state_width or self.layer.width
 
+    @property
+    def feature_width(self) -> int:
+        """Numbers of a target's feature."""
+        return len(self.taps) * self.tapped_width if self.taps else self.layer.width
+
 
 class Eagle(nn.Module):
     """The layer and what stands before and after it. `bind` gives it the target's head and embeddings."""

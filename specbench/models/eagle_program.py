@@ -66,7 +66,8 @@ class EagleProgram:
             sizes = hoist(with_merged_weights(graph), [], with_constants=True)
             steps.append(cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)))
             steps.append(cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)))
-        return EagleProgram(shapes, cache_dtype, *steps, files)
+        read_one, read, draft_one, draft = steps
+        return EagleProgram(shapes, cache_dtype, read_one, read, draft_one, draft, files)
 
 
 class _Modules(nn.Module):
@@ -88,7 +89,7 @@ def _captured(
     modules, shape, dtype = _Modules(eagle), eagle.shape, eagle.fc.weight.dtype
     taken = {size for tensor in modules.parameters() for size in tensor.shape}
     taken |= {number for of_kind in shapes.values() for pair in of_kind for number in pair}
-    width = shape.layer.width if kind == "draft" else max(1, len(shape.taps)) * shape.tapped_width
+    width = shape.layer.width if kind == "draft" else shape.feature_width
     tokens, capacity, source = example_sizes({*taken, width}, 3)
     device = modules.device
     buffers = [

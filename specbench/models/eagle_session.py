@@ -15,10 +15,13 @@ from torch import Tensor
 from specbench.errors import first_line
 from specbench.models.base import Tokens
 from specbench.models.buffers import CACHED_OF_TREES, BufferPool, Buffers, TensorCache
+from specbench.models.capture_cache import forget
 from specbench.models.cudagraph import MOST_TOKENS, CudaGraphModel
 from specbench.models.eagle import Eagle
-from specbench.models.eagle_cache import Prediction
+from specbench.models.eagle_cache import EagleCache, Entries, Prediction
+from specbench.models.eagle_layer import Source
 from specbench.models.eagle_program import EagleProgram
+from specbench.models.engines import ROUNDING, apart
 from specbench.models.graph import PackedWeights
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
@@ -27,6 +30,9 @@ from specbench.models.program import Step
 from specbench.models.static import USUAL_COUNTS, StaticModel
 from specbench.models.static_session import StaticSession
 from specbench.models.tree import OpenTree
+from specbench.trees import ROOT
+
+TRIED = 4  # entries with which a captured step is compared
 
 
 class CapturedEagle:
@@ -68,7 +74,7 @@ def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
     if not isinstance(target, StaticModel):
         return None
     try:
-        return CapturedEagle(eagle, target)
+        return _checked(eagle, target)
     except Exception as error:  # whatever the layer's modules raise when they are captured
         warnings.warn(
             f"EAGLE's layer cannot be captured: {first_line(error)}; it runs eagerly, which is slower", stacklevel=2
@@ -76,10 +82,44 @@ def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
         return None
 
 
+def _checked(eagle: Eagle, target: StaticModel) -> CapturedEagle:
+    """The captured layer, its logits compared with the module's. Raises RuntimeError where they differ."""
+    model = CapturedEagle(eagle, target)
+    heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
+    keys = _noise(1, heads, TRIED, channels).to(target.device, model.program.cache_dtype)
+    ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
+    own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
+    difference = apart(_tried(eagle, ours), _tried(eagle, own))
+    if difference <= ROUNDING[eagle.fc.weight.dtype]:
+        return model
+    for file in model.program.cached:  # a capture that is made now may be right
+        forget(file)
+    if model.program.cached:
+        return _checked(eagle, target)
+    raise RuntimeError(f"the captured step differs from the layer's own by {difference:.2g} of the largest logit")
+
+
+@torch.inference_mode()
+def _tried(eagle: Eagle, entries: Entries) -> list[Tensor]:
+    """Logits after a few entries that hold features, and after two nodes that follow them."""
+    device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
+    features_LF = _noise(TRIED, eagle.shape.feature_width).to(device, dtype)
+    tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + TRIED + 1)
+    after = entries.read(features_LF, tokens[:TRIED])
+    node = entries.draft(after.states_LD, tokens[TRIED])
+    sibling = entries.draft_nodes(after.states_LD, tokens[:1], [ROOT])
+    size = eagle.vocabulary_size
+    return [one.logits_LV[:, :size].float().nan_to_num(neginf=0.0) for one in (after, node, sibling)]
+
+
+def _noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
 class CapturedEagleSession(StaticSession):
     """Captured entries of one text; see `eagle_cache.Entries`."""
 
-    model: CapturedEagle
+    model: CapturedEagle  # type: ignore[assignment]  # as much of a CapturedModel as a session of entries uses
 
     @torch.inference_mode()
     def __init__(self, model: CapturedEagle, of_source: tuple[Tensor, Tensor] | None) -> None:

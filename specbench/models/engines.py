@@ -102,9 +102,9 @@ def _checked(
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids, invariant=invariant)
     ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
-    apart = _apart(ours, own)
-    if not apart <= ROUNDING[network.dtype]:
-        message = f"the captured step differs from the model's own by {apart:.2g} of the largest logit"
+    difference = apart(ours, own)
+    if not difference <= ROUNDING[network.dtype]:
+        message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
         if model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
             return _checked(kind, network, vocabulary_size, eos_ids, invariant)
@@ -112,7 +112,7 @@ def _checked(
             raise RuntimeError(message)
         with in_fp32(network):
             exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
-        if not (from_exact := _apart(ours, exact)) <= FARTHER * (rounded := _apart(own, exact)):
+        if not (from_exact := apart(ours, exact)) <= FARTHER * (rounded := apart(own, exact)):
             raise RuntimeError(
                 f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
             )
@@ -135,7 +135,7 @@ def _tried(model: EagerModel) -> list[Tensor]:
     return found
 
 
-def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference of a run, of its largest logit; NaN if a logit is NaN."""
     pairs = zip(ours, theirs, strict=True)
     return float(torch.stack([(one - other).abs().max() / other.abs().max() for one, other in pairs]).max())

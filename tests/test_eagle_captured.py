@@ -1,0 +1,129 @@
+"""EAGLE's layer as captured steps: what it predicts is what the layer's own modules predict, whatever was read, drafted
+and rolled back before."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import captured
+import pytest
+import torch
+from decode import speculative
+from networks import network
+from test_eagle import GREEDY, KINDS, SIZE, TAPS, made, prompts, random_eagle
+
+from specbench.models import capture_cache, eagle_program
+from specbench.models.eagle import Eagle
+from specbench.models.eagle_cache import EagleCache, Prediction
+from specbench.models.eagle_layer import Source
+from specbench.models.eagle_session import CapturedEagle, CapturedEagleSession
+from specbench.models.eagle_session import captured as captured_eagle
+from specbench.models.static import StaticModel
+
+ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
+SOURCE = 5
+
+
+def layer(kind: str, taps: tuple[int, ...] = (), engine: Any = StaticModel) -> tuple[Eagle, StaticModel]:
+    own = network(kind, 4, layers=1)
+    return random_eagle(own, taps, 30), engine(own, SIZE, frozenset({1}))
+
+
+def required(eagle: Eagle, target: StaticModel) -> CapturedEagle:
+    found = captured_eagle(eagle, target)
+    assert found is not None
+    return found
+
+
+def sessions(eagle: Eagle, model: CapturedEagle) -> tuple[CapturedEagleSession, EagleCache]:
+    """A captured session and an eager one, of the same source."""
+    shape = eagle.shape.layer
+    keys = torch.randn(2, 1, shape.heads, SOURCE, shape.head_width, generator=torch.Generator().manual_seed(3))
+    states = (keys[0], keys[1]) if shape.crosses else None
+    return CapturedEagleSession(model, states), EagleCache(eagle, lambda: Source(*states) if states else None)
+
+
+def same(ours: Prediction, own: Prediction) -> None:
+    for found, expected in zip(ours, own, strict=True):
+        drafted = expected.isfinite()  # the rest is not in the draft vocabulary
+        found = found[:, : expected.shape[1]]
+        assert torch.equal(found.isfinite(), drafted)
+        assert (found - expected)[drafted].abs().max() < 1e-4 * expected[drafted].abs().max()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) -> None:
+    """EAGLE and EAGLE-3: chains, trees and rejections, in a text that outgrows its first buffers."""
+    for taps in ((), TAPS):
+        eagle, target = layer(kind, taps, ENGINES[engine])
+        ours, own = sessions(eagle, required(eagle, target))
+        features = torch.randn(400, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
+        for read, kept in ((5, 5), (1, 4), (3, 7), (55, 62), (1, 63), (1, 64), (2, 66), (200, 260)):
+            begin = ours.length
+            tokens = [(7 * begin + index) % SIZE for index in range(read)]
+            after = [one.read(features[begin : begin + read], tokens) for one in (ours, own)]
+            same(*after)
+            chain = after
+            for token in (9, 22, 4):
+                chain = [one.draft(before.states_LD, token) for one, before in zip((ours, own), chain, strict=True)]
+                same(*chain)
+            for one in (ours, own):
+                one.forget()
+            nodes = [one.draft_nodes(before.states_LD.expand(2, -1), [7, 8], [-1, -1])
+                     for one, before in zip((ours, own), after, strict=True)]  # fmt: skip
+            same(*nodes)
+            same(*(one.draft_nodes(before.states_LD[[1, 0, 0]], [3, 8, 5], [1, 0, 0])
+                   for one, before in zip((ours, own), nodes, strict=True)))  # fmt: skip
+            for one in (ours, own):
+                one.rollback(kept)
+            assert ours.length == own.length
+
+
+def test_graphs_are_captured_between_texts() -> None:
+    """In the first text the layer's steps run uncaptured; in the second they are replayed, and draft the same."""
+    target, draft = made("gpt2", (), captured.graphs_before_the_clock)
+    target.eos_ids = frozenset()
+
+    def passes() -> list[list[int]]:
+        told: dict[str, Any] = {"gamma": 3, "sampling": GREEDY, "max_new_tokens": 12, "generator": torch.Generator()}
+        return [one.tokens for one in speculative(target, draft, prompts("gpt2")[0], **told).passes]
+
+    first = passes()
+    before = target.captures
+    assert passes() == first and target.captures > before
+    captures, uncaptured = target.captures, target.uncaptured
+    assert passes() == first and (target.captures, target.uncaptured) == (captures, uncaptured)
+
+
+def seeing_the_next(eagle: Eagle, layout: Any, dtype: torch.dtype) -> torch.Tensor:
+    return bias(eagle, layout, dtype) * 0
+
+
+bias = eagle_program._bias
+
+
+def test_a_capture_that_computes_anything_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eagle_program, "_bias", seeing_the_next)
+    with pytest.warns(UserWarning, match=r"cannot be captured: the captured step differs .* it runs eagerly"):
+        assert captured_eagle(*layer("gpt2")) is None
+
+
+def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where weights are others. A file that holds another capture is found out, and removed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(eagle_program, "cached_capture", capture_cache.cached_capture)
+    eagle, target = layer("t5")
+    assert not required(eagle, target).program.cached
+    again = required(eagle, target)
+    assert len(set(again.program.cached)) == 2  # reading and drafting
+    ours, own = sessions(eagle, again)
+    with torch.inference_mode():
+        features = torch.randn(3, eagle.shape.feature_width)
+        same(ours.read(features, [4, 5, 6]), own.read(features, [4, 5, 6]))
+    content = again.program.cached[0].read_text().partition("\n")[2].replace("1e-06", "5.0")
+    again.program.cached[0].write_text(f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}")
+    assert not required(eagle, target).program.cached
+    eagle.fc.weight.add_(1.0)
+    assert not required(eagle, target).program.cached
