@@ -10,7 +10,7 @@ import pytest
 import torch
 from decode import speculative
 from networks import network
-from test_eagle import GREEDY, KINDS, SIZE, TAPS, made, prompts, random_eagle
+from test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
 
 from specbench.models import capture_cache, eagle_program
 from specbench.models.eagle import Eagle
@@ -51,8 +51,11 @@ def same(ours: Prediction, own: Prediction) -> None:
         assert (found - expected)[drafted].abs().max() < 3e-4 * expected[drafted].abs().max()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [("t5", "static"), ("t5", "native"), ("t5", "cudagraph"), ("t5-v1_1", "static"), ("gpt2", "native"),
+     ("gpt2", "cudagraph"), ("llama", "static")],
+)  # fmt: skip
 @torch.inference_mode()
 def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) -> None:
     """EAGLE and EAGLE-3: chains, trees and rejections, in a text that outgrows its first buffers."""
@@ -60,7 +63,7 @@ def test_a_captured_step_predicts_what_the_layer_does(kind: str, engine: str) ->
         eagle, target = layer(kind, taps, ENGINES[engine])
         ours, own = sessions(eagle, required(eagle, target))
         features = torch.randn(400, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
-        for read, kept in ((5, 5), (1, 4), (3, 7), (55, 62), (1, 63), (1, 64), (2, 66), (200, 260)):
+        for read, kept in ((5, 5), (1, 4), (3, 7), (55, 62), (2, 64), (1, 65), (200, 260)):
             begin = ours.length
             tokens = [(7 * begin + index) % SIZE for index in range(read)]
             after = [one.read(features[begin : begin + read], tokens) for one in (ours, own)]
