@@ -1,7 +1,7 @@
-"""Things that propose tokens. A `Draft` starts a `DraftSession` on a prompt.
+"""Drafts, which propose tokens. A `Draft` starts a `DraftSession` on a prompt.
 
-A draft returns the token it drew together with the very distribution that it was drawn from, so that q in the
-acceptance test is the q that was sampled. Deterministic drafts return one-hot rows.
+A draft returns its tokens together with the distributions that they were drawn from, so that the acceptance test uses
+the q that was sampled. Deterministic drafts have a one-hot q.
 """
 
 from specbench.acceptance import Proposal

@@ -21,10 +21,10 @@ NOTHING_BESIDE = Beside([], [])
 
 
 class DraftSession(Protocol):
-    """A draft at work on one sequence."""
+    """The state of a draft for one sequence."""
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        """Up to `gamma` tokens that may follow `tokens` (prefix and all generated so far)."""
+        """Propose up to `gamma` tokens after `tokens` (prefix and all tokens generated so far)."""
         ...
 
     def rollback(self, length: int) -> None:
@@ -34,14 +34,14 @@ class DraftSession(Protocol):
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q [L, V] for each of the L tokens after the prefix, by teacher forcing.
 
-        For a fresh session, or one that has scored the prefix already: a long text is scored in parts.
+        The session must be new, or have scored the tokens before `prefix_length`: long sequences are scored in parts.
         """
         ...
 
 
 @runtime_checkable
 class ProposesByReading(DraftSession, Protocol):
-    """A draft session that needs runs of a model to propose, and can leave them to whoever drives it."""
+    """A draft session that needs runs of a model to propose, which its driver may answer for a batch at once."""
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         """As `propose`, which answers each read at once; tokens may still be on the device."""
@@ -49,7 +49,7 @@ class ProposesByReading(DraftSession, Protocol):
 
 
 def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposed]]:
-    """How `drafting` proposes, as reads that somebody else answers; none where it needs no model."""
+    """How `drafting` proposes, as reads for a driver to answer; no reads if it needs no model."""
     if isinstance(drafting, ProposesByReading):
         return drafting.proposing
 
@@ -61,10 +61,10 @@ def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Gen
 
 
 def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
-    """The target's read of one pass: the unread end of the text, the proposal, and the tokens beside it, in one run.
+    """The target's read of one pass: unread tokens of the sequence, the proposal, and tokens read with it, in one run.
 
-    Before a tree the end of the text is read as a part of it, a stem that every path goes through; a chain with tokens
-    beside it is a tree, too.
+    Unread tokens before a tree are read as the stem of the tree, which every path goes through; a chain with tokens
+    beside it is read as a tree, too.
     """
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
@@ -79,10 +79,10 @@ def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
 
 @runtime_checkable
 class ScoresAhead(Protocol):
-    """A draft session whose tokens depend on where their proposal began.
+    """A draft session whose q depends on where the proposal began.
 
-    Heads that predict several tokens at once, or copies that continue from one place. `score` scores the first token of
-    a proposal alone; the others are accepted less often the further ahead they are.
+    Heads that predict several tokens at once, or copies that continue from one place. `score` only scores the
+    first token of a proposal; later tokens are accepted less often.
     """
 
     stops_at_end: bool  # whether a proposal ends with a token that ends the text
@@ -103,21 +103,21 @@ def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
 
 @runtime_checkable
 class ReadsTrees(DraftSession, Protocol):
-    """A draft session that knows what may follow each node of a tree, so that a tree of its tokens can be grown."""
+    """A draft session that can propose the children of each node of a tree."""
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        """What follows `tokens`: one node, the root of a new tree of at most `levels` levels below it."""
+        """The continuations of `tokens`, the root of a new tree of at most `levels` levels."""
         ...
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         """The continuations of each of L more nodes of the tree.
 
-        Nodes are numbered as they are read, from 0; `parents` are such numbers, or -1 for the end of the text.
+        Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
         """
         ...
 
     def select(self, path: Sequence[int]) -> None:
-        """The nodes of `path` are part of the text now, and the rest of the tree is forgotten."""
+        """Accept the nodes of `path` into the sequence, and drop the rest of the tree."""
         ...
 
 
@@ -126,13 +126,13 @@ class ProposesTrees(DraftSession, Protocol):
     """A draft session whose proposals are trees."""
 
     def select(self, path: Sequence[int]) -> None:
-        """The nodes of the last proposal at the indices `path` are part of the text now. `rollback` follows."""
+        """Accept the nodes of the last proposal at the indices `path` into the sequence. `rollback` follows."""
         ...
 
 
 @runtime_checkable
 class ReadsBeside(DraftSession, Protocol):
-    """A draft session that has the target read tokens beside its proposals (`Proposal.beside`)."""
+    """A draft session that lets the target read further tokens with its proposals (`Proposal.beside`)."""
 
     def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         """Receive the target's logits [L, V] after each token that was read beside the last proposal.
@@ -147,7 +147,7 @@ class SeesVerification(DraftSession, Protocol):
     """A draft session, of chains, that records the target's logits."""
 
     def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
-        """Take in the tokens that a pass emits, from `position` of the sequence on.
+        """Record the tokens that a pass emits, from `position` of the sequence on.
 
         `logits_LV` are the target's own for each of them; they are overwritten after this call. `rejected`: the last of
         these tokens replaces a draft token that the target rejected.
@@ -156,7 +156,7 @@ class SeesVerification(DraftSession, Protocol):
 
 
 class Draft(Protocol):
-    """Something that proposes, ready to start on prompts."""
+    """A draft, ready to start on prompts."""
 
     @property
     def operations(self) -> float:
@@ -170,7 +170,7 @@ class Draft(Protocol):
 
 @runtime_checkable
 class ReadsTarget(Protocol):
-    """A draft that works on what the target has read and computed. Started alone, it reads the text itself."""
+    """A draft that uses the target's own session. Started without a session, it opens one of its own."""
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A draft session that follows `session`, the target's own.
@@ -186,26 +186,26 @@ class UsesModels(Protocol):
 
     @property
     def models(self) -> Sequence[Model]:
-        """All of them, those of drafts inside it too."""
+        """All models, including those of its parts."""
         ...
 
 
 def models_of(draft: Draft) -> Sequence[Model]:
-    """The models that `draft` runs beside the target."""
+    """The models that `draft` runs, without the target."""
     return draft.models if isinstance(draft, UsesModels) else ()
 
 
 @runtime_checkable
 class RollsOutProposals(Protocol):
-    """A draft whose models can take the steps of a proposal at once."""
+    """A draft whose models can run all steps of a proposal at once."""
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        """Have what proposals of so many tokens need captured when the models are next got ready."""
+        """Capture what proposals of so many tokens need when the models are prepared next."""
         ...
 
 
 def expect(draft: Draft, sampling: Sampling, gammas: Sequence[int]) -> None:
-    """Tell `draft`, before its models are got ready for a text, how many tokens it will be asked for."""
+    """Announce, before the models of `draft` are prepared, how many tokens will be requested."""
     if isinstance(draft, RollsOutProposals):
         draft.expect(sampling, gammas)
 
@@ -225,25 +225,25 @@ class Batchable(Protocol):
 
 @runtime_checkable
 class Grows(Protocol):
-    """A draft that may take in the texts that were decoded with it. Whoever decodes hands them over between prompts."""
+    """A draft whose store can grow by decoded completions, which are added between prompts."""
 
     @property
     def grown(self) -> int | None:
-        """Tokens of texts that it has taken in; None where it takes in none."""
+        """Tokens of completions in its store; None if it does not grow."""
         ...
 
     def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
-        """Take in the texts that followed these prompts."""
+        """Add the completions of these prompts to the store."""
         ...
 
     def forget_texts(self) -> None:
-        """Forget all of them."""
+        """Remove all added completions."""
         ...
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a draft did after a prompt to learn from its rejected tokens."""
+    """The record of a draft's learning after a prompt."""
 
     rejected: int  # drafted tokens of this prompt that were rejected, each at a position to learn from
     positions: int = 0  # of this and earlier prompts that were learnt from now
@@ -256,20 +256,20 @@ class Learns(Protocol):
     """A draft whose weights may change between prompts."""
 
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
-        """Take in where the draft was rejected in `completion`, which was decoded last, and learn if it is time to."""
+        """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due."""
         ...
 
 
 @runtime_checkable
 class MadeOfDrafts(Protocol):
-    """A draft that drafts with others."""
+    """A draft that is made of other drafts."""
 
     @property
     def parts(self) -> Sequence[Draft]: ...
 
 
 def growing(draft: Draft) -> list[Grows]:
-    """Of `draft` and those that it is made of, those that take in texts."""
+    """`draft` and its parts, as far as they can grow."""
     own = [draft] if isinstance(draft, Grows) and draft.grown is not None else []
     return own + [one for part in (draft.parts if isinstance(draft, MadeOfDrafts) else ()) for one in growing(part)]
 
@@ -280,7 +280,7 @@ def in_batch(draft: Draft, rows: int) -> Draft:
 
 
 def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
-    """`draft` at work on `prompt`, beside `session`, in which the target reads the same prompt."""
+    """Start `draft` on `prompt`; `session` is the target's session on the same prompt."""
     return (
         draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
     )

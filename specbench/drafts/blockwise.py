@@ -4,8 +4,8 @@ Stern, Shazeer, Uszkoreit 2018. The run that verifies one block also gives the s
 from (their "combined scoring and proposal"), so a pass is one run of the target and one small layer. Head 1 is the
 target's own, and its token is the one that every pass emits itself: with k heads at most k - 1 tokens are drafted.
 
-Given the tokens so far the heads are independent of each other: a token's q is its head's distribution, whatever was
-drafted before it, and Algorithm 1 remains exact. In the first pass of a text there may be no state yet; then nothing
+Given the context the heads are independent of each other: a token's q is its head's distribution, whatever was drafted
+before it, and Algorithm 1 applies unchanged. In the first pass of a completion there may be no state yet; then nothing
 is drafted.
 
 Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
@@ -26,7 +26,7 @@ from specbench.sampling import Sampling, draw, standardise
 
 
 class OnStates(ABC):
-    """A draft whose heads predict from the states of `target`, whose sessions hand them over."""
+    """A draft whose heads predict from the states that sessions of `target` return."""
 
     def __init__(self, target: Model, operations: float) -> None:
         """`operations` are those of one head at one position."""
@@ -77,7 +77,7 @@ class BlockwiseDraft(OnStates):
 
 
 class BlockwiseSession:
-    """It keeps nothing but a view of the target's session."""
+    """A view of the target's session, without state of its own."""
 
     stops_at_end = True
 
@@ -106,14 +106,14 @@ class BlockwiseSession:
         return self._after([0], heads * self.draft.operations)
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
-        """A head says the same after every node of a depth."""
+        """The continuations are the same after every node of a depth."""
         first = len(self._depths)
         for parent in parents:
             self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
         return self._after(self._depths[first:], 0.0)
 
     def _after(self, depths: Sequence[int], operations: float) -> Continuations:
-        """Nothing past the last head, or where there is no state."""
+        """Nothing beyond the last head, or without a state."""
         size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
         if heads_KV is None or max(depths) >= len(heads_KV):
             return Found([()] * len(depths), size, self.draft.device)

@@ -1,4 +1,4 @@
-"""What was fitted on text, kept on disk by content: a set of named arrays a file."""
+"""Cache fitted drafts on disk by content: one set of named arrays per file."""
 
 import contextlib
 import zipfile

@@ -1,11 +1,11 @@
 """A draft that is itself decoded speculatively, with a cheaper draft of its own (section 6 of the paper).
 
-The paper calls this hierarchical speculation: bigram to T5-small to T5-XXL. Inside, Algorithm 1 runs with the middle
-model as its target. It is lossless, so the tokens that it emits are draws from the middle model's distribution given
-the tokens before, and that row of the verification is the q that the target's test must use, for the accepted tokens
-and for the token that follows them alike. The inner draft's own distribution has no effect outside.
+The paper calls this hierarchical speculation: bigram to T5-small to T5-XXL. The inner loop is Algorithm 1, with the
+middle model as its target. It is lossless, so the tokens that it emits are draws from the middle model's distribution
+given the tokens before, and that row of the verification is the q that the target's test must use, for the accepted
+tokens and for the token that follows them alike. The inner draft's own distribution has no effect outside.
 
-A pass inside never drafts more than was asked for outside, so nothing has to be cut off.
+An inner pass never drafts more tokens than were requested, so nothing has to be cut off.
 
 A tree is the middle model's own, node for node and on the same random numbers: its children are chosen from the middle
 model's rows. The inner draft guesses which nodes those will be. Its likeliest tokens are read together with the end of
@@ -130,7 +130,7 @@ class CascadeSession(ModelDraftSession):
         return self._predicted(rows_LV, len(missing) * self.model.operations)
 
     def select(self, path: Sequence[int]) -> None:
-        """And the end of the text, which was read in front of the tree as a part of it."""
+        """Select the path; unread tokens before the tree were read as a part of it."""
         self.session.select([*range(self._end + 1), *(self._numbers[node] for node in path)])
 
     def rollback(self, length: int) -> None:

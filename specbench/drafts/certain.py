@@ -1,4 +1,4 @@
-"""q of drafts that propose tokens for certain, or none."""
+"""One-hot q, of drafts that look tokens up."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,8 +1,8 @@
 """Early exit: the target's own first layers, then its final norm and head, as the draft.
 
-Elhoushi et al. 2024, "LayerSkip", train a target to exit early. Nothing is loaded and nothing is stored twice: weights,
-encoded source and cache are the target's. The first layers' cache of a proposal is dropped before the target verifies
-it, and computed again in that run.
+Elhoushi et al. 2024, "LayerSkip", train a target to exit early. Weights, encoded source and cache are the target's, so
+nothing is loaded or stored twice. The first layers' cache of a proposal is dropped before the target verifies it, and
+computed again in that run.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Cheaper drafts for later positions: the horizontal cascade of Chen et al. 2023, "Cascade Speculative Drafting".
 
-A token is worth the less to a proposal the further ahead it stands, since all before it must be accepted. So the best
-draft proposes the first tokens, and a cheaper draft continues from there. Each token is tested with the q of the draft
-that drew it, so that Algorithm 1 is exact as it stands. A vertical cascade (`drafts.cascade`) may be one of the drafts;
+Later tokens of a proposal are worth less, since all tokens before them must be accepted. So the best draft proposes the
+first tokens, and a cheaper draft continues. Each token is tested with the q of the draft that drew it, so Algorithm 1
+applies unchanged. A vertical cascade (`drafts.cascade`) may be one of the drafts;
 inside it Algorithm 1 is exact, too. Chen et al. accept inside with lenience, which makes q wrong at T > 0.
 
 `theory.horizontal_lengths` says how many tokens each draft should propose.

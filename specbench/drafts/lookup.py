@@ -1,8 +1,8 @@
-"""Copying from the context: what followed the last tokens when they stood there before (prompt lookup decoding).
+"""Prompt lookup decoding: copy the tokens that followed an earlier occurrence of the last tokens in the context.
 
 The last `match` tokens are looked for in the source and in the tokens so far, then the last `match - 1`, and so down to
-one; what followed the latest place is proposed. Summaries and rewrites repeat their source, so this finds long runs for
-next to nothing. Where nothing matches nothing is proposed, and the pass is a plain target step.
+one; the tokens after the latest occurrence are proposed. Summaries and rewrites repeat their source, so this finds long
+matches almost for free. Without a match nothing is proposed, and the pass is a plain target step.
 
 A token costs `match` entries of a table and a proposal at most as many look-ups, however long the text; the prompt is
 entered before the first pass.

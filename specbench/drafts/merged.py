@@ -1,8 +1,8 @@
 """Several drafts whose tokens are merged into one tree (Miao et al. 2024, "SpecInfer", section 3).
 
-Each draft reads every node of the tree, whoever chose it. At a node the drafts take turns: the first child is the first
-draft's, the second the second's, and so on. A child is tested with the q of the draft that chose it (SpecInfer, Theorem
-4.2); `drafts.continuations.Merged` says how distinct children are drawn.
+Each draft reads every node of the tree, whichever draft chose it. At a node the drafts alternate: the first child is
+the first draft's, the second the second's, and so on. A child is tested with the q of the draft that chose it
+(SpecInfer, Theorem 4.2); `drafts.continuations.Merged` says how distinct children are drawn.
 """
 
 from collections.abc import Sequence

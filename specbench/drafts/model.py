@@ -57,8 +57,8 @@ class ModelDraftSession:
 
     With a `confidence` a proposal ends after the first token whose own q is below it (at T = 0: q before argmax). That
     token is part of the proposal. An end that depends on earlier draws is an end of the block like any other, and each
-    token is still a draw from the q that it is tested with. Dropping the token would make the proposal a draw from the
-    confident tokens alone, and no longer from q.
+    token is still a draw from the q that it is tested with. If the token were dropped, the proposal would be drawn from
+    the confident tokens only, not from q.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""N-gram drafts of any order. The paper uses unigrams and bigrams and does not say how they were fitted.
+"""N-gram drafts of any order. The paper uses unigrams and bigrams, and does not say how they were fitted.
 
 Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
 
@@ -84,7 +84,7 @@ class NgramDraft:
         return row_1V
 
     def best(self, before: Sequence[int]) -> int:
-        """The token with all the mass at T = 0; kept."""
+        """The argmax token; cached."""
         if self.order == 2 and before:
             return int(self._best_after_V[before[-1]])
         key = self._context(before)

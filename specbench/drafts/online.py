@@ -1,9 +1,8 @@
 """A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
 
-Where the target rejects a draft token, or at every token of the completion, the position and the target's logits there
-are stored: verification has just computed them. After every so many prompts a `Learner` moves q towards p at these
-positions, and they are dropped.
-Weights never change while a completion is being decoded, so that the q of each test is the q that drew the token, and
+At each rejected token, or at every token of the completion, the position and the target's logits there are stored, which
+verification has just computed. Every few prompts a `Learner` moves q towards p at these positions, and they are
+dropped. Weights never change during a completion, so each token is tested with the q that it was drawn from, and
 decoding is exact.
 
 Shapes: N positions, V tokens of the vocabulary.
@@ -34,7 +33,7 @@ class VerifiedText:
 
 
 class Learner(Protocol):
-    """What changes the weights of a draft's network."""
+    """Updates the weights of a draft's network."""
 
     steps: int  # of the optimiser, at each call of `learn`
 
@@ -48,7 +47,7 @@ class Learner(Protocol):
 
 
 class OnlineDraft(ModelDraft):
-    """`model` belongs to this draft alone: its weights change."""
+    """`model` must not be shared, since its weights change."""
 
     def __init__(
         self,

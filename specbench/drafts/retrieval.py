@@ -61,7 +61,7 @@ class RetrievalDraft:
 
 
 class RetrievalSession(GrowsFromPlaces):
-    """It remembers nothing but the tree that is grown."""
+    """The state is only the current tree."""
 
     stops_at_end = True  # as the texts of the corpus do
 

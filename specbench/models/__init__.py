@@ -1,6 +1,6 @@
 """Models with one interface: a `Model` starts a `Session` on a prompt; a session extends, selects and rolls back.
 
-Caches, devices and `transformers` live in this room and nowhere else.
+Only this room uses caches, devices and `transformers`.
 """
 
 from specbench.models.base import (

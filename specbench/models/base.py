@@ -1,8 +1,8 @@
 """The interface of models to the rest of the project: prompts, models and sessions.
 
 Tokens are counted in one sequence per prompt: `prompt.prefix` followed by the generated tokens. A session has read the
-first `length` tokens of it. So the tokens that it must still read are always `tokens[session.length:]`, and a cache
-that is off by one cannot be expressed.
+first `length` tokens of it. So the unread tokens are always `tokens[session.length:]`, and an off-by-one error in a
+cache cannot be expressed.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model th
 
 
 class Session(Protocol):
-    """One model's memory of one sequence, and for a while of a tree of tokens that may follow it."""
+    """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it."""
 
     @property
     def length(self) -> int:
@@ -61,7 +61,7 @@ class Session(Protocol):
         ...
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first `length` tokens, and a tree. A session that has read fewer keeps them all."""
+        """Drop all but the first `length` tokens, and the tree. No effect on a session that has read fewer."""
         ...
 
 
@@ -78,13 +78,13 @@ class Model(Protocol):
         ...
 
     def now(self) -> float:
-        """Seconds on one clock, after all work given to the device is done."""
+        """The time in seconds, after all work queued on the device is done."""
         ...
 
 
 @runtime_checkable
 class CapturesSteps(Protocol):
-    """A model whose steps are captured for the sizes of a text, which takes longer than the text."""
+    """A model whose steps are captured for the sizes of a completion, before it is decoded."""
 
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
         """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
@@ -92,14 +92,14 @@ class CapturesSteps(Protocol):
 
 
 def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
-    """Have `model` make ready, before timing starts, what a text of up to `tokens` tokens after `prompt` needs."""
+    """Prepare `model`, before timing starts, for up to `tokens` tokens after `prompt`."""
     if isinstance(model, CapturesSteps):
         model.get_ready(prompt, tokens)
 
 
 @runtime_checkable
 class RollsOut(Protocol):
-    """A model whose sessions can take several steps on the device, each over the token chosen from the step before."""
+    """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""
 
     device: torch.device
 
@@ -138,7 +138,7 @@ class StatefulSession(Session, Protocol):
         ...
 
     def tapped(self, start: int, stop: int) -> Tensor | None:
-        """The same of the states after those of its layers that the model was loaded to hand over, side by side."""
+        """The same for the states after the tapped layers (chosen when the model was loaded), concatenated."""
         ...
 
     def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
@@ -150,19 +150,19 @@ class StatefulSession(Session, Protocol):
 
 
 class LayeredSession(Session, Protocol):
-    """A session whose first layers can read on alone."""
+    """A session whose first layers can read ahead alone."""
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
-        It continues where this session is (`models.part` names sublayers). Its tokens are dropped as soon as this
-        session reads further. One at a time.
+        It continues after this session's tokens (`models.part` names sublayers). Its tokens are dropped when this
+        session reads further. Only one may exist at a time.
         """
         ...
 
 
 class LayeredModel(Model, Protocol):
-    """A model whose first layers, with its own head, are a model, too."""
+    """A model whose first layers, with its own head, can be used as a model."""
 
     def start(self, prompt: Prompt) -> LayeredSession: ...
 

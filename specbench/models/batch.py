@@ -1,4 +1,4 @@
-"""Several sequences of one model in the rows of one set of buffers, each as long as it is: they read together.
+"""Several sequences of one model, of different lengths, in the rows of shared buffers, so that they read together.
 
 A row's session is a session like any other; `Batch.extend_many` answers the reads of many of them in one run. Rows are
 as long as their own sequences: a shorter read is padded at its end, where what is written does not count, and positions
@@ -151,7 +151,7 @@ class Batch:
         return None if found is None else found()
 
     def _close_gaps(self) -> None:
-        """Move the last rows to where rows have left."""
+        """Move the last rows into the places of rows that have left."""
         live = [one for row in range(self.rows) if (one := self._session(row)) is not None]
         free = [row for row in range(len(live)) if self._session(row) is None]
         for row, session in zip(free, reversed(live), strict=False):

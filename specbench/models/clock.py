@@ -1,7 +1,7 @@
-"""When something happened, on the clock of the device that does it.
+"""Time stamps on the clock of the device.
 
-`now` waits until the device has done all its work. Within a pass nobody needs to know yet, so there a mark is put into
-the device's work, and read when the text is over: waiting would keep the host from preparing what comes next.
+`now` synchronises with the device. Within a pass this would keep the host from queueing further work, so a mark (an
+event in the device's stream) is recorded instead, and its time is read when the completion ends.
 """
 
 import time
@@ -13,20 +13,20 @@ import torch
 
 
 class CudaMark:
-    """The moment at which a GPU has done all that was asked of it before, less `earlier_s` seconds."""
+    """The time at which a GPU finished all work queued before, minus `earlier_s` seconds."""
 
     def __init__(self, event: Any, earlier_s: float = 0.0) -> None:
         self._event, self._earlier_s = event, earlier_s
 
     @staticmethod
     def on(device: torch.device) -> "CudaMark":
-        """The present moment, without waiting for it."""
+        """A mark of the current time, without synchronising."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(device))
         return CudaMark(event)
 
     def __sub__(self, other: Any) -> Any:
-        """This moment so many seconds earlier; or the seconds since another mark, waiting for both."""
+        """This time minus a number of seconds; or the seconds since another mark, after waiting for both."""
         if not isinstance(other, CudaMark):
             return CudaMark(self._event, self._earlier_s + other)
         if not self._event.query():
@@ -39,7 +39,7 @@ Marking = Callable[[], Any]  # of two marks the difference is seconds; less a nu
 
 
 def clock_of(network: Any) -> tuple[Now, Marking | None]:
-    """What gives the seconds after all work of `network`, and on one GPU what marks a moment without waiting."""
+    """A function that returns the time after synchronising, and on a single GPU a function that records a mark."""
     device = network.device
     if device.type == "cuda":
         devices = _gpus(network) or {device}
@@ -48,13 +48,13 @@ def clock_of(network: Any) -> tuple[Now, Marking | None]:
 
 
 def marking(model: Any) -> Marking:
-    """What marks moments for `model`: its clock, where that waits for nothing or nothing else can."""
+    """The function that records marks for `model`; its clock if it has none."""
     found: Marking = getattr(model, "mark", None) or model.now
     return found
 
 
 def _gpus(network: Any) -> set[torch.device]:
-    """The GPUs that a loader has put parts of `network` on."""
+    """The GPUs that hold parts of `network`."""
     places = (getattr(network, "hf_device_map", None) or {}).values()
     numbers = {str(place).removeprefix("cuda:") for place in places}
     return {torch.device("cuda", int(number)) for number in numbers if number.isdigit()}

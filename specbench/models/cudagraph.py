@@ -1,9 +1,9 @@
 """The static step as CUDA graphs: one launch a step instead of hundreds.
 
 A graph is captured for each number of new tokens and each set of buffers, before timing starts (`get_ready`), and
-replayed after that. A step without a graph runs uncaptured, and is captured before the next text. A graph reads tokens
-and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma steps of a
-draft are one graph (`rollout`).
+replayed after that. A step without a graph runs uncaptured, and is captured before the next prompt. A graph reads
+tokens and lengths from tensors that keep their addresses, and computes masks and position biases itself. The gamma
+steps of a draft are one graph (`rollout`).
 """
 
 import time
@@ -156,7 +156,7 @@ class CudaGraphModel(StaticModel):
 
     @torch.inference_mode()
     def get_ready(self, prompt: Prompt, tokens: int) -> None:
-        """Capture, before timing starts, all graphs that a text of up to `tokens` tokens after `prompt` will replay.
+        """Capture, before timing starts, all graphs for up to `tokens` tokens after `prompt`.
 
         Steps that ran uncaptured since the last call are captured as well.
         """

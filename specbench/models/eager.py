@@ -1,4 +1,4 @@
-"""A `transformers` model run as it is: what every engine knows of its network."""
+"""A `transformers` model run eagerly, and the base of all engines."""
 
 import re
 from types import MappingProxyType

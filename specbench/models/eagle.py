@@ -7,11 +7,11 @@ token j + 2.
 
 EAGLE-3 (Li et al. 2025, 2503.01840): the feature is three states of different depths, fused by a linear layer. The
 decoder layer's self-attention reads [norm(embedding); norm(fused)], twice the width; a norm and a head of its own, over
-the tokens of a draft vocabulary, give logits. What it predicts is fed back without being held to any feature.
+the tokens of a draft vocabulary, give logits. Its predictions are fed back, without a loss on features.
 
 Where the papers are silent: a T5 layer's cross-attention reads the keys and values that the target's last layer made of
-the source, so that nothing is computed or kept twice. T5 scales its states before a tied head; features are scaled back
-first. Learned positions (GPT-2) are added to the embedding, which is what the target's own first layer reads.
+the source, so that nothing is computed or cached twice. T5 scales its states before a tied head; features are scaled
+back first. Learned positions (GPT-2) are added to the embedding, which is what the target's own first layer reads.
 
 Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of the draft vocabulary, V logits.
 """
@@ -81,7 +81,7 @@ class EagleShape:
 
 
 class Eagle(nn.Module):
-    """The layer and what stands before and after it. `bind` gives it the target's head and embeddings."""
+    """The layer with its input and output modules. `bind` connects it to the target's head and embeddings."""
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Eagle(nn.Module):
         return {name: module for name, module in found.items() if module is not None}
 
     def embed(self, ids_BL: Tensor, first: int | Tensor) -> Tensor:
-        """What the target's first layer reads of these tokens; `first`: the position of the first, or of each."""
+        """The input of the target's first layer at these tokens; `first`: position of the first token, or of each."""
         tokens, positions = self._embeddings
         embedded: Tensor = tokens(ids_BL)
         if positions is None:
@@ -205,7 +205,7 @@ class Eagle(nn.Module):
 
 @dataclass(frozen=True)
 class EagleFacts:
-    """What a folder says of its weights: their shape, and the target that they were trained on."""
+    """The metadata of weights: their shape, and the target that they were trained on."""
 
     shape: EagleShape
     target: str
@@ -213,7 +213,7 @@ class EagleFacts:
 
 
 def read_eagle(folder: Path, key: str) -> EagleFacts:
-    """What `folder` says. Raises UserError where it has no EAGLE weights."""
+    """The metadata in `folder`. Raises UserError if it has no EAGLE weights."""
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         if (folder / WEIGHTS).is_file():

@@ -1,4 +1,4 @@
-"""EAGLE's layer at work on one text: a cache of its own over entries that hold true or predicted features.
+"""The cache of EAGLE's layer for one sequence, over entries with the target's or predicted features.
 
 Entry j joins the feature of token j and the embedding of token j + 1. The first `length` entries hold the target's
 features. Drafted entries, in a chain or a tree, are written to the slots from `length` on and dropped when the text
@@ -31,7 +31,7 @@ class Prediction(NamedTuple):
 
 
 class Entries(Protocol):
-    """EAGLE's layer at work on one text."""
+    """The state of EAGLE's layer for one sequence."""
 
     length: int  # entries that hold the target's features
 
@@ -53,7 +53,7 @@ class Entries(Protocol):
 
 
 class EagleCache:
-    """Keys and values of one text's entries; `source` returns what cross-attention reads. See `Entries`."""
+    """Keys and values of one sequence's entries; `source` returns what cross-attention reads. See `Entries`."""
 
     def __init__(self, eagle: Eagle, source: Callable[[], Source | None]) -> None:
         self.eagle, self._source = eagle, source
@@ -86,7 +86,7 @@ class EagleCache:
         return self._predicted(self._run(states_LD, tokens, layout, False))
 
     def forget(self) -> None:
-        """Forget all that was drafted."""
+        """Drop all drafted entries."""
         self._ahead = 0
         self._tree.close()
 

@@ -1,11 +1,11 @@
-"""Which engine runs a network: eager, a captured step over static caches, or that as CUDA graphs; what 'auto' is.
+"""The engine of a network: eager, a captured step over static caches, or this step as CUDA graphs; resolves 'auto'.
 
 Every engine gives the same tokens in fp32. A captured step is compared with the network on a few tokens. If a network
-cannot be captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was asked
-for by name raises UserError.
+cannot be captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was
+requested by name raises UserError.
 
-In a short dtype two correct computations may differ much if a network amplifies rounding: then both are compared with
-the network in fp32, and the captured step must not be much farther from that than the network itself.
+In 16-bit dtypes two correct computations may differ strongly if a network amplifies rounding. Both are then compared
+with the network in fp32, and the error of the captured step must not be much larger than that of the network itself.
 """
 
 import time
@@ -47,7 +47,7 @@ def with_engine(
         engine: auto falls back to eager where the step cannot be captured, and says why in `fell_back`.
         network: the module.
         vocabulary_size: tokens of the tokenizer; further logits are masked.
-        eos_ids: tokens that end a text.
+        eos_ids: end-of-sequence tokens.
         numerics: invariant | fast | auto (fast). Invariant logits of a position are the same to the bit, however many
             positions are read at once. Where that is not possible the model is fast, and `not_invariant` says why.
 

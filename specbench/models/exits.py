@@ -1,6 +1,6 @@
 """A network reduced to its first layers, or without some sublayers, with its own final norm, head and weights.
 
-Depends on how `transformers` names a decoder, and not on caches or sessions.
+Depends on the names of decoders in `transformers`, not on caches or sessions.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The states that a network's head reads, returned with its logits, and on request states after some of its layers.
+"""Return the input of a network's head with its logits, and on request the states after some of its layers.
 
 For drafts that predict from the target's states. They are appended to the logits as further columns, so that every
 engine returns them unchanged, and a model without them does no extra work.

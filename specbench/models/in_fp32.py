@@ -1,6 +1,6 @@
-"""A network in a short dtype computing in fp32 for a while, with one block of it wide at a time.
+"""Run a 16-bit network temporarily in fp32, with the weights of one block in fp32 at a time.
 
-A copy of the whole in fp32 would take twice the room of a model that just fits.
+An fp32 copy of the whole network would take twice the memory of a model that just fits.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Proves of a captured model, bit by bit, that the logits of a position do not depend on the tokens read with it.
+"""Test, bitwise, that a captured model's logits at a position do not depend on the tokens read together with it.
 
 A prompt is read on in single steps, and in blocks of 2, 3, ... tokens, across lengths at which buffers double; then a
 tree, each path of it alone, and what follows a path that was selected. All logits must be equal to the bit. What is in
@@ -46,7 +46,7 @@ def make_invariant(model: StaticModel) -> str | None:
 def objection(model: StaticModel) -> str | None:
     """Which rows of `model` depend on how many are read at once; None if all are equal to the bit.
 
-    With the operation to blame, where it is found.
+    The result names the operation at fault if it is found.
     """
     read = STEPS + len(PARENTS)
     # The first buffers end within the blocks, and so does what one sum of attention takes in.

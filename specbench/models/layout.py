@@ -1,7 +1,7 @@
-"""Where the new tokens of a step are written, at which position each stands, and which cached tokens each attends to.
+"""Where the new tokens of a step are written, which positions they have, and which cached tokens each attends to.
 
-Steps take these three tensors as data and compute nothing of the kind themselves, so that every arrangement of tokens
-(a chain, a tree, rows of several lengths) is made here and runs through the same step.
+A step takes these three tensors as inputs and computes none of them itself, so that every arrangement of tokens (a
+chain, a tree, rows of several lengths) is defined here and runs through the same step.
 
 Shapes: B rows, L new tokens a row, C slots of the cache, N nodes of a tree.
 """
@@ -42,7 +42,7 @@ class Layout:
         return self.positions_BC.gather(1, self.slots_BL)
 
     def filled(self, rows: int) -> "Layout":
-        """This arrangement with the newest token once more, until there are so many: it is written where it is."""
+        """This layout padded by repeating the newest token in its own slot, up to a number of tokens."""
         more = rows - self.slots_BL.shape[1]
         if more <= 0:
             return self

@@ -194,7 +194,7 @@ def load_model(
 
 
 def _require_placed(network: Any, key: str, device: torch.device) -> None:
-    """Raise MachineError where a loader put layers on the CPU or the disk, which would slow all steps."""
+    """Raise MachineError if a loader put layers on the CPU or the disk, which would slow down every step."""
     places = [str(place) for place in (getattr(network, "hf_device_map", None) or {}).values()]
     elsewhere = [place for place in places if place in ("cpu", "disk")]
     if elsewhere and device.type != "cpu":
@@ -225,7 +225,7 @@ def _random(
     engine: str,
     numerics: str,
 ) -> EagerModel:
-    """The shape of `model` with random weights. It ends no text: where one ends would be chance."""
+    """The shape of `model` with random weights, without end-of-sequence tokens, since ends would be random."""
     shape = shape_of(model, key)
     try:
         network = random_network(shape, dtype, device)

@@ -1,7 +1,7 @@
 """Look-ahead embeddings: learned inputs of a network for tokens that are not known yet.
 
 Source: Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after those of the network's
-own embeddings, so that every engine reads them in every layout, and no engine knows of them.
+own embeddings, so that every engine supports them in every layout without changes.
 
 Shapes: B rows, T tokens, L look-ahead positions, D width of the embeddings.
 """
@@ -63,7 +63,7 @@ class ExtendedEmbedding(nn.Module):
 
 
 def extend(network: Any, more_LD: Tensor) -> range:
-    """Have the decoder of `network` read `more_LD`, too: the ids that stand for them."""
+    """Add `more_LD` to the decoder's embeddings of `network`, and return their ids."""
     decoder = network.get_decoder()
     embedding = decoder.get_input_embeddings()
     first: int = embedding.weight.shape[0]

@@ -1,7 +1,7 @@
-"""SpecDec's decoder at work on one text: keys and values of the text's tokens, layer by layer.
+"""The cache of SpecDec's decoder for one sequence: keys and values of its tokens, layer by layer.
 
-The queries of a step are written after them and forgotten. The cache may be ahead of the verified text for a while,
-inside another draft; `rollback` shortens it.
+The queries of a step are written after them and dropped. Inside another draft, the cache may be ahead of the verified
+sequence; `rollback` shortens it.
 
 Shapes: L new entries, K queries, C slots, D width, V logits.
 """

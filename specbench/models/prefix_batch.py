@@ -1,7 +1,7 @@
-"""Many hypotheses of one prompt read in one run of a model, for beam search.
+"""Read many hypotheses of one prompt in one run of a model, for beam search.
 
-The network itself is run, whatever engine the model has, over a growing cache with a row for each hypothesis. Which row
-serves a new hypothesis, and how much of it, is found by comparing tokens, so that no beam indices can go wrong.
+The network runs eagerly, whatever engine the model has, over a growing cache with a row for each hypothesis. The row
+that a new hypothesis can reuse, and how much of it, is found by comparing tokens, so no beam indices can go wrong.
 
 Shapes: N hypotheses to read, R rows in the cache, L new positions, M hypotheses asked for, V logits of the head.
 """
@@ -22,7 +22,7 @@ PADDING = -1
 
 
 class PrefixBatch:
-    """A model's memory of the hypotheses that it read last. Each begins with the prompt's prefix."""
+    """A model's cache of the hypotheses that it read last. Each begins with the prompt's prefix."""
 
     def __init__(self, model: EagerModel, prompt: Prompt) -> None:
         """The encoder runs once; a decoder-only model reads all of the prompt but its last token."""

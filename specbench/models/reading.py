@@ -1,6 +1,6 @@
-"""What a sequence asks of models, as data: whoever drives it answers one read at a time, or those of a batch at once.
+"""The reads that a sequence requests from models, as data: a driver answers them singly, or for a batch at once.
 
-A generator yields a `Read` wherever its next token needs one, and is sent the logits. Nothing in it says how many other
+A generator yields a `Read` when it needs a model, and receives the logits. It does not depend on how many other
 sequences there are.
 """
 

@@ -1,4 +1,4 @@
-"""What a captured step asks of a device: how many kernels it launches, and how many bytes of weights it reads.
+"""The work of a captured step on a device: the number of kernel launches, and the bytes of weights read.
 
 Counted in the graph, not measured: every operation that computes or moves data is a kernel, whatever a library makes of
 it; a look-up in an embedding reads single rows and counts as nothing.

@@ -1,7 +1,7 @@
 """Parts of a graph that do not depend on tokens or caches, split off into a graph of their own.
 
 Masks, relative position biases, rotary angles and learned positions depend on nothing but how many tokens have been
-read. Taken out into a graph of their own, they can be remembered by that number instead of being computed every step.
+read. In a graph of their own, they can be cached by that number instead of being computed in every step.
 """
 
 from collections.abc import Collection

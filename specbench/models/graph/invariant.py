@@ -1,4 +1,4 @@
-"""Kernels whose rows do not depend on how many rows are read with them, bit for bit, and what chooses them.
+"""Kernels whose rows are bitwise independent of how many rows are computed together, and their selection.
 
 A product of matrices adds up in an order that its kernel picks by the shape of the whole. So shapes are made alike
 here: a linear map in fp32 reads two rows at least, and attention multiplies rows in fours and slots in blocks. In bf16
