@@ -1,7 +1,7 @@
 """A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
 
-At each rejected token, or at every token of the completion, the position and the target's logits there are stored, which
-verification has just computed. Every few prompts a `Learner` moves q towards p at these positions, and they are
+At each rejected token, or at every token of the completion, the position and the target's logits there are stored,
+which verification has just computed. Every few prompts a `Learner` moves q towards p at these positions, and they are
 dropped. Weights never change during a completion, so each token is tested with the q that it was drawn from, and
 decoding is exact.
 
