@@ -195,7 +195,7 @@ def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_p
     assert main(small_run(folders, tmp_path / "plain", *warm)) == 0
     assert main(small_run(folders, tmp_path / "learning", *ONLINE, rates, orders, *warm, verb="sweep")) == 0
     records = Records(tmp_path / "learning")
-    control = records.every.query("learning_rate == 0")
+    control = records.learning.query("learning_rate == 0")
     whole = [records.whole(run_id) for run_id in control["run_id"]]
     (in_order,) = [record for record in whole if record["config"]["task"]["shuffle"] is None]
     plain = [one[:3] for one in without_times(newest(tmp_path / "plain"))]

@@ -34,12 +34,14 @@ def grouped(results: str, key: str, form: str) -> None:
 
 
 def _groups(results: str, key: str) -> list[Row]:
+    import pandas as pd
+
     from specbench.measure.paired import compare, shared
     from specbench.records.frame import MACHINE, Records
     from specbench.records.identity import config_digest
 
     records = Records(results)
-    frame = records.every
+    frame = pd.concat([records.every, records.learning], ignore_index=True)
     frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
     rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
     made = []

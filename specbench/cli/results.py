@@ -12,6 +12,7 @@ from specbench.records.json_schema import json_schema
 from specbench.records.profile import Profile
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
+from specbench.records.unproved import UNPROVED, is_unproved
 from specbench.report.names import selected
 
 # Stable names and order; new columns go after these.
@@ -117,18 +118,10 @@ def table(rows: list[Row]) -> None:
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
         print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
-    if any(is_unproved(row) for row in rows):
-        print(
-            "unproved: sampled before records held a proof; only two greedy completions were compared (docs/proof.md)"
-        )
+    if any(FAILED not in row and is_unproved(row) for row in rows):
+        print(UNPROVED)
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
-
-
-def is_unproved(row: Row) -> bool:
-    """Whether texts were sampled losslessly, and nothing shows that they are the target's own."""
-    sampled = (row.get("temperature") or 0) > 0 and not row.get("lossy") and not row.get("simulated")
-    return sampled and FAILED not in row and row.get("proof_tokens") is None
 
 
 def _cell(column: str, row: Row) -> str:

@@ -11,6 +11,7 @@ from specbench.records.catalog import Catalog
 from specbench.records.identity import config_digest
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import Head
+from specbench.records.unproved import is_unproved
 
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]
@@ -21,7 +22,7 @@ EXPECTED = [
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
-    "proof_z", "disturbed", "created", "batch",
+    "proof_z", "proof_tokens", "disturbed", "created", "batch",
     "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions",
 ]  # fmt: skip
 
@@ -30,9 +31,10 @@ class Records:
     """All usable records as tables, a row each.
 
     `frame` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper;
-    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, and
-    batches only in `batches`, so that no table mixes them with chains of single prompts. All are empty without
-    records. The column `config` is a digest of every key of the run, `setting` of all but gamma.
+    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, batches
+    only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them with chains
+    of single prompts. All are empty without records. The column `config` is a digest of every key of the run,
+    `setting` of all but gamma; `unproved` says that nothing proves a record's completions.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
@@ -51,13 +53,15 @@ class Records:
         large = newest[~small]
         own_draft = large["draft"].map(lambda name: beyond_the_paper(str(name))).astype(bool)
         own_draft |= large["vocabulary"].notna()  # nor does it have drafts of another vocabulary
-        alone = large["batch"] == 1
+        learns = large["learnt_positions"].notna()
+        alone = (large["batch"] == 1) & ~learns
         as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
         chain = large["tree"].isna()
         self.frame = large[alone & chain & as_paper].reset_index(drop=True)
         self.beyond = large[alone & chain & ~as_paper].reset_index(drop=True)
         self.trees = large[alone & ~chain].reset_index(drop=True)
-        self.batches = large[~alone].reset_index(drop=True)
+        self.batches = large[(large["batch"] > 1) & ~learns].reset_index(drop=True)
+        self.learning = large[learns].reset_index(drop=True)
 
     @property
     def every(self) -> pd.DataFrame:
@@ -66,8 +70,8 @@ class Records:
 
     @property
     def all_kinds(self) -> pd.DataFrame:
-        """`every`, `trees` and `batches`: for lists of records, where nothing is compared."""
-        return pd.concat([self.every, self.trees, self.batches], ignore_index=True)
+        """`every`, `trees`, `batches` and `learning`: for lists of records, where nothing is compared."""
+        return pd.concat([self.every, self.trees, self.batches, self.learning], ignore_index=True)
 
     def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""
@@ -147,6 +151,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     frame["prediction"] = frame["prediction"].fillna("Eq. 1").where(frame["gamma"].notna())  # older: always from one α
+    frame["unproved"] = pd.Series(map(is_unproved, frame.to_dict("records")), index=frame.index, dtype=bool)
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]

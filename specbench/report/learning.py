@@ -32,8 +32,7 @@ class Panel:
 
 def panels(records: Records) -> list[Panel]:
     """A panel for each pair and order of which there is a run that learns; those with a control first."""
-    runs = records.every
-    runs = runs[runs["learnt_positions"].notna()]
+    runs = records.learning
     if runs.empty:
         return []
     rows = [_row(records.whole(run_id)) for run_id in runs["run_id"]]

@@ -14,7 +14,7 @@ SAME = [*PAIR, "hardware", "dtype"]  # chains that trees are compared with
 KEPT = [
     *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
     "prediction", "c", "verify_cost", "overhead", "speedup_calibrated", "speedup_measured", "speedup_low",
-    "speedup_high", "prompts", "created", "run_id",
+    "speedup_high", "prompts", "created", "unproved", "run_id",
 ]  # fmt: skip
 
 
@@ -29,7 +29,8 @@ def tree_runs(records: Records) -> pd.DataFrame:
         return pd.DataFrame(columns=[*KEPT, "shape", "size", "tokens_low", "tokens_high"])
     trees = choose(trees.assign(label=trees["tree"]), [*SAME, "accept", "label"])
     pairs = set(trees[SAME].itertuples(index=False, name=None))
-    chains = one_sample(measured(records.frame))
+    chains = measured(records.every)
+    chains = one_sample(chains[chains["gamma"].notna() & (chains["accept"] == "exact")])
     chains = chains[[pair in pairs for pair in chains[SAME].itertuples(index=False, name=None)]]
     rows = [_row(records, one) for one in [*chains.to_dict("records"), *trees.to_dict("records")]]
     return pd.DataFrame(rows).sort_values([*SAME, "size"], kind="stable").reset_index(drop=True)

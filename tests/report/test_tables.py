@@ -16,9 +16,11 @@ from specbench.config import conf_dir
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, one_sample
 from specbench.records.kept import keep
+from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
+from specbench.report.tree_runs import tree_runs
 
 
 def config_note(name: str) -> str:
@@ -298,3 +300,28 @@ def test_the_parts_of_runs_add_up_to_the_run(records: Records) -> None:
             assert group["tokens"].sum() == run["tokens"], by
             assert (group["alpha"] * group["tokens"]).sum() / run["tokens"] == pytest.approx(run["alpha"])
     assert all(" [" in cell for cell in table.shown["α"])
+
+
+def test_sampled_completions_without_a_proof_are_marked_where_they_are_used(tmp_path: Path) -> None:
+    old = make(tmp_path, temperature=1.0)
+    proved = make(tmp_path, draft="bigram", seed=1, temperature=1.0, proof_tokens=100, proof_z=0.1)
+    records = Records(tmp_path)
+    for notes in (TABLES["levers"](records).notes, build(["beyond"], records)[0].notes):
+        said = " ".join(notes)
+        assert f"{digest(old)} (unproved)" in said and "only two greedy completions were compared" in said
+        assert digest(proved) in said and f"{digest(proved)} (unproved)" not in said
+
+
+def test_drafts_that_learn_between_prompts_fill_no_cell(tmp_path: Path) -> None:
+    make(tmp_path)
+    learns = make(tmp_path, seed=1, draft="t5-nano-online", learnt_positions=5, learning_rate=0.1)
+    records = Records(tmp_path)
+    assert list(records.learning["run_id"]) == [learns] and learns in set(records.all_kinds["run_id"])
+    assert not [name for name, table in TABLES.items() if digest(learns) in render(table(records), "markdown")]
+
+
+def test_chains_of_a_trees_own_draft_stand_beside_it(tmp_path: Path) -> None:
+    chain = make(tmp_path, draft="eagle")
+    tree = make(tmp_path, draft="eagle", tree="sequoia 16", config={"tree": {"shape": "sequoia", "size": 16}})
+    runs = tree_runs(Records(tmp_path))
+    assert dict(zip(runs["run_id"], runs["shape"], strict=True)) == {chain: "chain", tree: "sequoia"}

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from specbench.records.catalog import digest
 from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
+from specbench.report.record_names import named, of_proof
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
@@ -84,12 +84,11 @@ def sources(frame: pd.DataFrame) -> list[str]:
     for (target, draft, task, hardware), group in frame.drop_duplicates("run_id").groupby(
         ["target", "draft", "task", "hardware"], dropna=False
     ):
-        names = ", ".join(digest(run_id) for run_id in group["run_id"])
         where = hardware if pd.notna(hardware) else "hardware not noted"
         days = sorted({date(created) for created in group["created"]}) if "created" in group else []
         kind = "simulated" if group["simulated"].all() else ", ".join([str(where), *days])
-        lines.append(f"{target} with {draft} on {task}, {kind}: records {names}")
-    return lines
+        lines.append(f"{target} with {draft} on {task}, {kind}: records {named(group)}")
+    return [*lines, *of_proof(frame)]
 
 
 def _first_of_each_pair(measured: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from specbench.records.frame import Records, short
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, nothing_yet
+from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.style import FAINT, INK, MARKERS, PAPER, SERIES, VERMILLION, at_end, panels, spread
 from specbench.report.tree_runs import CHAIN, SAME, published, tree_runs
 
@@ -27,7 +27,7 @@ def trees(records: Records) -> Drawn:
         return nothing_yet("trees", TITLE)
     runs = runs[runs["accept"] == "exact"]
     found = [pair for _, pair in runs.groupby(["target", "draft", "task", *SAME[4:]], sort=False)]
-    pairs = sorted(found, key=lambda pair: -len(pair))[:MOST_PAIRS]
+    pairs = sorted(found, key=lambda pair: (-len(pair), -pair["tokens_per_pass"].max()))[:MOST_PAIRS]
     shapes = list(dict.fromkeys(shape for pair in pairs for shape in pair["shape"]))
     shapes.sort(key=lambda shape: (shape != CHAIN, shape))
     temperatures = sorted({t for pair in pairs for t in pair["temperature"]})
@@ -78,7 +78,8 @@ def _panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], shapes
             line["size"], line[value], yerr=[line[value] - line[low], line[high] - line[value]], color=colour,
             fmt=MARKERS[number % len(MARKERS)], linestyle="-", linewidth=1.2, markersize=4, elinewidth=0.8,
         )  # fmt: skip
-        at_end(axes, float(known["size"].max()), places[shape], shape.partition(" ")[0], colour, dx=6)
+        name, right = shape.partition(" ")[0], float(known["size"].max())
+        at_end(axes, right, places[shape], name, colour, dx=6, path_effects=HALO)
     axes.set_xscale("log", base=2)
     sizes = sorted({int(size) for size in known["size"]})
     ticks = [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if sizes and sizes[0] <= size <= sizes[-1]]

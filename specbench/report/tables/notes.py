@@ -7,6 +7,7 @@ import pandas as pd
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
+from specbench.report.record_names import named, of_proof
 
 WITHIN = 0.02  # of a value: the interval that the foot of a table counts prompts for
 INTERVALS = {
@@ -29,12 +30,9 @@ def of_records(frame: pd.DataFrame) -> list[str]:
             if group["simulated"].all()
             else (hardware if pd.notna(hardware) else "hardware not noted")
         )
-        names = ", ".join(
-            digest(one["run_id"]) + (" (lossy)" if one.get("lossy") is True else "") for one in group.to_dict("records")
-        )
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
-        lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {names}")
-    return lines
+        lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
+    return [*lines, *of_proof(used)]
 
 
 def of_precision(frame: pd.DataFrame) -> list[str]:
