@@ -27,7 +27,7 @@ def trees(records: Records) -> Drawn:
         return nothing_yet("trees", TITLE)
     runs = runs[runs["accept"] == "exact"]
     found = [pair for _, pair in runs.groupby(["target", "draft", "task", *SAME[4:]], sort=False)]
-    pairs = sorted(found, key=lambda pair: (-len(pair), -pair["tokens_per_pass"].max()))[:MOST_PAIRS]
+    pairs = sorted(found, key=_rank, reverse=True)[:MOST_PAIRS]
     shapes = list(dict.fromkeys(shape for pair in pairs for shape in pair["shape"]))
     shapes.sort(key=lambda shape: (shape != CHAIN, shape))
     temperatures = sorted({t for pair in pairs for t in pair["temperature"]})
@@ -59,6 +59,12 @@ def trees(records: Records) -> Drawn:
     return Drawn("trees", TITLE, figure, pd.concat([*pairs, pd.DataFrame(published())]), notes)
 
 
+def _rank(pair: pd.DataFrame) -> tuple[int, float]:
+    """Pairs with more trees come first; of equals, those with more tokens a pass."""
+    trees = pair[pair["shape"] != CHAIN]
+    return len(trees.drop_duplicates(["temperature", "shape", "size"])), float(pair["tokens_per_pass"].max())
+
+
 def _title(first: "pd.Series[object]", temperature: float) -> str:
     return f"{first['target']} with {first['draft']}, T={temperature:g} ({short(str(first['hardware']))})"
 
@@ -67,7 +73,8 @@ def _panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], shapes
     value, low, high = columns
     known = runs.dropna(subset=[value, low, high])
     last = known.sort_values("size").drop_duplicates("shape", keep="last").set_index("shape")
-    names = [shape for shape in shapes if shape in last.index]
+    right = known["size"].max()
+    names = [shape for shape in shapes if shape in last.index and last.loc[shape, "size"] == right]
     places = dict(zip(names, spread([float(last.loc[shape, value]) for shape in names], 0.075 * top), strict=True))
     for number, shape in enumerate(shapes):
         line = known[known["shape"] == shape].sort_values("size")
@@ -78,8 +85,8 @@ def _panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], shapes
             line["size"], line[value], yerr=[line[value] - line[low], line[high] - line[value]], color=colour,
             fmt=MARKERS[number % len(MARKERS)], linestyle="-", linewidth=1.2, markersize=4, elinewidth=0.8,
         )  # fmt: skip
-        name, right = shape.partition(" ")[0], float(known["size"].max())
-        at_end(axes, right, places[shape], name, colour, dx=6, path_effects=HALO)
+        x, y = float(line["size"].iloc[-1]), places.get(shape, float(line[value].iloc[-1]))
+        at_end(axes, x, y, shape.partition(" ")[0], colour, dx=6, path_effects=HALO)
     axes.set_xscale("log", base=2)
     sizes = sorted({int(size) for size in known["size"]})
     ticks = [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if sizes and sizes[0] <= size <= sizes[-1]]
