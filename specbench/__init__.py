@@ -1,4 +1,4 @@
-"""specbench: measure speculative decoding on your models and your text.
+"""specbench: measure speculative decoding on your models and prompts.
 
 The rooms, top first; imports run downward only (checked by `make check`):
 `api` > `cli` > `choose` > `bench | runs | report` > `measure | train` > `decoding | beam` > `drafts | gamma | tasks` >

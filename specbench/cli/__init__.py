@@ -38,7 +38,7 @@ VERBS = {
 
 ALIASES = {"misses": "validate"}  # the former name
 
-HELP = """specbench: measure speculative decoding on your models and your text
+HELP = """specbench: measure speculative decoding on your models and prompts
 
 usage: specbench VERB [key=value ...]
 

@@ -124,7 +124,7 @@ class NgramDraft:
 
 
 class NgramSession:
-    """It remembers nothing: the last tokens of the sequence are all it looks at."""
+    """Stateless: q depends only on the last tokens of the sequence."""
 
     def __init__(self, draft: NgramDraft, sampling: Sampling) -> None:
         self.draft = draft

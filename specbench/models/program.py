@@ -1,6 +1,6 @@
 """A model's decoding step and its reading of a source, captured from the `transformers` module and ready to run.
 
-Knows the two families and how each is called; knows no sessions. The caches are buffers handed in by the caller.
+Supports both families; independent of sessions. The caches are buffers handed in by the caller.
 
 Shapes: B rows, L new tokens, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
 """

@@ -22,7 +22,7 @@ def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord
     parts.target.now()  # all work given to the device before is done
     began = time.perf_counter()
     lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
-    if lesson.steps:  # CUDA graphs are captured again now, and not before the clock of the next prompt starts
+    if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
         for model in models_of(parts.draft):
             get_ready(model, parts.prompts[place], parts.spec.max_new_tokens)
     parts.target.now()

@@ -1,6 +1,6 @@
 """Where prompts and references come from: the hub, your own rows, or the small sets that ship.
 
-A `Task` streams `Example`s and training text. It knows fields and files; it does not know tokens or models.
+A `Task` streams `Example`s and training text. It handles fields and files, and is independent of tokens and models.
 """
 
 from specbench.tasks.conversation import Message, interleaved

@@ -1,6 +1,6 @@
 """Distillation in plain tensors: the loss that pulls a draft q towards its target p, and its first embeddings.
 
-It does not know files, recipes or Trainers; the texts to learn on come from `outputs`.
+Independent of files, recipes or Trainers; the texts to learn on come from `outputs`.
 """
 
 from __future__ import annotations

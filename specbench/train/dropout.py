@@ -1,7 +1,7 @@
 """Dropout that costs a CPU little: a random byte per element in place of a random float.
 
 torch draws dropout masks on the CPU one number at a time and on one core, which takes a third of a training step at
-the size of the shipped models. It does not know which model it is put into.
+the size of the shipped models. Independent of the model it is put into.
 """
 
 from __future__ import annotations

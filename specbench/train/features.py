@@ -1,6 +1,6 @@
 """Rows → token ids, as a `datasets.Dataset` with a length column (so that batches hold little padding).
 
-It does not know what model reads them.
+Independent of the model that reads them.
 """
 
 from __future__ import annotations

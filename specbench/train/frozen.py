@@ -1,7 +1,7 @@
 """Training something small on a frozen target: what heads and EAGLE's layer share.
 
 Both read what the target computes, learn towards its distribution, are measured instead of a draft, and are saved
-with what they belong to. It does not know files or the Trainer.
+with what they belong to. Independent of files or the Trainer.
 
 Shapes: B texts, T tokens, V tokens of the vocabulary.
 """

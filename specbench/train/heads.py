@@ -1,7 +1,7 @@
 """Training heads on a frozen target: what every kind of them shares.
 
 Heads learn towards the target's own distribution at the token that they predict. For T5 on texts that the target wrote
-(`DistillPlan`), for decoder-only targets on the data. It does not know files or the Trainer.
+(`DistillPlan`), for decoder-only targets on the data. Independent of files or the Trainer.
 
 Shapes: B texts, T tokens, D the target's width, V tokens of the vocabulary.
 """

@@ -1,6 +1,6 @@
 """Building the network of a recipe: a T5 or a GPT-2 of the given shape, or a checkpoint to start from.
 
-It does not know data or optimisers.
+Independent of data or optimisers.
 """
 
 from __future__ import annotations

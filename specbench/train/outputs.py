@@ -1,6 +1,6 @@
 """The target's own outputs for a list of sources, in batches: what a distilled draft learns to continue.
 
-It does not know the draft, nor how outputs are decoded one prompt at a time elsewhere.
+Independent of the draft, and of how outputs are decoded one prompt at a time elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passages to summarise, made of running text: the summary is the passage's own first sentences.
 
 News put first what matters most, and a summary of the first sentences (lead-3) is hard to beat. A small model without
-any article to learn from can learn that much from every running text. It does not know tokens or models.
+any article to learn from can learn that much from every running text. Independent of tokens or models.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quality of a trained model: its greedy outputs, and α of a draft against its target.
 
 α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
-one-hot at T=0. It does not know files or recipes, nor how fast anything is.
+one-hot at T=0. Independent of files or recipes, and of how fast anything is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of training text: from files or the hub, filtered, and kept apart from what is held out.
 
-It does not know tokenizers or models: rows are plain dictionaries of strings.
+Independent of tokenizers or models: rows are plain dictionaries of strings.
 """
 
 from __future__ import annotations

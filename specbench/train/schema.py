@@ -1,6 +1,6 @@
 """The typed recipe: what `specbench train recipe=...` may say, with the ranges checked and the key named.
 
-It does not know where values come from (YAML, command line, a test) nor what is done with them.
+Independent of where values come from (YAML, command line, a test) and of what is done with them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a recipe trains and is measured on: its rows, its tokenizer, and the sets of token ids made of them.
 
-It does not know networks or Trainers; a distilling recipe passes the target in.
+Independent of networks or Trainers; a distilling recipe passes the target in.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fitting a tokenizer: a Unigram in T5's manner, or a WordPiece in Bert's.
 
-It does not know what the text is for, nor any model.
+Independent of what the text is for, and of any model.
 """
 
 from __future__ import annotations

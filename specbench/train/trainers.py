@@ -1,6 +1,6 @@
 """transformers' Trainer with two additions: a rate in proportion to each tensor's size, and a target to learn from.
 
-They do not know recipes, files or metrics.
+Independent of recipes, files or metrics.
 """
 
 from __future__ import annotations

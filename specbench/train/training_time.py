@@ -1,6 +1,6 @@
 """How long a training took, added up over the times it was killed and resumed.
 
-It does not know what is trained.
+Independent of what is trained.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from specbench_example.config import RepeatConfig
 
 
 class RepeatDraft:
-    """Proposes the last token again. It remembers nothing, so it is its own session."""
+    """Proposes the last token again. It has no state, so it is its own session."""
 
     operations = 0.0  # arithmetic operations a drafted token
 
@@ -30,7 +30,7 @@ class RepeatDraft:
         return Proposal([tokens[-1]] * min(gamma, self.times))  # without q: each token was certain
 
     def rollback(self, length: int) -> None:
-        """Nothing is remembered."""
+        """Nothing to do: no state."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return one_hot(tokens[prefix_length - 1 : -1], self.vocabulary_size, self.device)
