@@ -2,9 +2,10 @@
 
     python experiments/certify.py [--temperature 0] [--texts 160] [--tokens 96]
 
-gpt-mini in fp32 on the first words of its task's passages. Each fault writes as many texts; they are then judged one
-after another in 100 orders, and the table has the tokens after which nine of ten orders had a verdict 'not the
-target's'. Nothing depends on the time that anything takes. Writes docs/certify.csv, the rows of one temperature anew.
+gpt-mini in fp32 on the first words of its task's passages. Each fault generates as many completions; they are then
+tested one after another in 100 orders, and the table has the tokens after which nine of ten orders had a verdict 'not
+the target's'. Nothing depends on the time that anything takes. Writes docs/certify.csv, the rows of one temperature
+anew.
 """
 
 import argparse

@@ -15,12 +15,12 @@ from specbench.sampling import Sampling, standardise
 
 Rows = torch.Tensor
 Text = tuple[int, ...]
-Outcome = tuple[int, float, torch.Tensor]  # how many stay, how likely, the distribution of the next token
+Outcome = tuple[int, float, torch.Tensor]  # how many are accepted, its probability, the distribution of the next token
 Outcomes = Callable[[Rows, Rows, Sequence[int]], Iterator[Outcome]]
 
 
 def token_by_token(rule: TokenRule) -> Outcomes:
-    """What a rule may answer that judges each token alone."""
+    """The answers of a rule that tests each token independently."""
 
     def outcomes(p_GV: Rows, q_GV: Rows, drafted: Sequence[int]) -> Iterator[Outcome]:
         reached = 1.0

@@ -1,4 +1,4 @@
-"""`specbench run batch=B`: texts as alone, what the record says, what is refused."""
+"""`specbench run batch=B`: completions as for single prompts, the record, and errors."""
 
 import json
 from pathlib import Path

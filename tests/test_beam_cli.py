@@ -1,4 +1,4 @@
-"""`specbench beam`: the table, the files it leaves, and what is refused in one line."""
+"""`specbench beam`: the table, its files, and one-line errors."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One step of a beam search by hand: what may end, what goes on, when it is over."""
+"""One step of a beam search by hand: which hypotheses end, which continue, when the search stops."""
 
 import pytest
 import torch

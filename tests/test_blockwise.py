@@ -1,4 +1,4 @@
-"""Blockwise heads: they draft from the target's own last state, a pass is one run of the target, the text stays its."""
+"""Blockwise heads: they draft from the target's own last state, a pass is one run of the target, exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_counted_passes_are_those_of_decoding(kind: str) -> None:
-    """At T = 0 to the last one; the first token's agreement alone gives another number."""
+    """Exact at T = 0; the first token's agreement alone gives a different number."""
     target, draft = made(kind, size=VOCABULARY, seed=6, end=EOS)
     counted, from_first, decoded = 0.0, 0.0, 0
     for begin in range(VOCABULARY - 1):

@@ -180,7 +180,7 @@ def test_texts_of_assisted_generation_are_the_targets(
 
 
 def test_ends_of_texts(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
-    """A server drops the end of sequence from what it returns, or goes on after it."""
+    """A server drops the end of sequence from what it returns, or continues after it."""
     vocabulary, target = loaded(folders["t5"])
     (end,) = target.eos_ids
     rows = [row for row in texts(folders, "t5", temperature=3.0, most=60) if row["tokens"][-1] == end]

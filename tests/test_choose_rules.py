@@ -1,4 +1,4 @@
-"""Acceptance rules in `alpha` and `recommend`, and `validate`: what is said of lossy ones, and what the table holds."""
+"""Acceptance rules in `alpha` and `recommend`, and `validate`: marks of lossy rules, and the table's content."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
 def test_alpha_by_decoding_is_of_algorithm_1_alone(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under block verification and under a lossy rule accepted over judged tokens is something else; nor is it alpha of
+    """Under block verification and lossy rules accepted over tested tokens is a different quantity; nor is it alpha of
     a draft that is accepted less often the further ahead it drafts."""
     monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
     monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))

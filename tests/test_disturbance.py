@@ -1,4 +1,4 @@
-"""A run that was disturbed says so, and nobody judges by it."""
+"""A disturbed run is marked, and no verb uses its times."""
 
 import gzip
 import json

@@ -110,7 +110,7 @@ def off_by_one(cache: EagleCache, features_LF: torch.Tensor, *others: Any) -> to
 
 
 def not_read_again(cache: EagleCache, length: int) -> None:
-    """Entries of accepted tokens stay as they were drafted."""
+    """Entries of accepted tokens keep their drafted values."""
     cache.length = min(cache.length + cache._ahead, max(0, length))
     cache.forget()
 
@@ -238,7 +238,7 @@ def test_trees_write_the_targets_text(kind: str, engine: str, taps: tuple[int, .
 
 @pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", TAPS)])
 def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) -> None:
-    """At T = 0 to the last one, from the agreement of each token further ahead along the text."""
+    """Exact at T = 0, from the agreement of each token further ahead along the text."""
     target, draft = made(kind, taps, size=VOCABULARY if not taps else SIZE, seed=6, end=EOS)
     for begin in range(2, 6):
         prompt = Prompt((5, 9, begin, 1), (0,)) if kind == "t5" else Prompt((), (4, begin))

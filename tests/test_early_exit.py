@@ -1,4 +1,4 @@
-"""Early exit: the target's first layers draft over the target's own cache, and the text stays the target's."""
+"""Early exit: the target's first layers draft over the target's own cache, and completions equal the target's."""
 
 from typing import Any
 
@@ -119,7 +119,7 @@ def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
 
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first layers keep what was rejected: texts differ, or shapes do not fit."""
+    """The first layers keep rejected tokens: completions differ, or shapes do not fit."""
     monkeypatch.setattr("specbench.models.eager_session.EagerSession.level", lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:

@@ -1,6 +1,6 @@
 """Chi-square on whole texts, as in test_exactness, of what is lossless beyond Algorithm 1 at a fixed gamma: block
 verification, policies of gamma, and a draft that stops by its own confidence. One false alarm in 10,000 seeds a test.
-That wrong ways are told apart is shown by enumeration, in test_rules.
+That wrong implementations are detected is shown by enumeration, in test_rules.
 """
 
 from collections.abc import Callable
@@ -93,5 +93,5 @@ def test_the_confidence_is_that_of_the_token_drawn_and_at_t_0_that_before_argmax
     for seed in range(30):
         tokens = session.propose([0], 4, torch.Generator().manual_seed(seed)).tokens
         session.rollback(0)
-        assert 0 not in tokens[:-1]  # the unsure one stays, as the last
+        assert 0 not in tokens[:-1]  # the unsure token is proposed, as the last
         assert len(tokens) == 4 or tokens[-1] == 0

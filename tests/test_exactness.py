@@ -161,7 +161,7 @@ def no_residual(p, q, drafted, generator):  # type: ignore[no-untyped-def]
 
 
 def other_q(p, q, drafted, generator):  # type: ignore[no-untyped-def]
-    """Compares with another q than the one that was sampled (its temperature forgotten)."""
+    """Compares with a q at another temperature than the sampled q."""
     flat = q**0.5
     return accept_exact(p, flat / flat.sum(-1, keepdim=True), drafted, generator)
 
@@ -189,7 +189,7 @@ def test_a_wrong_rule_is_caught(rule) -> None:  # type: ignore[no-untyped-def]
 
 
 class ForgetfulSession(Around):
-    """A draft session that never rolls back, so that rejected tokens stay in its cache."""
+    """A draft session that never rolls back, so that rejected tokens remain in its cache."""
 
     def rollback(self, length: int) -> None:
         return

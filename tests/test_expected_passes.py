@@ -96,7 +96,7 @@ def test_tokens_further_ahead_by_hand() -> None:
 @pytest.mark.parametrize("gamma", [1, 3, 6])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int) -> None:
-    """A copy goes on from where it was found: its further tokens are not what a look-up there would give."""
+    """A copy continues from its match: its later tokens are not those of a new lookup."""
     target, draft = Endless(random_table(seed)), LookupDraft(VOCABULARY, torch.device("cpu"), match=2)
     greedy, generator = Sampling(0.0), torch.Generator().manual_seed(0)
     for most in (9, 40):

@@ -1,4 +1,4 @@
-"""A profile is what its schema says, and its numbers are those of its records; what cannot be one is refused."""
+"""A profile is what its schema says, and its numbers are those of its records; other documents raise an error."""
 
 import json
 from pathlib import Path

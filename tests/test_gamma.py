@@ -49,7 +49,7 @@ def test_a_draft_that_proposed_nothing_teaches_nothing() -> None:
 
 
 def test_the_heuristic_is_transformers_own() -> None:
-    """Two more where all stayed, else one less, from 1 to the most; nothing drafted teaches nothing."""
+    """gamma + 2 if all were accepted, otherwise gamma - 1, from 1 to the most; an empty proposal changes nothing."""
     policy = Heuristic(most=8, first=5)
     state = policy.start()
     seen = [state.next()]

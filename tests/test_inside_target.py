@@ -1,4 +1,4 @@
-"""`specbench run` and `alpha` with the drafts that work inside the target, and what is refused of them."""
+"""`specbench run` and `alpha` with the drafts that work inside the target, and their errors."""
 
 import json
 import shutil

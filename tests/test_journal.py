@@ -1,4 +1,4 @@
-"""Nothing is lost: interrupted runs go on where they were, and end equal to undisturbed ones."""
+"""Nothing is lost: interrupted runs resume, and end like uninterrupted runs."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_random_moments(folders: Folders, tmp_path: Path) -> None:
-    """SIGKILL, again and again; each time the same command goes on."""
+    """SIGKILL, again and again; each time the same command resumes."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text(folders["rows"].read_text() * 10)
     more = (f"task.path={rows}",)

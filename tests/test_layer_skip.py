@@ -106,7 +106,7 @@ def test_whole_layers_at_the_end_are_an_early_exit(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_scores_are_the_distributions_it_drafts_from_and_leave_the_target_alone(kind: str) -> None:
-    """Over the target's own keys and values, in two parts, beside a session that goes on as if nothing was scored."""
+    """Over the target's own keys and values, in two parts, beside a session that continues unaffected."""
     target, sampling, prompt = TARGETS[kind], Sampling(1.0), prompts(kind)[0]
     draft, text = LayerSkipDraft(target, ["attn1", "mlp0"]), [7, 9, 30, 4, 22, 8, 5]
     tokens, first = [*prompt.prefix, *text], len(prompt.prefix)

@@ -36,7 +36,7 @@ def whole(step: Step, *inputs: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_rows_of_several_lengths_run_through_the_same_step(kind: str) -> None:
-    """A layout by hand: each row goes on where its own text ends. Logits are those of the row alone."""
+    """A layout by hand: each row continues after its own tokens. Logits are those of the row alone."""
     torch.manual_seed(3)
     own = network(kind, seed=5)
     lengths, count = [4, 11, 7], 3

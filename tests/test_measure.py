@@ -189,7 +189,7 @@ def test_acceptance_by_position_counts_only_positions_that_were_reached() -> Non
 
 
 def test_what_was_drafted_after_an_accepted_end_of_text_was_not_reached() -> None:
-    """Six drafted, of which the second is the end of the text: the third was never judged. And in a kept record, of
+    """Six draft tokens, of which the second ends the completion: the third was never tested. And in a kept record, of
     whose texts some end inside a proposal."""
     rows = acceptance_by_position([a_pass(6, 2, emitted=2), a_pass(6, 1)])
     assert [(row["reached"], row["accepted"]) for row in rows] == [(2, 2), (2, 1), (0, 0), (0, 0), (0, 0), (0, 0)]

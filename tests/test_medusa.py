@@ -1,4 +1,4 @@
-"""Medusa's and Hydra's heads as drafts: the text stays the target's, each token is tested with the q that drew it, and
+"""Medusa's and Hydra's heads as drafts: completions equal the target's, each token is tested with its own q, and
 what is drafted beside a cache is what plain loops over uncached states draft."""
 
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_counted_passes_are_those_of_decoding(kind: str, family: str) -> None:
-    """At T = 0 to the last one."""
+    """Exact at T = 0."""
     target, draft = made(kind, family, size=VOCABULARY, seed=6, end=EOS)
     for begin in range(0, VOCABULARY - 1, 2):
         prompt = Prompt((5, 9, begin + 2, 1), (0,)) if family == "t5" else Prompt((), (0, begin))
@@ -166,7 +166,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_counted_passes_of_trees_are_those_of_decoding(kind: str, family: str) -> None:
-    """At T = 0 to the last one, from the ranks at each level. Those of Medusa's first head would give other counts."""
+    """Exact at T = 0, from the ranks at each level. Those of Medusa's first head would give other counts."""
     target, draft = made(kind, family, size=VOCABULARY, seed=6, end=EOS)
     tree, differs = TreeDraft(draft, SHAPE, "fixed", target.eos_ids), False
     for begin in range(VOCABULARY - 1):

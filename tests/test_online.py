@@ -1,4 +1,4 @@
-"""A draft that learns from its rejected tokens between prompts: texts stay the target's, every engine sees the new
+"""A draft that learns from its rejected tokens between prompts: completions are the target's, every engine sees the new
 weights, and a run says what was learnt."""
 
 import copy

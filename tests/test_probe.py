@@ -123,7 +123,7 @@ def test_what_begins_a_text_is_counted_where_texts_are_short() -> None:
 
 
 def test_alpha_is_learnt_ten_times_faster_than_by_decoding() -> None:
-    """On the clock of the models' own work: one reading of the sample against one decoding for each of five gammas."""
+    """By the time of the models' own work: one reading of the sample against one decoding for each of five gammas."""
     table, _, (scoring, decoding) = chained(1.0, most=45)
     assert len(table.ranked) == 5 and decoding > 10 * scoring
 

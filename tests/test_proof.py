@@ -1,4 +1,4 @@
-"""A sampled run proves itself: the sums are what they are said to be, right runs pass, rounding is told from a fault.
+"""A sampled run proves itself: the sums are as defined, correct runs pass, rounding is distinguished from a fault.
 
 Statistical: seeds are fixed. A right text fails one of the four tests for one seed in 2,500 at the most; a set of right
 runs fails the test of normality for one seed in 1,000.

@@ -1,5 +1,5 @@
 """Checkpoints in EAGLE's, EAGLE-3's and speculators' layouts: written by these tests with random weights, read, and
-what they draft computed a second time by plain code; what does not fit is refused in one line."""
+their drafts compared with plain code; a checkpoint that does not fit is a one-line error."""
 
 from pathlib import Path
 from typing import Any

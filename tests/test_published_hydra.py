@@ -1,5 +1,6 @@
 """Checkpoints in Hydra's own layout, with and without the layer before the heads: written by these tests with random
-weights, read, and what they draft computed a second time by plain code; what does not fit is refused in one line."""
+weights, read, and what they draft computed a second time by plain code; a checkpoint that does not fit is a one-line
+error."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 """Checkpoints in Medusa's own layout: written by these tests with random weights, read, and computed a second time by
-plain code; what does not fit is refused in one line."""
+plain code; a checkpoint that does not fit is a one-line error."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""`specbench run` and `alpha` with every kind of draft that is not a model alone, and what is refused of them."""
+"""`specbench run` and `alpha` with every kind of draft that is not a model alone, and their errors."""
 
 import json
 from collections.abc import Callable

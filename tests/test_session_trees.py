@@ -255,7 +255,7 @@ def keys_alone(self: Buffers, slots: list[int], start: int) -> None:
 
 
 def first_layout_alone(self: StepGraph, ids_1L: Tensor, layout: Any, sources: int) -> Tensor:
-    """A graph whose layout is remembered from its first replay."""
+    """A graph that reuses the layout of its first replay."""
     if not hasattr(self, "first"):
         self.first = layout  # type: ignore[attr-defined]
     run: Tensor = RUN(self, ids_1L, self.first, sources)  # type: ignore[attr-defined]

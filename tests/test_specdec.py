@@ -137,7 +137,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(monkeypat
 
 
 def test_counted_passes_are_those_of_decoding() -> None:
-    """At T = 0 to the last one."""
+    """Exact at T = 0."""
     target, draft = made(size=VOCABULARY, seed=6, end=EOS)
     for begin in range(0, VOCABULARY - 1, 2):
         prompt = Prompt((5, 9, begin + 2, 1), (0,))

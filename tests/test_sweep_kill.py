@@ -1,4 +1,4 @@
-"""A sweep of 30 runs on the shipped models, killed 20 times at random moments, ends equal to an undisturbed one."""
+"""A sweep of 30 runs on the shipped models, killed 20 times at random moments, equals an undisturbed sweep."""
 
 import random
 import signal

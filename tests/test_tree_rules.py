@@ -1,5 +1,5 @@
 """Rules for trees of drafted tokens, by enumeration of every draft and every decision: the law of the text is the
-target's, and acceptances are those worked out by hand. What others got wrong is told apart by the same sums.
+target's, and acceptances are those worked out by hand. Known mistakes of others are detected by the same sums.
 
 p = (.4, .3, .2, .1) and q = (.1, .2, .3, .4) are one position with two children; longer texts are over three tokens.
 """

@@ -372,7 +372,7 @@ def test_text_is_cut_where_the_written_tokens_end(target: str, draft: str) -> No
 
 @pytest.mark.parametrize(("target", "draft"), MIXED)
 def test_a_text_draft_reads_on_as_a_fresh_one(target: str, draft: str) -> None:
-    """Boundaries in the draft's tokens move when the text goes on, and characters end in the middle of a proposal."""
+    """Boundaries in the draft's tokens move when the text continues, and characters end in the middle of a proposal."""
     found, chance = translation_of(target, draft), random.Random(7)
     drafting = drafting_of("slem", Tables(found.draft.size, frozenset(), 2, sorted(found.to.bytes_of)), found)
     prompt = Prompt((), tuple(found.target.continuation("the cats")))

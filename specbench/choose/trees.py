@@ -25,7 +25,7 @@ from specbench.trees import FixedShape, by_level, expected_tokens, is_alike
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
-    """`scored` whose candidates with a tree draft it, and by their names what is expected of it."""
+    """`scored` whose candidates with a tree draft it, and the expected tokens and passes, by candidate."""
     candidates, trees = list[LoadedCandidate](), dict[str, Grown]()
     for candidate in scored.candidates:
         if candidate.tree is not None:

@@ -93,7 +93,7 @@ def _ordered(row: Row) -> Row:
 
 
 def print_records(form: str, rows: list[Row], draw: Callable[[], object] | None = None) -> None:
-    """Print the summaries of records in `form`; `draw` shows them as a table, where that is not the one of all."""
+    """Print the summaries of records in `form`; `draw` shows them as a table; unset: the table of all records."""
     ordered = [_ordered(row) for row in rows]
     if form == "csv":  # histograms have no place in a cell
         ordered = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in ordered]

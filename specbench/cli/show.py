@@ -6,7 +6,7 @@ from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.schema import RunRecord, Summary
 
-# Colour is not the only sign: what was rejected is struck out, what the target put in is underlined.
+# Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
 MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # where there is no colour, as in a pipe
 WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "from the target"}

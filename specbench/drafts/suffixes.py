@@ -51,7 +51,7 @@ class SuffixIndex:
     def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:
         """The token that followed the longest run found of the last `longest` tokens, and that run's length.
 
-        The tokens are those of `context`. Of several followers the one that followed most often, then the smallest.
+        The tokens are those of `context`. Among several followers the most frequent, then the smallest id.
         (`end`, 0) if not even the last token is found. `known` tokens are known to be found. Of more than
         MOST_LOOKED_AT places that many are counted, evenly over all; they are sorted by the tokens that follow, so that
         shares are preserved.

@@ -33,7 +33,7 @@ class Certificate:
     Attributes:
         tokens: how many were read.
         power: what would have shown: at T > 0 the total variation a token, at T = 0 the share of tokens that differ.
-        needed: about how many tokens would make `power` the one that is asked for, where they are too few.
+        needed: about how many tokens give the requested `power`, if there are too few.
         tests: at T > 0, the tests as records name them.
     """
 

@@ -37,7 +37,7 @@ class Disturbance:
 
     Attributes:
         waited: share of the time for which the process waited for a core; None where it is not known.
-        unevenness: the ratio of neighbouring steps, longer over shorter, that 9 of 10 pairs stay below; None with fewer
+        unevenness: the 90th percentile of the ratio of neighbouring steps, longer over shorter; None with fewer
             than
             `FEWEST_PAIRS` pairs.
         signs: the signs of a disturbance, in words.

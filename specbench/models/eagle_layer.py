@@ -52,7 +52,7 @@ class LayerShape:
     angles: tuple[
         float, ...
     ] = ()  # rotary: by how much a position turns each pair of channels, where theta does not say
-    buckets: int = 32  # relative: distances that are told apart
+    buckets: int = 32  # relative positions: number of distinct distances
     farthest: int = 128  # relative: from here on all are alike
     head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
 

@@ -71,7 +71,7 @@ def fill_twin(name: str) -> str:
 
 
 def takes(name: str) -> str:
-    """How long the sweeps of `name` take and on what; an estimate is called one."""
+    """How long the sweeps of `name` take and on what; estimates are labelled."""
     return "; ".join(f"{row['what']}: {_time(row)}" for row in experiment(name)["takes"])
 
 

@@ -74,7 +74,7 @@ def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
         judge = _load(config, run, say)
         name, target = name_of(config.target), judge.target
         found = read_outputs(path, judge.vocabulary, target.eos_ids, target.longest, config.limit, name)
-        say(f"{len(found.rows)} rows to judge, {sum(found.left_out.values())} left out")
+        say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
         greedy = judge.sampling.temperature == 0
         certificate, where = (_greedy if greedy else _sampled)(judge, found)
     return Certified(
@@ -116,7 +116,7 @@ def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str,
 
 
 def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
-    """The departures of a row and how many of its tokens were judged.
+    """The departures of a row and how many of its tokens were tested.
 
     A row whose own tokens depart is compared as text: the target may have written it in other tokens.
     """

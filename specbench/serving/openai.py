@@ -17,7 +17,7 @@ from specbench.serving.completions import Completion, Completions, Counts
 from specbench.serving.engine import Generated
 
 REPEATS = (
-    3  # of each completion, the middle of which counts; before them an untimed one, for servers that keep prefixes
+    3  # of each completion, of which the median is used, after an untimed completion, for servers that cache prefixes
 )
 
 

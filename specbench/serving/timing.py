@@ -29,7 +29,7 @@ def time_engine(
     rounds: int,
     seed: int = 0,
 ) -> list[Round]:
-    """`rounds` rounds over `texts` after an untimed one, each at `TEXTS` places; `engines` by their candidates."""
+    """`rounds` rounds over `texts` after an untimed round, each at `TEXTS` places; `engines` by their candidates."""
     _round(engines, gammas, texts[:1], max_new_tokens, -1, seed)
     found = []
     for number in range(rounds):

@@ -105,7 +105,7 @@ def _cut(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[lis
     """Passages, sentence by sentence, that begin at every few sentences and so overlap, but have different leads.
 
     Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:
-    on these a model first learns to copy, which on long ones alone it did not in as many steps.
+    on these a model learns to copy first; on long passages alone it did not in the same number of steps.
     """
     start = 0
     least, most = plan.words

@@ -1,7 +1,7 @@
 """A tree's shape: the parent of each node, level by level, siblings by rank.
 
 Ranks are counted from 0: the child of rank k is the k-th that is tried. `acceptance[k]` (P) is the probability that, of
-a node's children, the one of rank k is accepted; it may differ from level to level. Sizes count the root, the last
+a node's children, that of rank k is accepted; it may differ from level to level. Sizes count the root, the last
 token of the text, which the target reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens
 costs.
 """

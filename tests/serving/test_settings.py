@@ -31,7 +31,7 @@ BIGRAM = {"kind": "bigram", "name": None, "discount": 0.75}
 def document(
     *drafts: dict[str, Any], temperature: float = 0.0, rule: str = "exact", gamma: int = 4, **more: Any
 ) -> dict[str, Any]:
-    """What a recommendation of these drafts holds of what other engines are told, the best first."""
+    """The settings for other engines in a recommendation of these drafts, the best first."""
     names = [draft["name"] or draft["kind"] for draft in drafts]
     sampling = {"temperature": temperature, "top_k": 50 if temperature else None, "top_p": None}
     return {

@@ -55,8 +55,8 @@ def _distinct_inside(q_G: Numbers, single_G: NDArray[np.bool_], drafts: int) -> 
     """[K, G]: Pr(the first k distinct draws are among the first g groups).
 
     Distinct draws come in the order of exponential clocks with rates q: all are inside if k clocks inside ring before
-    the first outside. Integrated over the time of that one. The number of rings inside is a sum of independent ones:
-    of single tokens (Poisson binomial), and of those in runs, each too rare to ring twice (Poisson).
+    the first outside. Integrated over the time of that ring. The number of rings inside is a sum of independent
+    variables: of single tokens (Poisson binomial), and of those in runs, each too rare to ring twice (Poisson).
     """
     inside_G = np.cumsum(q_G)
     outside_G = np.maximum(0.0, inside_G[-1] - inside_G)

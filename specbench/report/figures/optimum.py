@@ -1,4 +1,4 @@
-"""Figure 3: the gamma that maximises Theorem 3.8, and the one that was fastest among those we ran."""
+"""Figure 3: the gamma that maximises Theorem 3.8, and the fastest gamma that was run."""
 
 import numpy as np
 import pandas as pd
