@@ -66,7 +66,7 @@ def test_recommend_ranks_rules_and_marks_lossy_ones(argv: list[str], tmp_path: P
     assert rows["lenient l=0.01"]["candidate"] == "t5-draft, lenient l=0.01 (lossy)" in out
     tokens = {rule: row["tokens_per_pass"] for rule, row in rows.items()}
     assert tokens["exact"] <= tokens["block"] + 1e-9 <= tokens["lenient l=0.01"]
-    assert "t5-draft, lenient l=0.01 (lossy): its completions are not the target's own; the total variation of" in out
+    assert "t5-draft, lenient l=0.01 (lossy): its completions are not the target's own; the total variation per" in out
     runs = {row["accept"]: row for row in Catalog(tmp_path).rows()}
     assert {(one["accept"], one["lossy"]) for one in record["verified"]} == {
         (r, row["lossy"]) for r, row in runs.items()
