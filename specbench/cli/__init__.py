@@ -19,9 +19,9 @@ VERBS = {
     "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor for each cause, the largest first"),
     "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width requires"),
     "export": ("specbench.cli.export", "a profile of a draft and its target as JSON, for other programs"),
-    "compare": ("specbench.cli.compare", "two runs over the prompts they share: paired differences with intervals"),
+    "compare": ("specbench.cli.compare", "two runs over their common prompts: paired differences with intervals"),
     "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
-    "tables": ("specbench.cli.tables", "the paper's tables with ours beside them"),
+    "tables": ("specbench.cli.tables", "the paper's tables with our numbers"),
     "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
     "certify": (
         "specbench.cli.certify",

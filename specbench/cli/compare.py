@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    about = "Run A against run B over the prompts they share: paired differences, 95% intervals."
+    about = "Run A against run B over their common prompts: paired differences, 95% intervals."
     parser = options("compare", about, rows=True)
     parser.add_argument("a", metavar="RUN", help=RUN)
     parser.add_argument("b", metavar="RUN", help="the run it is compared with")

@@ -155,8 +155,8 @@ def outline(planned: Sequence[Planned], experiment: str) -> list[str]:
     said = f"{len(planned)} jobs, {sum(one.done for one in planned)} of them done"
     if left:
         most = max((one.weights_bytes for one in left if one.weights_bytes is not None), default=None)
-        said += f"; the largest needs {size(most)} for its weights, caches come on top"
-        said += f"; one after the other about {span(sum(known))}" if known else "; no record tells the time"
+        said += f"; the largest needs {size(most)} for its weights, plus caches"
+        said += f"; one after the other about {span(sum(known))}" if known else "; no record to estimate the time from"
         said += f" for the {len(known)} whose time a record tells" if 0 < len(known) < len(left) else ""
     return [said, *(f"{experiment}: {line}" for line in times_of(experiment))]
 

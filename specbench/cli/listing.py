@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
     parser = options(
-        "list", "What can be picked by name: what is usable now first, then what needs something.", rows=True
+        "list", "The names that can be given: first those usable now, then those that still need something.", rows=True
     )
     parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
     arguments = parser.read(argv)

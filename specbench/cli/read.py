@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ABOUT = (
     "Read what an engine prints about speculative decoding, say what each number is, and estimate α from the counts. "
-    "Several files are set side by side on the same definitions. docs/acceptance.md explains them."
+    "Several files are compared on the same definitions. docs/acceptance.md explains them."
 )
 MOST_GAMMA = 1000
 
@@ -42,8 +42,10 @@ def main(argv: list[str]) -> int:
     parser = Options(prog="specbench read", description=ABOUT, allow_abbrev=False)
     known = "; ".join(f"{form.name}: {form.engine}, {form.about}" for form in readings.FORMATS)
     parser.add_argument("files", nargs="+", metavar="FILE", help=known)
-    parser.add_argument("--as", dest="form", choices=names, metavar="NAME", help="the format, instead of finding it")
-    parser.add_argument("--gamma", type=int, metavar="N", help="tokens drafted in a pass, where the file does not say")
+    parser.add_argument(
+        "--as", dest="form", choices=names, metavar="NAME", help="the format of the file; unset: detected"
+    )
+    parser.add_argument("--gamma", type=int, metavar="N", help="draft tokens in each pass, if the file does not say")
     parser.add_argument("--c", type=float, metavar="X", help="draft step over target step: gives the best γ by theory")
     parser.add_argument(
         "--v", type=float, metavar="X", help="cost of verifying a pass of the file's γ over that of a step (default 1)"

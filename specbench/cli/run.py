@@ -15,7 +15,7 @@ Decode the prompts of a task with the target alone and with the target and a dra
 the speedup; write a record to results/runs/ and show it as a table.
 """
 SWEEP = """
-The same for each combination of several values, given with commas: specbench sweep gamma=1,3,5,7 draft=unigram,bigram
+A sweep runs each combination of values, given with commas: specbench sweep gamma=1,3,5,7 draft=unigram,bigram
 """
 PICKED = tuple(group for group in GROUPS if group != "recipe")
 LAUNCHERS = {

@@ -11,9 +11,9 @@ from specbench.measure.summary import PARTS
 from specbench.records.schema import WAYS, Row, RunRecord
 
 ABOUT = (
-    "How many prompts α and the speedup need for a 95%% interval of a given width, from how much the prompts of a run "
-    "differ; a small run will do (specbench run limit=20). From a document of specbench alpha: for α of each draft. "
-    "The jobs of a sweep are listed by specbench sweep --dry-run."
+    "How many prompts α and the speedup need for a 95% interval of a given width, from the variance between the "
+    "prompts of a run; a small run is enough (specbench run limit=20). From a document of specbench alpha: for α of "
+    "each draft. The jobs of a sweep are listed by specbench sweep --dry-run."
 )
 NO_SPREAD = 1e-9  # a relative deviation below this is rounding
 WITHIN = "how far the interval may reach to either side, as a share of the value: 2%% (the default) or 0.02"

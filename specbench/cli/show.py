@@ -18,11 +18,13 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    parser = options("show", "A completion, a line for each target pass: accepted, rejected and corrected tokens.")
+    parser = options("show", "A completion, one line per target pass: accepted, rejected and corrected tokens.")
     parser.add_argument("run", metavar="RUN", help=RUN)
-    parser.add_argument("--prompt", type=int, metavar="N", help="which prompt, from 1 (default: one that shows well)")
     parser.add_argument(
-        "--tree", type=int, metavar="N", help="of a run of trees: draw the tree of pass N (default: one)"
+        "--prompt", type=int, metavar="N", help="number of the prompt, from 1 (default: a typical prompt)"
+    )
+    parser.add_argument(
+        "--tree", type=int, metavar="N", help="for a run of trees: draw the tree of pass N (default: a typical pass)"
     )
     parser.add_argument("--picture", metavar="FILE", help="write it as a figure too: .svg, .pdf or .png")
     arguments = parser.read(argv)

@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    parser = options("tables", "The paper's tables with ours beside them. No model is loaded.")
+    parser = options("tables", "The paper's tables with our numbers. No model is loaded.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="table1 ... table5, beyond, gap, levers, trees, strata (default all)"
     )
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--score",
         action="store_true",
-        help="every number of the paper's tables beside ours, with a verdict",
+        help="every number of the paper's tables, ours, and a verdict",
     )
     add_fewest_prompts(parser)
     arguments = parser.read(argv)

@@ -187,7 +187,7 @@ class Recipe:
     """One training run, whole: the same recipe, data and seed give the same model on the same machine."""
 
     name: str = key("t5-mini", "names the folder and the card")
-    takes: str | None = key(None, "how long it takes and on what hardware, for people")
+    takes: str | None = key(None, "a note: how long it takes, and on which hardware")
     task: str = key("seq2seq", "seq2seq | lm")
     model: ModelShape = fresh(ModelShape, "the network")
     tokenizer: TokenizerPlan = fresh(TokenizerPlan, "its tokenizer")
