@@ -19,14 +19,11 @@ PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 def comparable(records: Records) -> pd.DataFrame:
     """All measured records of chains, one prompt at a time, without top-k and top-p.
 
-    `policy` is the gamma policy; empty for a number. The name of a draft that learns ends with its learning rate.
+    `policy` is the gamma policy; empty for a number.
     """
     frame = measured(records.every)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
-    learning = frame.get("learning_rate", pd.Series(None, index=frame.index, dtype=float))
-    rates = learning.map(lambda rate: "" if pd.isna(rate) else f", rate {rate:g}").astype(str)
-    policies = frame["gamma_said"].where(frame["gamma"].isna(), "")
-    return frame.assign(policy=policies, draft=frame["draft"] + rates)
+    return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 
 
 def fastest(frame: pd.DataFrame) -> pd.DataFrame:

@@ -116,14 +116,6 @@ def test_the_figure_has_the_fastest_of_each_and_lossy_ones_are_hollow(few: dict[
     assert "Hollow: a lossy rule" in figure.alt
 
 
-def test_a_draft_that_learns_has_a_row_for_each_learning_rate(tmp_path: Path) -> None:
-    for seed, rate in enumerate((0.0, 0.001)):
-        make(tmp_path, seed=seed, draft="t5-nano-online", learning_rate=rate)
-    (figure,) = build(("beyond",), Records(tmp_path))
-    labels = [label.get_text() for label in figure.figure.axes[0].get_yticklabels()]
-    assert sorted(labels) == ["t5-nano-online, rate 0", "t5-nano-online, rate 0.001"]
-
-
 def test_machines_are_told_apart(tmp_path: Path) -> None:
     make(tmp_path)
     make(tmp_path, seed=1, hardware="NVIDIA H200", dtype="bfloat16")
