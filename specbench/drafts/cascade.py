@@ -59,7 +59,7 @@ class CascadeDraft:
 
 
 class CascadeSession(ModelDraftSession):
-    """The middle model's session, and the inner draft's beside it; it scores as the middle model alone."""
+    """The sessions of the middle model and of the inner draft; scores are those of the middle model."""
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)

@@ -14,7 +14,7 @@ from specbench.sampling import NOT_FINITE
 
 
 def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
-    """Of each row up to `count` tokens, the likeliest first. Raises FloatingPointError where a row is not finite."""
+    """Up to `count` tokens of each row, the likeliest first. Raises FloatingPointError if a row is not finite."""
     top = logits_LV.topk(min(count, logits_LV.shape[-1]))
     values = top.values.tolist()
     if not all(isfinite(row[0]) for row in values):
@@ -26,12 +26,12 @@ def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
 
 
 def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[list[int]]:
-    """Up to `counts[i]` tokens drawn from row i, in the order in which they are to be tested.
+    """Choose up to `counts[i]` tokens from row i, in the order in which they will be tested.
 
     They are drawn by inverting distribution functions as `sampling.draw` does; one child of one node is a chain's
     token.
 
-    - replaced: independent draws, in which a token may come again.
+    - replaced: independent draws, in which a token may repeat.
     - distinct: draws without replacement, each from the rest of its row; fewer if q has fewer tokens.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a draft says may follow the nodes of one level of a tree, and how their children are chosen from it.
+"""The continuations that a draft proposes after the nodes of a level, and the choice of children from them.
 
 Shapes: L nodes of a level, V tokens of the vocabulary.
 """
@@ -50,7 +50,7 @@ class Continuations(ABC):
 
     @abstractmethod
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
-        """For each node its children one after the other, beside those of other drafts."""
+        """The children of each node, one at a time, to be merged with those of other drafts."""
 
 
 class Predicted(Continuations):
@@ -98,7 +98,7 @@ class Predicted(Continuations):
 
 
 class Found(Continuations):
-    """Tokens for each node that were found, not drawn, in their order."""
+    """Tokens for each node that were looked up, not drawn, in order."""
 
     def __init__(self, ranked: Sequence[Ranked], vocabulary_size: int, device: torch.device) -> None:
         self._ranked, self.size, self.device = ranked, vocabulary_size, device
@@ -115,7 +115,7 @@ class Found(Continuations):
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
         """Each token, drawn from a row with all mass on it, unless another draft has drawn it.
 
-        So whether a child is there depends on the children before it, and not on a draw of its own.
+        So the presence of a child depends on the children before it, not on its own draw.
         """
 
         def following(tokens: Iterator[int]) -> Next:
@@ -131,7 +131,7 @@ class Found(Continuations):
 
 
 class Merged(Continuations):
-    """The continuations of several drafts in turn.
+    """The continuations of several drafts, which alternate.
 
     Each child has the q of the draft that chose it; distinct children are drawn without all their earlier siblings,
     whichever draft chose these.
@@ -167,7 +167,7 @@ class Merged(Continuations):
 
 
 def _in_turn(drafts: Sequence[Next]) -> Next:
-    """Of each draft one child, as long as it has any."""
+    """One child of each draft in turn, as long as it has any."""
     waiting = deque(drafts)
 
     def following(before: Sequence[int]) -> tuple[int, Tensor] | None:
@@ -192,6 +192,6 @@ def _chosen(following: Next, count: int) -> Siblings:
 
 
 def _each_once(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Of each list its first token, then of each its second, and so on; each token once."""
+    """The first token of each list, then the second of each, and so on; each token once."""
     turns = zip_longest(*lists)
     return list(dict.fromkeys(token for turn in turns for token in turn if token is not None))

@@ -20,7 +20,7 @@ class Corpus:
 
 
 def gather(sequences: Iterable[Sequence[int]], before: int) -> Corpus:
-    """All `sequences`, read once, each after a token `before`."""
+    """Collect all `sequences` in one array, each preceded by a token `before`."""
     tokens, begins = array("i"), array("q")
     for sequence in sequences:
         begins.append(len(tokens))

@@ -1,4 +1,4 @@
-"""EAGLE and EAGLE-3: a small layer that reads the target's own features, and drafts from its own after them.
+"""EAGLE and EAGLE-3: a small layer that drafts from the target's features and then from its own predictions.
 
 Li et al. 2024 (2401.15077) and 2025 (2503.01840); `models.eagle` has the layer. A pass begins with one step over all
 tokens that the last one accepted, with the target's true features, which the run that verified them gave: what was

@@ -1,4 +1,4 @@
-"""Lookahead decoding: n-grams of the target's own guesses of later tokens, verified while it makes new guesses.
+"""Lookahead decoding: n-grams of the target's guesses at later tokens, verified while new guesses are made.
 
 Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding". In each pass the target
 reads two trees in one run. One holds n-grams of a pool that begin with the sequence's last token: they are the
@@ -7,7 +7,7 @@ that follow. The oldest row is a chain after the text; a token of another row fo
 its column, which stands one position earlier. After the last row the target's argmax tokens make the next row (a Jacobi
 step), and each column with its new token is an n-gram for the pool.
 
-A window's tokens are guesses that nothing verifies: they are read beside the proposal and are no part of it. The
+A window's tokens are guesses that are never verified: they are read beside the proposal and are not part of it. The
 n-grams are the target's likeliest tokens, at every temperature, from earlier passes alone. So q is one-hot, and
 children of a node are tested in turn like found tokens.
 
@@ -71,12 +71,12 @@ class Window:
         self.rows = [*self.rows[1:], newest]
 
     def shift(self, columns: int) -> None:
-        """Shift the window: the text has grown by one token and so many more."""
+        """Shift the window after the sequence has grown by one token plus the accepted tokens."""
         columns = min(columns, self.columns)
         self.rows = [[*row[columns:], *(self._fill() for _ in range(columns))] for row in self.rows]
 
     def found(self, token: int) -> list[tuple[int, ...]]:
-        """What may follow `token`, the newest first."""
+        """N-grams that start with `token`, the newest first."""
         return self.pool.get(token, [])[::-1]
 
     def _fill(self) -> int:
@@ -85,7 +85,7 @@ class Window:
 
 
 class LookaheadSession:
-    """The window and its pool, for one text."""
+    """The window and its pool, for one completion."""
 
     stops_at_end = False
 
@@ -130,10 +130,10 @@ class LookaheadSession:
         self.window.learn(most_likely(logits_LV, self.draft.target.vocabulary_size, len(logits_LV)))
 
     def select(self, path: Sequence[int]) -> None:
-        """The path is read as text."""
+        """Nothing to do: the path is read with the next pass."""
 
     def rollback(self, length: int) -> None:
-        """The pool and the window are guesses, whatever the text became."""
+        """Nothing to do: the pool and the window are only guesses."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return next(self.score_ahead(tokens, prefix_length, 1))

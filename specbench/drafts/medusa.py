@@ -1,4 +1,4 @@
-"""Medusa's heads and Hydra's as drafts: blockwise drafting with other heads on the target's last state.
+"""Medusa's and Hydra's heads as drafts, on the target's last state.
 
 Medusa (Cai et al. 2024): given the state the heads are independent of each other, as blockwise heads are. Hydra (Ankner
 et al. 2024): head k also reads the k tokens after the state, the target's own newest token first, so that a token's q
@@ -190,7 +190,7 @@ class HydraSession(BlockwiseSession):
             self.session.forget(length)
 
     def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
-        """Nothing past the last head, or where there is no state; nodes of one depth are read together."""
+        """Nothing beyond the last head, or without a state; nodes of one depth are read together."""
         size, state_1D = self.draft.target.vocabulary_size, self._state_1D
         depths = [path_1JM.shape[1] for path_1JM in paths_1JM]
         if state_1D is None or max(depths) > self._levels:

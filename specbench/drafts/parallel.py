@@ -1,4 +1,4 @@
-"""PaSS: the target itself predicts several tokens ahead, at learned inputs for tokens that are not known yet.
+"""PaSS: the target itself predicts several tokens ahead, from learned embeddings in place of unknown tokens.
 
 Monea et al. 2023, "PaSS: Parallel Speculative Sampling". Look-ahead positions 1, 2, ... follow a token of the text; the
 target's prediction at number k is q of the token k after the next, which every pass emits itself. The paper reads them
@@ -48,7 +48,7 @@ class ParallelDraft:
 
 
 class ParallelSession:
-    """What the look-ahead positions after the last token that was read predict, for one text."""
+    """The predictions of the look-ahead positions after the last token read, for one sequence."""
 
     stops_at_end = True
 
@@ -94,7 +94,7 @@ class ParallelSession:
         self._ahead_KV = logits_LV[first : first + self._positions]
 
     def rollback(self, length: int) -> None:
-        """What was predicted is about what follows the tokens that remain."""
+        """Nothing to do: predictions are those after the remaining tokens."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return next(self.score_ahead(tokens, prefix_length, 1))

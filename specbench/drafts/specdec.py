@@ -1,4 +1,4 @@
-"""SpecDec's drafter beside the target: all tokens of a proposal in one step of a shallow decoder.
+"""SpecDec's drafter: all tokens of a proposal in one step of a shallow decoder.
 
 Xia et al. 2023 (arXiv 2203.16487); `models.parallel_decoder` has the decoder. It reads the text's tokens, the newest
 one included, and the target's keys and values of the source; the target's states are not needed, so that it drafts in
@@ -45,7 +45,7 @@ class SpecDecDraft:
 
 
 class SpecDecSession:
-    """The decoder at work on one text; of the target's session it reads the source alone."""
+    """The decoder's state for one sequence; of the target's session it only reads the source."""
 
     stops_at_end = True
 

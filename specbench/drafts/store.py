@@ -1,4 +1,4 @@
-"""A corpus that grows by the texts that were decoded, as REST's datastores do (He et al. 2023, section 3.1).
+"""A corpus that grows by decoded completions, as REST's datastores do (He et al. 2023, section 3.1).
 
 The corpus keeps its suffix array. The texts have a small one of their own, which is sorted again whenever texts are
 added, between prompts; a run of tokens is looked for in both.
@@ -17,7 +17,7 @@ from specbench.drafts.suffixes import SuffixIndex, build
 
 
 class GrowingStore:
-    """`index`, and the texts added since. It is asked what a `SuffixIndex` is asked."""
+    """`index` and the completions added since, with the interface of a `SuffixIndex`."""
 
     def __init__(self, index: SuffixIndex) -> None:
         self.index, self.end = index, index.end
@@ -36,7 +36,7 @@ class GrowingStore:
         self._parts = [self.index, added]
 
     def clear(self) -> None:
-        """Forget all texts that were added."""
+        """Remove all added texts."""
         self._texts, self._parts, self.grown = [], [self.index], 0
 
     def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Where a run of tokens stands in a corpus, and what followed it there: a suffix array over tokens.
+"""A suffix array over tokens: the occurrences of a token sequence in a corpus, and the tokens that followed.
 
 The array is built by pydivsufsort (bindings to libdivsufsort), which is imported only then. Tokens
 are held as big-endian bytes, so that slices of bytes compare as runs of tokens do, and one binary search finds a run
@@ -131,5 +131,5 @@ class SuffixIndex:
 
 
 def _step(places: range, most: int) -> int:
-    """Every how many of `places` are looked at, so that they are `most` at most."""
+    """The stride through `places` that visits at most `most` of them."""
     return -(-len(places) // most)

@@ -2,8 +2,8 @@
 
 The draft reads the text as its own tokenizer has it and continues it in its own tokens; the text that they spell is
 tokenised for the target. The draft's q of the target's tokens is not known, so the proposal counts as certain: a token
-is accepted with p(x), and every token that is written is a draw from the target's own distribution. As its q plays no
-part, the draft continues with its likeliest text at every temperature.
+is accepted with p(x), and every token that is written is a draw from the target's own distribution. Since its q is not
+used, the draft decodes greedily at every temperature.
 
 Tokenising a longer text anew may move the boundaries of earlier tokens. In the draft's tokens what it has read is then
 rolled back to where both agree; in the target's the tokens that were written stand, and if no token begins where they

@@ -1,7 +1,7 @@
 """Trees of a draft's tokens: any draft whose session reads trees (`ReadsTrees`), level by level.
 
 A level is read in one step of the draft. The children of a node are its likeliest tokens, or tokens found in a text,
-which were not drawn; or draws from its q, with or without replacement. At T = 0 none are drawn, whatever was asked for:
+which were not drawn; or draws from its q, with or without replacement. At T = 0 none are drawn:
 draws from a one-hot q would all be the same token. An end of sequence has no children.
 """
 
@@ -70,7 +70,7 @@ class _Tree:
 
 
 class TreeDraftSession:
-    """Grows a tree a pass, and reads on where the accepted path ends."""
+    """Builds a tree in each pass, and continues after the accepted path."""
 
     def __init__(self, draft: TreeDraft, session: ReadsTrees, sampling: Sampling) -> None:
         self.draft, self.session, self.sampling = draft, session, sampling
@@ -140,7 +140,7 @@ class TreeDraftSession:
         return self._counted(tree, following, len(nodes))
 
     def _counted(self, tree: _Tree, following: Continuations, nodes: int) -> Continuations:
-        """Leaves, which are not read, cost the draft nothing."""
+        """Operations of the draft: leaves cost nothing, since they are not read."""
         operations = following.operations
         tree.operations += self.draft.operations * nodes if operations is None else operations
         return following
@@ -149,7 +149,7 @@ class TreeDraftSession:
         return token in self.draft.eos_ids
 
     def select(self, path: Sequence[int]) -> None:
-        """The draft has not read the leaves: where the path ends with one it is left to be read as text."""
+        """Select the path. The draft has not read leaves, so a leaf at its end is read in the next pass."""
         self.session.select([self._read[node] for node in path if node in self._read])
 
     def rollback(self, length: int) -> None:

@@ -1,4 +1,4 @@
-"""A trie of the tokens that followed some places of a text: the trees of drafts that copy.
+"""A trie of the tokens that followed several places of a text: the trees of drafts that copy.
 
 Several places of a look-up, or the most common continuations in a corpus, as in REST (He et al. 2023). Places are given
 by the length of the run that was found there, the longest run first. A node's children come in that order too; if one
@@ -77,4 +77,4 @@ class GrowsFromPlaces:
         return Found([self._trie.after_root()], self.size, self.device)
 
     def select(self, path: Sequence[int]) -> None:
-        """The path is read as text."""
+        """Nothing to do: the path is read in the next pass."""

@@ -13,7 +13,7 @@ from specbench.sampling import Sampling
 class UniformDraft:
     """q(x) = 1/V at every position and under every sampling setting.
 
-    All entries are maximal, so argmax, top-k and nucleus have nothing to prefer.
+    All entries are equal, so argmax, top-k and nucleus change nothing.
     """
 
     operations = 0.0
