@@ -242,7 +242,7 @@ def test_verdicts() -> None:
 MISTAKES: dict[str, Callable[[Path], str]] = {
     "neither 'tokens' (ids) nor 'text'": lambda file: written(file, [{"prompt": "the dog"}]),
     "no field 'prompt'": lambda file: written(file, [{"tokens": [3, 4]}]),
-    "these texts are of another vocabulary": lambda file: written(file, [{"prompt": "the", "tokens": [3, 49_000]}]),
+    "completions are of another vocabulary": lambda file: written(file, [{"prompt": "the", "tokens": [3, 49_000]}]),
     "not a token id": lambda file: written(file, [{"prompt": "the", "tokens": ["dog"]}]),
     "has no chat template": lambda file: written(
         file, [{"messages": [{"role": "user", "content": "the"}], "tokens": [3]}]

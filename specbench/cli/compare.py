@@ -18,7 +18,7 @@ Measure = Literal["speedup", "faster", "alpha", "tokens_per_pass"]
 LINES: tuple[tuple[Measure, str, float, str, str], ...] = (
     ("speedup", "speedup A / B", 1.0, "×", "each against its own baseline"),
     ("faster", "tokens a second A / B", 1.0, "×", "as decoded, on that machine and day"),
-    ("alpha", "α of A − α of B", 0.0, "", "along the baseline texts"),
+    ("alpha", "α of A − α of B", 0.0, "", "along the target's completions"),
     ("tokens_per_pass", "tokens per pass A / B", 1.0, "×", ""),
 )
 

@@ -1,4 +1,4 @@
-"""Models of a true shape and random weights: step times, c and v need no checkpoint. Their texts mean nothing.
+"""Models of a true shape and random weights: step times, c and v need no checkpoint. Their completions are meaningless.
 
 The shape is a `config.json` (a folder, a repository), or `architecture:` of a target's YAML, for machines without both.
 """

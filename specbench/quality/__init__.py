@@ -1,4 +1,4 @@
-"""How good the texts are: `evaluate` metrics that work with no network.
+"""Quality of completions: `evaluate` metrics that work without a network.
 
 `evaluate.load('sacrebleu')` fetches a script from the hub; these are the same metrics as modules of this package.
 """

@@ -65,13 +65,13 @@ class Chrf(Mean):
 
 
 class Exact(Mean):
-    """Share of texts that are the reference, but for case and white space."""
+    """Share of completions that equal the reference, ignoring case and white space."""
 
     metric = "exact"
 
 
 class Number(Mean):
-    """Share of texts whose last number is the reference's, as GSM8K is scored."""
+    """Share of completions whose last number is the reference's, as in GSM8K."""
 
     metric = "number"
 

@@ -12,7 +12,7 @@ from specbench.readings.tally import Tally
 
 # Over what a mean is taken. 'windows' are the intervals between two lines of a log.
 Pooling = Literal["pooled", "one request", "mean of requests", "mean of windows"]
-# Drafted tokens after the end of a text, in its last pass. in: they count as if the text went on. out: they are cut, so
+# How draft tokens after the end of a completion count. in: as if it continued. out: they are cut, so
 # that the pass looks like one that ended in a rejection. censored: it counts up to the end, without a rejection.
 Ends = Literal["in", "out", "censored", "unknown"]
 Bonus = Literal["with", "without", ""]

@@ -15,7 +15,7 @@ PRINTED: Mapping[str, tuple[str, Bonus]] = {
     "passes": (PASSES, ""),
     "accepted_per_drafted": (RATE, "without"),
     "tokens_per_pass": (LENGTH, "with"),
-    "alpha": ("α, mean of β over the target's own text (Cor 3.6)", ""),
+    "alpha": ("α, mean of β over the target's own completions (Cor 3.6)", ""),
 }
 
 

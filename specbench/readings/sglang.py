@@ -71,7 +71,7 @@ def read(document: Document, known: Known) -> Reading:
         if any(values):
             mean = sum(values) / len(values)
             printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "out", bonus_of(meaning)))
-    notes = ["the last pass of a text counts as a rejection: α of short texts is too low"]
+    notes = ["the last pass of a completion counts as a rejection: α of short completions is too low"]
     if tally.rejections is None:
         notes.append("no histogram: α is by moments" if tally.drafted else "tokens drafted are not in it: give --gamma")
     return Reading(printed, tallies, by_request=True, ends="out", notes=notes)

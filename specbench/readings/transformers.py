@@ -39,5 +39,5 @@ def read(document: Document, known: Known) -> Reading:
     printed = totals({ACCEPTED: "n_matches, summed"}, tally, ends="out")
     printed.append(Printed("n_matches / candidates", tally.rate or 0.0, RATE, ends="out", bonus="without"))
     printed.append(Printed("mean n_matches + 1", tally.length or 1.0, LENGTH, ends="out", bonus="with"))
-    notes = ["the last pass of a text counts as a rejection: α of short texts is too low"]
+    notes = ["the last pass of a completion counts as a rejection: α of short completions is too low"]
     return Reading(printed, tallies, by_request=True, ends="out", notes=notes)

@@ -1,6 +1,7 @@
 """One run: from a checked config to a record on disk.
 
-`build` makes the task, target and draft; `execute` decodes every prompt both ways and writes the record.
+`build` makes the task, target and draft; `execute` decodes every prompt with and without the draft and writes the
+record.
 """
 
 from specbench.runs.distributed import rank

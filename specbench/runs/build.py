@@ -180,7 +180,7 @@ def _batched(config: RunConfig) -> str | None:
     """Why a batch is decoded with fast numerics where others were asked for."""
     if config.batch == 1 or config.numerics != "invariant":
         return None
-    return f"rows of several texts are not proved to be invariant (batch={config.batch})"
+    return f"rows of a batch are not proved to be invariant (batch={config.batch})"
 
 
 def _key(config: RunConfig) -> str:

@@ -199,8 +199,8 @@ def _written_otherwise(judge: _Judge, rows: Sequence[Output]) -> str:
     if not other:
         return ""
     return (
-        f"{other} of {asked} of the target's own texts come out of the tokenizer in other tokens, which these tests "
-        "would see too; give token ids"
+        f"{other} of {asked} of the target's own completions are retokenised differently, which would also change "
+        "these tests; give token ids"
     )
 
 

@@ -125,6 +125,6 @@ def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
         if not 0 <= value < vocabulary.size:
             raise UserError(
                 f"{row.where}: token {value} in '{name}', and target={target} has {vocabulary.size} tokens: these "
-                "texts are of another vocabulary; name their target"
+                "completions are of another vocabulary; name their target"
             )
     return list(values)

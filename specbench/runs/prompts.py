@@ -81,13 +81,13 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
     if asks and vocabulary.has_chat_template and task.chat_template is None:
         yield (
             f"target={target} has a chat template, and these prompts are plain text: task.chat_template=true puts them "
-            "into it; with false they are meant to be plain, and this line goes away"
+            "into it; task.chat_template=false confirms plain text and removes this line"
         )
     elif asks and task.metric is not None and not vocabulary.is_encoder_decoder and not vocabulary.has_chat_template:
         yield (
             f"target={target} is decoder-only and has no chat template: unless it was trained for task={task.name}, "
-            f"its texts do not answer the prompts and {task.metric} means nothing; task=lm-mini or task=lm1b gives it "
-            "text to continue"
+            f"its completions do not answer the prompts and {task.metric} is meaningless; task=lm-mini or task=lm1b "
+            "gives it text to continue"
         )
 
 
