@@ -12,13 +12,16 @@ import pytest
 import torch
 from captured import fastest_on_a_cpu
 from networks import network
+from test_specdec import decoder_on
 from torch import Tensor
 
-from specbench.models import Prompt, capture_cache, program
+from specbench.models import Prompt, capture_cache, parallel_session, program
 from specbench.models.capture_cache import NotTold
 from specbench.models.eager import EagerModel
 from specbench.models.engines import with_engine
 from specbench.models.graph import capture, stored
+from specbench.models.hidden import hand_over
+from specbench.models.look_ahead import extend
 from specbench.models.static import StaticModel
 
 
@@ -84,6 +87,57 @@ def test_rows_of_a_batch_have_a_capture_of_their_own(cache: Path, captures: list
     assert len(captures) == len(list(cache.glob("capture-*.json"))) == 2
 
 
+def looking_ahead(made: Any) -> list[int]:
+    return [*extend(made, torch.arange(64.0).view(2, 32) / 32)]
+
+
+def handing_over(made: Any) -> list[int]:
+    hand_over(made, "target")
+    return [7]
+
+
+def with_taps(made: Any) -> list[int]:
+    hand_over(made, "target", (0, 1))
+    return [7]
+
+
+@pytest.mark.parametrize(("change", "is_stored"), [(looking_ahead, True), (handing_over, True), (with_taps, False)])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_network_that_was_extended_is_captured_as_it_is(
+    kind: str, change: Callable[[Any], list[int]], is_stored: bool, captures: list[int]
+) -> None:
+    """Look-ahead inputs and states after the logits: as eager computes them, from a capture of its own. Taps are hooks,
+    whose captures are not stored."""
+    start(kind)
+    found, prompt = [], Prompt((5, 9, 1), (0,)) if kind == "t5" else Prompt((), (5, 9))
+    for engine in (StaticModel, StaticModel, EagerModel):
+        made = network(kind, seed=1, layers=1)
+        tokens = change(made)
+        model = engine(made, 40, frozenset({1}))
+        model.tap_width = 2 * 32 * (change is with_taps)
+        model.state_width = 32 * (change is not looking_ahead) + model.tap_width
+        session = model.start(prompt)
+        rows = [session.extend([3, 4, 5]), session.extend([6, *tokens])]
+        if model.state_width:
+            rows.append(session.states(session.length - 2, session.length))
+        if model.tap_width:
+            rows.append(session.tapped(session.length - 2, session.length))
+        found.append(rows)
+    assert len(captures) == (2 if is_stored else 3)
+    for first, second, eager in zip(*found, strict=True):
+        assert torch.equal(first, second) and torch.allclose(first, eager, atol=1e-4)
+
+
+def test_specdecs_decoder_is_captured_once(captures: list[int]) -> None:
+    found = []
+    for _ in range(2):
+        target = with_engine("static", network("t5", 4), 40, frozenset({1}))
+        model = parallel_session.captured(decoder_on(target.network), target)
+        assert isinstance(model, StaticModel)
+        found.append(logits(model))
+    assert len(captures) == 2 and torch.equal(*found)
+
+
 def scale(made: Any) -> None:
     made.transformer.h[0].mlp.c_fc.weight.data.view(-1)[0] += 1
 
@@ -119,6 +173,10 @@ def test_what_a_capture_depends_on_is_in_its_name(monkeypatch: pytest.MonkeyPatc
 
     assert digest() == digest()
     found = [digest(), digest(settings=2), *(digest(change) for change in CHANGES)]
+    for device in ("cuda:0", "cuda:1"):  # a graph names its GPU by number
+        with monkeypatch.context() as patch:
+            patch.setattr(type(network("gpt2", seed=1, layers=1)), "device", torch.device(device))
+            found.append(digest())
     monkeypatch.setattr(torch, "__version__", "9.9")
     found.append(digest())
     monkeypatch.setattr("specbench.models.capture_cache._own_code", lambda: "other")

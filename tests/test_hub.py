@@ -8,12 +8,14 @@ import published
 import pytest
 import yaml
 from hub import NEWEST, Hub, Outcome, Repository, run_all, serve
+from test_published_medusa import write as write_medusa
 
 from specbench.config import conf_dir
 
 Folders = dict[str, Path]
 SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "resamples=100", "limit=2"]
 RUN = [*SMALL, "warmup=0"]
+PUBLISHED = {"eagle": "e" * 40, "medusa": "d" * 40, "hydra": "c" * 40}  # a published layout and its commit
 ROWS = b'{"prompt": "the dog sees"}\n{"prompt": "a cat runs under the tree"}\n'
 PAIRS = "".join(
     json.dumps({"translation": {"en": f"the {a} dog", "de": f"der {a} hund"}}) + "\n" for a in ("old", "red", "small")
@@ -45,6 +47,10 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
     hub.model("owner/draft", folders["llama-draft"], commit="b" * 40)
     layer = published.write(root / "eagle", *published.eagle())
     hub.model("owner/eagle", layer, commit="e" * 40)
+    (root / "medusa").mkdir()
+    write_medusa(root / "medusa")
+    hub.model("owner/medusa", root / "medusa", commit="d" * 40)
+    hub.model("owner/hydra", published.write(root / "hydra", *published.hydra(), "hydra_lm_head.pt"), commit="c" * 40)
     hub.model("owner/cut-eagle", layer, fault="cut")
     hub.dataset("owner/rows", {"test.jsonl": ROWS})
     hub.dataset("owner/cut-rows", {"test.jsonl": ROWS * 9000}, fault="cut")
@@ -64,9 +70,11 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
                  "sampling.temperature=0", "tokens=4", *SMALL],
         "cascade": ["run", "target=owner/target", "draft=cascade", "draft@draft.via=owner/draft",
                     "draft@draft.inner=random", *rows, *RUN],
-        "eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/eagle", "draft.revision=main", *rows,
-                  *RUN],
+        **{kind: ["run", "target=owner/target", f"draft={kind}", f"draft.hub=owner/{kind}", "draft.revision=main",
+                  *rows, *RUN] for kind in PUBLISHED},
         "cut-eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/cut-eagle", *rows, *RUN],
+        "no-medusa": ["run", "target=owner/target", "draft=medusa", "draft.hub=owner/draft", *rows, *RUN],
+        "no-hydra": ["run", "target=owner/target", "draft=hydra", "draft.hub=owner/draft", *rows, *RUN],
         "no-eagle": ["run", "target=owner/target", "draft=eagle", "draft.hub=owner/draft", *rows, *RUN],
         "rows": ["run", "target=owner/target", "draft=random", "task=owner/rows", *RUN],
         **{word: ["run", f"target=owner/{word}", "draft=random", *rows, *RUN]
@@ -106,12 +114,15 @@ def test_a_branch_is_recorded_as_its_commit(outcomes: dict[str, Outcome]) -> Non
     assert record_of(outcome)["config"]["target"]["revision"] == NEWEST
 
 
-def test_a_published_draft_is_read_from_the_hub(outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes["eagle"]
-    assert outcome.code == 0 and f"to pin it: draft.revision={'e' * 40}" in outcome.err
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_published_draft_is_read_from_the_hub(kind: str, outcomes: dict[str, Outcome]) -> None:
+    outcome, commit = outcomes[kind], PUBLISHED[kind]
+    assert outcome.code == 0, outcome.err
+    assert f"to pin it: draft.revision={commit}" in outcome.err
     record = record_of(outcome)
-    assert (record["summary"]["draft"], record["summary"]["identical"]) == ("eagle-eagle", 1.0)
-    assert record["config"]["draft"]["revision"] == "e" * 40
+    assert (record["summary"]["draft"], record["summary"]["identical"]) == (f"{kind}-{kind}", 1.0)
+    assert record["config"]["draft"]["revision"] == commit
+    assert record["summary"]["drafted_per_pass"]
 
 
 @pytest.mark.parametrize("word", ["list", "cascade", "rows"])
@@ -130,6 +141,8 @@ SAID = {
     "broken": (1, "target: the model hub refused owner/broken for now (HTTP 503); run it again later"),
     "cut": (1, "target: the download of owner/cut was cut off; run the same command again"),
     "cut-eagle": (1, "draft: the download of owner/cut-eagle was cut off; run the same command again"),
+    "no-medusa": (2, "draft.hub=owner/draft: no published medusa heads that can be read; give draft.path"),
+    "no-hydra": (2, "draft.hub=owner/draft: no published hydra heads that can be read; give draft.path"),
     "no-eagle": (2, "draft: owner/draft has no tensor fc.weight: it is no checkpoint of draft=eagle"),
     "nothing": (2, "target: the hub has no repository owner/nothing; check its name, or log in"),
     "target@nope": (2, "target: owner/target has no revision nope; leave it out to take the newest commit"),
