@@ -63,6 +63,8 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
     assert rows["task", "sum-mini"]["note"].startswith("Passages that ship with the project")
     assert rows["accept", "exact"]["needs"] == "now"
     assert (rows["recipe", "gpt-97m"]["needs"], rows["recipe", "gpt-97m"]["time"][:13]) == ("download", "about 8 hours")
+    assert rows["recipe", "t5-nano-ende"]["needs"] == "now"  # its rows ship
+    assert rows["experiment", "online-mini-weak"]["origin"] == "specbench train recipe=t5-nano-ende"
     assert rows["recipe", "distill"]["origin"] == "data.path=[FILE,...] distill.target=FOLDER"
     assert rows["experiment", "table2"]["needs"] == "download" and "3 hours" in rows["experiment", "table2"]["time"]
     assert rows["experiment", "table2-mini"]["needs"] == "now" and rows["experiment", "figure1"]["needs"] == "training"

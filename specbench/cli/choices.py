@@ -18,6 +18,7 @@ from specbench.config import ModelConfig, RunConfig, conf_dir
 from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig, TrainedConfig
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
+from specbench.train.places import SHIPPED
 
 Content = dict[Any, Any]  # of a choice
 GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
@@ -92,8 +93,9 @@ def _choice(group: str, file: Path, search: Sequence[str], content: Content | No
         return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":
         composed = hydra.compose("run", overrides=[*search, f"experiment={name}"])
-        parts: Any = [OmegaConf.to_container(composed[part]) for part in ("target", "task")]
-        needs, origin = max(map(_place, parts, ("target", "task")), key=lambda one: NEEDS.index(one[0]))
+        groups = ("target", "task", *(["draft"] if composed.draft.get("path") else []))
+        parts: Any = [OmegaConf.to_container(composed[part]) for part in groups]
+        needs, origin = max(map(_place, parts, groups), key=lambda one: NEEDS.index(one[0]))
         return Choice(group, name, needs, origin, comment, time="; ".join(times_of(name)) or None)
     if content is None:
         content, task = _target(name, search)
@@ -167,10 +169,13 @@ def _elsewhere(content: Content, group: str) -> tuple[str, str]:
 def _recipe(content: dict[str, Any]) -> tuple[str, str]:
     """What a recipe needs before it trains."""
     data, distill = content.get("data") or {}, content.get("distill") or {}
-    keys = [] if data.get("hub") else ["data.path=[FILE,...]"]
+    ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])
+    keys = [] if data.get("hub") or ships else ["data.path=[FILE,...]"]
     keys += ["data.passages.path=[FILE,...]"] if "passages" in data else []
     keys += ["distill.target=FOLDER"] if distill.get("target") == "???" else []
-    return (KEYS, " ".join(keys)) if keys else (DOWNLOAD, str(data["hub"]))
+    if keys:
+        return KEYS, " ".join(keys)
+    return (NOW, "rows that ship with specbench") if ships else (DOWNLOAD, str(data["hub"]))
 
 
 def _model_is_cached(hub: str, revision: str | None) -> bool:
