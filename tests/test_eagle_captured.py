@@ -8,8 +8,10 @@ from typing import Any
 import captured
 import pytest
 import torch
-from decode import speculative
+from decode import spec_of, speculative
 from networks import network
+from test_batches import alone, in_rows, prompts_of
+from test_batches import same as same_texts
 from test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
 
 from specbench.models import capture_cache, eagle_program
@@ -22,6 +24,7 @@ from specbench.models.static import StaticModel
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5
+SPEC = spec_of(GREEDY, 12, 3)
 
 
 def layer(kind: str, taps: tuple[int, ...] = (), engine: Any = StaticModel) -> tuple[Eagle, StaticModel]:
@@ -131,3 +134,12 @@ def test_a_second_start_reads_the_capture(tmp_path: Path, monkeypatch: pytest.Mo
     assert not required(eagle, target).program.cached
     eagle.fc.weight.add_(1.0)
     assert not required(eagle, target).program.cached
+
+
+@torch.inference_mode()
+def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
+    """Each row has captured entries of its own, on its own source."""
+    target, draft = made("t5", (), StaticModel, size=43)
+    assert draft.captured is not None
+    rows = in_rows(target, draft, prompts_of("t5", (1, 17, 3, 8)), SPEC, 2)
+    same_texts(rows, alone(target, draft, prompts_of("t5", (1, 17, 3, 8)), SPEC))

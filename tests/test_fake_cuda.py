@@ -19,11 +19,14 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from specbench import decoding, sampling
 from specbench.acceptance import AcceptanceRule, AcceptByChance, Typical, accept_block, accept_exact, lenient
 from specbench.decoding import Trace
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, UniformDraft
-from specbench.models import Batch, Prompt
+from specbench.drafts import CascadeDraft, Draft, EagleDraft, LookupDraft, ModelDraft, UniformDraft
+from specbench.models import Batch, Prompt, eagle_session
 from specbench.models.clock import clock_of
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
+from specbench.models.eagle import Eagle, EagleShape
+from specbench.models.eagle_layer import layer_shape
+from specbench.models.hidden import hand_over
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling
 
@@ -169,6 +172,24 @@ def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Samp
         assert decoded(target, draft, "gpt2", how).passes
     spec = spec_of(how, 5)
     assert decoding.autoregressive(target, prompt("gpt2"), spec, FakeGenerator()).tokens  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_eagles_steps_are_of_one_device(kind: str, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As graphs that the target captures between texts."""
+    monkeypatch.setattr(eagle_session, "apart", lambda *_: 0.0)  # tensors without content differ in nothing
+    own = moved(network(kind, seed=5, layers=1))
+    width = hand_over(own, "target")
+    target = graphs(own, SIZE, frozenset({1}))
+    target.now, target.mark = time.perf_counter, None
+    target.state_width, target.states_of_prompt = width, True
+    eagle = moved(Eagle(EagleShape(layer_shape(own, "target")))).requires_grad_(False).bind(own)
+    draft = EagleDraft(target, eagle)
+    assert draft.captured is not None
+    for how in (Sampling(), NUCLEUS):
+        assert decoded(target, draft, kind, how).passes
+    captures = target.captures
+    assert decoded(target, draft, kind, NUCLEUS).passes and target.captures >= captures > 2
 
 
 def on_another_device(drawn: Callable[..., Tensor], row_LV: Tensor, uniform_L: Tensor) -> Tensor:
