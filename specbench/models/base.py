@@ -152,11 +152,14 @@ class StatefulSession(Session, Protocol):
 class LayeredSession(Session, Protocol):
     """A session whose first layers can read ahead alone."""
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> Session:
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
         It continues after this session's tokens (`models.part` names sublayers). Its tokens are dropped when this
         session reads further. Only one may exist at a time.
+
+        With `reuse`, a chain of tokens that this session reads next and that the shallow session has read already
+        passes only the layers from the first skipped sublayer on (`models.split`). The model must have no objection.
         """
         ...
 

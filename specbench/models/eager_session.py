@@ -4,6 +4,7 @@ The encoder runs once a prompt. Rolling back cuts the decoder's self-attention c
 belongs to the source.
 """
 
+import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ from specbench.models.base import Tokens
 from specbench.models.hidden import LastRead
 from specbench.models.part import NONE, Part
 from specbench.models.placement import Placement
-from specbench.models.shallow import ShallowSession
+from specbench.models.shallow import Reusable, ShallowSession
+from specbench.models.split import Split
 from specbench.models.tree import OpenTree
 
 
@@ -32,6 +34,10 @@ class SessionModel(Protocol):
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
+        ...
+
+    def split(self, part: Part) -> Split:
+        """The model in two parts."""
         ...
 
     def require_trees(self) -> None:
@@ -55,10 +61,16 @@ class EagerSession:
         self.ahead = 0
         self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self.reusable = Reusable()
         self._last = LastRead()
         self._cache = cache
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        if parents is None and (states_KD := self.reusable.of(tokens, self.ahead)) is not None:
+            assert self.ahead_part is not None
+            split = self.model.split(self.ahead_part)
+            if len(self._layers) == split.layers and not self._tree:  # layers make their caches in their first run
+                return self._read_rest(split, tokens, states_KD)
         return self._read(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -78,9 +90,9 @@ class EagerSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped))
+        return ShallowSession(self, Part(layers, skipped), reuse)
 
     def level(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
@@ -93,14 +105,50 @@ class EagerSession:
                 layer.crop(-surplus)
             self.ahead -= tokens
             self._ahead_tree.close()
+            self.reusable.crop(tokens)
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
-        model, length = self.model.shallow(*part), self.length + self.ahead
-        logits_LV = self._forward(model, tokens, parents, length, self._ahead_tree)
+        split = self.model.split(part) if reuse else None
+        model = self.model.shallow(*part) if split is None else split.drafting
+        logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
+        if split is not None:
+            logits_LV, states_LD = logits_LV.tensor_split([-split.width], 1)
+            if parents is None:
+                self.reusable.add(self.ahead, tokens, states_LD)
         if parents is None:
             self.ahead += len(tokens)
         return logits_LV
+
+    def _read_rest(self, split: Split, tokens: Tokens, states_KD: Tensor) -> Tensor:
+        """As `_read`, where the first layers have read the first K tokens already and made `states_KD` of them."""
+        ahead, known = self.ahead, len(states_KD)
+        for number in self.ahead_part.caching if self.ahead_part else ():
+            if number >= split.exit:
+                self._layers[number].crop(-ahead)
+        self.ahead = 0
+        self.reusable.clear()
+        if known < len(tokens):
+            more_LD = self._forward(split.first, tokens[known:], None, self.length + ahead, self._tree)
+            states_KD = torch.cat([states_KD, more_LD])
+        split.give(states_KD)
+        whole, self._cache = self._cache, self._from(split.exit)
+        try:
+            logits_LV = self._forward(split.rest, tokens, None, self.length, self._tree)
+        finally:
+            self._cache = whole
+        self.length += len(tokens)
+        return logits_LV
+
+    def _from(self, exit_: int) -> Any:
+        """The cache with a later layer's in place of the first layers', whose lengths are not those of the rest."""
+        own = copy.copy(getattr(self._cache, "self_attention_cache", self._cache))
+        own.layers = [own.layers[exit_]] * exit_ + own.layers[exit_:]
+        if not hasattr(self._cache, "self_attention_cache"):
+            return own
+        both = copy.copy(self._cache)
+        both.self_attention_cache = own
+        return both
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
         self._keep_nodes(self._caches(part), self.length + self.ahead, self._ahead_tree, path)

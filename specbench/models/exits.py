@@ -4,7 +4,7 @@ Depends on the names of decoders in `transformers`, not on caches or sessions.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,18 +47,29 @@ def reduced(network: Any, part: Part) -> Any:
     Only the modules on the way to the part are copied, without their weights; a later change of `network` (its device,
     its dtype) need not show here.
     """
+    blocks = list(layer_list(network))
+    return with_layers(network, [without_sublayers(blocks[number], part, number) for number in range(part.layers)])
+
+
+def with_layers(network: Any, layers: Sequence[Any]) -> Any:
+    """`network` with these decoder layers in place of its own.
+
+    Only the modules on the way to them are copied, without their weights.
+    """
     decoder = network.get_decoder()
-    name, blocks = _stack(network)
+    name, _ = _stack(network)
     path = next(path for path, module in network.named_modules() if module is decoder)
-    made = parent = _shell(network)
-    for step in path.split("."):
-        parent._modules[step] = parent = _shell(parent._modules[step])
-    kept = [
-        _without(block, [kind for kind in KINDS if f"{kind}{number}" in part.skipped])
-        for number, block in enumerate(list(blocks)[: part.layers])
-    ]
-    parent._modules[name] = nn.ModuleList(kept)
+    made = shell(network)
+    shell_of(made, path)._modules[name] = nn.ModuleList(layers)
     return made
+
+
+def shell_of(module: Any, path: str) -> Any:
+    """A copy of the submodule of `module` at `path`, put there as are copies of the modules on the way."""
+    for step in path.split("."):
+        copied = module._modules[step] = shell(module._modules[step])
+        module = copied
+    return module
 
 
 class _NoAttention(nn.Module):
@@ -82,15 +93,25 @@ class _Nothing(nn.Module):
         return torch.zeros_like(hidden_states)
 
 
+def without_sublayers(block: Any, part: Part, number: int) -> Any:
+    """`block`, which is layer `number`, without the sublayers that `part` skips there."""
+    return _without(block, [kind for kind in KINDS if f"{kind}{number}" in part.skipped])
+
+
+def empty(block: Any) -> Any:
+    """`block` without all its sublayers: a layer that passes its input on."""
+    return _without(block, [kind for kind in KINDS if _found(block, kind)])
+
+
 def _without(block: Any, kinds: list[str]) -> Any:
     """`block` without its sublayers of these kinds."""
     if not kinds:
         return block
-    made = _shell(block)
+    made = shell(block)
     for kind in kinds:
         names = _found(block, kind)
         if names[0].startswith("layer."):  # T5, whose sublayers add their input themselves
-            parts = made._modules["layer"] = _shell(made._modules["layer"])
+            parts = made._modules["layer"] = shell(made._modules["layer"])
             parts._modules[names[0].removeprefix("layer.")] = nn.Identity() if kind == "mlp" else _NoT5Attention()
         elif kind == "mlp":
             made._modules.update({name: nn.Identity() for name in names[:-1]} | {names[-1]: _Nothing()})
@@ -115,7 +136,7 @@ def _stack(network: Any) -> tuple[str, nn.ModuleList]:
     return lists[0]
 
 
-def _shell(module: Any) -> Any:
+def shell(module: Any) -> Any:
     """A copy of `module` itself, with the same weights and the same submodules, which can be replaced in the copy."""
     made = copy.copy(module)
     made.__dict__["_modules"] = dict(module._modules)

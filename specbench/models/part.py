@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
 NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
+LAYER = re.compile(r"\d+")
 NONE: frozenset[str] = frozenset()
 
 
@@ -22,6 +23,11 @@ class Part(NamedTuple):
     def caching(self) -> list[int]:
         """The layers whose self-attention runs, and so caches its tokens."""
         return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
+
+    @property
+    def shared(self) -> int:
+        """The first layers of which none of the sublayers is skipped: they compute the states of the whole decoder."""
+        return min((int(LAYER.findall(name)[0]) for name in self.skipped), default=self.layers)
 
 
 def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:

@@ -40,6 +40,7 @@ from specbench.models.graph import (
 from specbench.models.graph.capture import example_sizes
 from specbench.models.layout import Layout, chain
 from specbench.models.placement import Placement
+from specbench.models.split import entry_of
 
 # The inputs of a step, in order; the buffers follow.
 IDS, SLOTS, POSITIONS, VISIBLE, SOURCE_LENGTH = range(5)
@@ -61,7 +62,7 @@ def without_collecting() -> Iterator[None]:
 class Step:
     """One decoding step in four parts.
 
-    Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
+    Each takes (ids_BL, or states_BLD where the network reads those, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
     before it. The first three depend only on sizes and weights, the source's length, and the layout, so that their
     results can be cached; `run` returns logits [B, L, V].
     """
@@ -134,7 +135,9 @@ class Program:
             ids = torch.zeros(rows, tokens, dtype=torch.long, device=network.device)
             layout = chain(0, tokens, torch.arange(capacity, device=network.device).unsqueeze(0))
             placed = [tensor.expand(rows, *tensor.shape[1:]).clone() for tensor in layout.tensors]
-            inputs = [ids, *placed, ids.new_ones(rows), *buffers]
+            entry = entry_of(network)
+            read = ids if entry is None else ids.new_zeros(rows, tokens, entry.width, dtype=entry.dtype)
+            inputs = [read, *placed, ids.new_ones(rows), *buffers]
             if cross_states:
                 inputs.append(ids.new_zeros(sources, source))
             placement = Placement(network)
@@ -189,33 +192,39 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
     """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
 
+    The rest of a split network (`models.split`) reads states in place of ids.
+
     It returns (logits, keys and values layer by layer).
     """
 
+    entry = entry_of(network)
+
     def decoder_only(
-        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
+        read: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
     ) -> tuple[Tensor, ...]:
+        ids = read if entry is None else entry.give(read)
         layout = Layout(slots, positions, visible)
         cache = markers.over(buffers, slots, layout.new_positions_BL[0, 0])
         with placement.following(layout) as options:
             return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
 
     def encoder_decoder(
-        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
+        read: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
     ) -> tuple[Tensor, ...]:
+        ids = read if entry is None else entry.give(read)
         *buffers, source = others
         layout = Layout(slots, positions, visible)
         cross = markers.replaced(buffers[of_self:])  # the step reads buffers, whatever the source
         cross_slots = torch.arange(buffers[of_self].shape[2], device=ids.device)
-        read = {
+        options = {
             "encoder_outputs": network.get_encoder()(input_ids=source),
             "attention_mask": (cross_slots < source_length.unsqueeze(-1))[:, None, None, :],
             "past_key_values": EncoderDecoderCache(
                 markers.over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
             ),
         }
-        with placement.following(layout) as options:
-            logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **read, **options).logits
+        with placement.following(layout) as placed:
+            logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **options, **placed).logits
         return logits, *markers.recorded(cross)
 
     return encoder_decoder if network.config.is_encoder_decoder else decoder_only

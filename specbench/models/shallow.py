@@ -6,10 +6,40 @@ It depends on no cache: the whole session implements reading ahead and dropping 
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from specbench.models.base import Tokens
 from specbench.models.part import Part
+
+
+class Reusable:
+    """States [L, D] after the first layers of the tokens that these have read ahead: of all of them, or of none."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._states: list[Tensor] = []
+
+    def add(self, ahead: int, tokens: Tokens, states_LD: Tensor) -> None:
+        """Hold the states of `tokens`, read when the first layers were `ahead` by so many tokens."""
+        if ahead == len(self._tokens):
+            self._tokens += tokens.tolist() if isinstance(tokens, Tensor) else tokens
+            self._states += states_LD.split(1)
+
+    def of(self, tokens: Tokens, ahead: int) -> Tensor | None:
+        """The states [K, D] of the first tokens of `tokens`; None unless they are the `ahead` tokens read ahead."""
+        known = len(self._tokens)
+        if not 0 < known == ahead <= len(tokens) or isinstance(tokens, Tensor) or list(tokens[:known]) != self._tokens:
+            return None
+        return torch.cat(self._states)
+
+    def crop(self, tokens: int) -> None:
+        """Drop the last `tokens`."""
+        kept = max(0, len(self._tokens) - tokens)
+        del self._tokens[kept:], self._states[kept:]
+
+    def clear(self) -> None:
+        self.crop(len(self._tokens))
 
 
 class Whole(Protocol):
@@ -22,6 +52,7 @@ class Whole(Protocol):
     length: int
     ahead: int
     ahead_part: Part | None  # which layers those are
+    reusable: Reusable  # what of it need not be computed again
 
     def level(self) -> None:
         """Forget what the first layers have read alone."""
@@ -31,8 +62,11 @@ class Whole(Protocol):
         """Forget the last `tokens` of what the first layers have read alone, and their tree."""
         ...
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
-        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
+        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches.
+
+        With `reuse` the states at the exit of a chain are held as `reusable`.
+        """
         ...
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
@@ -43,9 +77,10 @@ class Whole(Protocol):
 class ShallowSession:
     """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
 
-    def __init__(self, whole: Whole, part: Part) -> None:
+    def __init__(self, whole: Whole, part: Part, reuse: bool = False) -> None:
         self.whole = whole
         self.part = part
+        self.reuse = reuse
 
     @property
     def length(self) -> int:
@@ -53,7 +88,7 @@ class ShallowSession:
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
-        return self.whole.read_ahead(self.part, tokens, parents)
+        return self.whole.read_ahead(self.part, tokens, parents, self.reuse)
 
     def select(self, path: Sequence[int]) -> None:
         self._take_over()

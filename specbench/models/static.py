@@ -63,8 +63,8 @@ class StaticModel(EagerModel):
 
     def weights_changed(self) -> None:
         self.packed.refresh()
-        for shallow in self._shallow.values():
-            shallow.weights_changed()
+        for model in (*self._shallow.values(), *(one for made in self._splits.values() for one in made.models)):
+            model.weights_changed()
         if self.program.encode is not None:
             self.program.encode.of_size.clear()
         self._forget_placed()
@@ -119,6 +119,7 @@ class CompiledModel(StaticModel):
     """A `StaticModel` whose steps torch.compile makes ready. Needs a C++ compiler, and a minute or so in all."""
 
     engine = "compile"
+    no_split = "engine=compile would compile each part for a minute"
     lowering: Lowering = staticmethod(compiled)
 
 

@@ -21,7 +21,7 @@ from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
 from specbench.models.part import NONE, Part
 from specbench.models.program import Program, Step
-from specbench.models.shallow import ShallowSession
+from specbench.models.shallow import Reusable, ShallowSession
 from specbench.models.tree import OpenTree
 
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
@@ -73,13 +73,16 @@ class StaticSession:
         self.length = self.ahead = 0
         self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._parts: dict[Part, StaticSession] = {}
+        self.reusable = Reusable()
+        self._parts: dict[CapturedModel, StaticSession] = {}
         self._last = LastRead()
         self._held: dict[str, Buffers] = {}
         weakref.finalize(self, model.pool.give_back, self._held)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():
+            if parents is None and (states_KD := self.reusable.of(tokens, self.ahead)) is not None and not self._tree:
+                return self._run_rest(tokens, states_KD)
             return self._run(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -95,43 +98,66 @@ class StaticSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped))
+        return ShallowSession(self, Part(layers, skipped), reuse)
 
     def level(self) -> None:
         if self.ahead_part is not None:
             self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
             self._ahead_tree.close()
+            self.reusable.clear()
 
     def crop_ahead(self, tokens: int) -> None:
         self.ahead -= tokens
         self._ahead_tree.close()
+        self.reusable.crop(tokens)
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
-            reading = self._part(part)
+            split = self.model.split(part) if reuse else None
+            reading = self._by(self.model.shallow(*part) if split is None else split.drafting)
             reading.length = self.length + self.ahead
             logits_LV = reading._run(tokens, parents)
+        if split is not None:
+            logits_LV, states_LD = logits_LV.tensor_split([-split.width], 1)
+            if parents is None:
+                self.reusable.add(self.ahead, tokens, states_LD)
         self.ahead = reading.length - self.length
         return logits_LV
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
-        self._part(part)._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
+        self._by(self.model.shallow(*part))._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
         self.ahead += len(path)
 
-    def _part(self, part: Part) -> "StaticSession":
-        """This session with the first layers' program, over these layers' buffers."""
-        if part not in self._parts:
-            made = self._parts[part] = copy.copy(self)
-            model = cast(CapturedModel, self.model.shallow(*part))
+    def _run_rest(self, tokens: Tokens, states_KD: Tensor) -> Tensor:
+        """As `_run`, where the first layers have read the first K tokens already and made `states_KD` of them."""
+        assert self.ahead_part is not None
+        split, known = self.model.split(self.ahead_part), len(states_KD)
+        self._make_room(self.length + len(tokens))
+        if known < len(tokens):
+            reading = self._by(split.first)
+            reading.length = self.length + known
+            states_KD = torch.cat([states_KD, reading._run(tokens[known:])])
+        self.level()
+        reading = self._by(split.rest)
+        reading.length = self.length
+        logits_LV = reading._run(states_KD)
+        self.length = reading.length
+        return logits_LV
+
+    def _by(self, reader: SessionModel) -> "StaticSession":
+        """This session read by a part of its model, over that part's buffers."""
+        model = cast(CapturedModel, reader)
+        if model not in self._parts:
+            made = self._parts[model] = copy.copy(self)
             made.model, made._parts = model, {}
             made._tree, made._ahead_tree = self._ahead_tree, OpenTree()
             made._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
             made._collect()
-        return self._parts[part]
+        return self._parts[model]
 
     def _read_source(self, source: Sequence[int]) -> None:
         slots = self.model.source_slots(len(source))
