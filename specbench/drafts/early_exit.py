@@ -1,8 +1,9 @@
 """Early exit: the target's own first layers, then its final norm and head, as the draft.
 
 Elhoushi et al. 2024, "LayerSkip", train a target to exit early. Weights, encoded source and cache are the target's, so
-nothing is loaded or stored twice. The first layers' cache of a proposal is dropped before the target verifies it, and
-computed again in that run.
+nothing is loaded or stored twice. The draft's layers have read all of a proposal but its last token when the target
+verifies it. With `reuse` verification begins with the states after them (their section 3.3); otherwise their cache of
+the proposal is dropped, and all layers read it.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,17 @@ from specbench.sampling import Sampling
 
 
 class EarlyExitDraft:
-    """The first `layers` decoder layers of `target`, 1 to all of them."""
+    """The first `layers` decoder layers of `target`, 1 to all of them.
 
-    def __init__(self, target: LayeredModel, layers: int) -> None:
-        self.target = target
-        self.part = Part(layers)
+    `reuse`: verification reuses the states of the first layers, if the target does not object.
+    """
+
+    def __init__(self, target: LayeredModel, layers: int, reuse: bool = False) -> None:
+        self._set(target, Part(layers), reuse)
+
+    def _set(self, target: LayeredModel, part: Part, reuse: bool) -> None:
+        self.target, self.part = target, part
+        self.reuse = reuse and target.objection_to_split(part) is None
 
     @property
     def operations(self) -> float:
@@ -30,7 +37,7 @@ class EarlyExitDraft:
         return self.start_on(self.target.start(prompt), prompt, sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
-        shared = cast(LayeredSession, session).shallow(*self.part)
+        shared = cast(LayeredSession, session).shallow(*self.part, reuse=self.reuse)
         return EarlyExitSession(self.target, shared, sampling, self.target.vocabulary_size)
 
 

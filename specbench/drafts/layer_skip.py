@@ -6,7 +6,8 @@ completions chooses the sublayers to skip (`choose.skips`).
 
 An attention above a skipped sublayer reads other states than in the target, so that the draft's keys and values are not
 the target's. A proposal therefore attends to the target's own for the tokens so far and to the draft's own for its
-drafted tokens, which the target overwrites when it verifies.
+drafted tokens, which the target overwrites when it verifies. Below the first skipped sublayer both compute the same:
+with `reuse` verification begins there, as in early exit.
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,8 @@ class LayerSkipDraft(EarlyExitDraft):
         ValueError: there is no such sublayer.
     """
 
-    def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
-        self.target = target
-        self.part = without(decoder_layers(target.network), skip, sublayers(target.network))
+    def __init__(self, target: LayeredModel, skip: Sequence[str], reuse: bool = False) -> None:
+        self._set(target, without(decoder_layers(target.network), skip, sublayers(target.network)), reuse)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
         return LayerSkipSession(self, cast(LayeredSession, session), prompt, sampling)
@@ -42,7 +42,8 @@ class LayerSkipSession(EarlyExitSession):
 
     def __init__(self, draft: LayerSkipDraft, session: LayeredSession, prompt: Prompt, sampling: Sampling) -> None:
         target = draft.target
-        super().__init__(target, session.shallow(*draft.part), sampling, target.vocabulary_size)
+        shared = session.shallow(*draft.part, reuse=draft.reuse)
+        super().__init__(target, shared, sampling, target.vocabulary_size)
         self._draft, self._prompt = draft, prompt
         self._scoring: LayeredSession | None = None
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.models.part import NONE
+from specbench.models.part import NONE, Part
 from specbench.sampling import Choice
 
 
@@ -172,6 +172,10 @@ class LayeredModel(Model, Protocol):
     @property
     def network(self) -> Any:
         """The `transformers` module."""
+        ...
+
+    def objection_to_split(self, part: Part) -> str | None:
+        """Why its sessions cannot reuse what `part` computes; None where they can."""
         ...
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:

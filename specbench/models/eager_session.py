@@ -66,11 +66,11 @@ class EagerSession:
         self._cache = cache
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
-        if parents is None and (states_KD := self.reusable.of(tokens, self.ahead)) is not None:
+        if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None:
             assert self.ahead_part is not None
             split = self.model.split(self.ahead_part)
             if len(self._layers) == split.layers and not self._tree:  # layers make their caches in their first run
-                return self._read_rest(split, tokens, states_KD)
+                return self._read_rest(split, tokens, rows)
         return self._read(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -112,26 +112,23 @@ class EagerSession:
         split = self.model.split(part) if reuse else None
         model = self.model.shallow(*part) if split is None else split.drafting
         logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
-        if split is not None:
-            logits_LV, states_LD = logits_LV.tensor_split([-split.width], 1)
-            if parents is None:
-                self.reusable.add(self.ahead, tokens, states_LD)
         if parents is None:
+            if split is not None:
+                self.reusable.add(self.ahead, tokens, logits_LV)
             self.ahead += len(tokens)
         return logits_LV
 
-    def _read_rest(self, split: Split, tokens: Tokens, states_KD: Tensor) -> Tensor:
-        """As `_read`, where the first layers have read the first K tokens already and made `states_KD` of them."""
-        ahead, known = self.ahead, len(states_KD)
+    def _read_rest(self, split: Split, tokens: Tokens, rows: list[Tensor]) -> Tensor:
+        """As `_read`, where the first layers have read the first tokens already and made `rows` of them."""
+        ahead, known, states = self.ahead, len(rows), split.states(rows)
         for number in self.ahead_part.caching if self.ahead_part else ():
             if number >= split.exit:
                 self._layers[number].crop(-ahead)
         self.ahead = 0
         self.reusable.clear()
         if known < len(tokens):
-            more_LD = self._forward(split.first, tokens[known:], None, self.length + ahead, self._tree)
-            states_KD = torch.cat([states_KD, more_LD])
-        split.give(states_KD)
+            states.append(self._forward(split.first, tokens[known:], None, self.length + ahead, self._tree))
+        split.give(torch.cat(states))
         whole, self._cache = self._cache, self._from(split.exit)
         try:
             logits_LV = self._forward(split.rest, tokens, None, self.length, self._tree)

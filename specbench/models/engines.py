@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UserError, first_line
-from specbench.models.base import Prompt, get_ready
+from specbench.models.base import LayeredModel, Prompt, get_ready
 from specbench.models.capture_cache import forget
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
 from specbench.models.in_fp32 import in_fp32
 from specbench.models.invariant import make_invariant
+from specbench.models.part import Part
 from specbench.models.static import CompiledModel, NativeModel, StaticModel
 
 # The largest difference of two computations of the same logits, of the largest logit.
@@ -120,16 +121,38 @@ def _checked(
     return model
 
 
-def _tried(model: EagerModel) -> list[Tensor]:
-    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
+def objection_to_reuse(model: LayeredModel, part: Part) -> str | None:
+    """Why verification cannot reuse what `part` of `model` computed; None where it was tried and its logits agree.
+
+    The last logits of a session that reuses states are compared with those of a session that does not.
+    """
+    if (reason := model.objection_to_split(part)) is not None:
+        return reason
+    try:
+        apart = _apart(_tried(model, part)[1:], _tried(model)[1:])
+    except Exception as error:  # whatever a model's own code raises when it is captured, or run in parts
+        return first_line(error)
+    if not apart <= ROUNDING[model.network.dtype]:
+        return f"its logits differ by {apart:.2g} of the largest logit"
+    return None
+
+
+def _tried(model: LayeredModel, part: Part | None = None) -> list[Tensor]:
+    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again.
+
+    With a `part` this has read, one by one, all but the last token of each run.
+    """
     # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
     # rounding is largest.
     tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
-    prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if model.is_encoder_decoder else Prompt((), tuple(tokens[:2]))
+    whole = model.network.config.is_encoder_decoder
+    prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
     get_ready(model, prompt, len(tokens))
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):
+        for token in fed[:-1] if part is not None else ():
+            session.shallow(*part, reuse=True).extend([token])
         found.append(session.extend(fed).float())
         session.rollback(session.length - 1)
     return found

@@ -62,9 +62,9 @@ def without_collecting() -> Iterator[None]:
 class Step:
     """One decoding step in four parts.
 
-    Each takes (ids_BL, or states_BLD where the network reads those, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
-    before it. The first three depend only on sizes and weights, the source's length, and the layout, so that their
-    results can be cached; `run` returns logits [B, L, V].
+    Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
+    before it; states_BLD in place of ids where the network reads those. The first three depend only on sizes and
+    weights, the source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
     """
 
     of_sizes: Callable[..., tuple[Tensor, ...]]
@@ -192,11 +192,9 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
     """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
 
-    The rest of a split network (`models.split`) reads states in place of ids.
-
-    It returns (logits, keys and values layer by layer).
+    It returns (logits, keys and values layer by layer). The rest of a split network (`models.split`) reads states in
+    place of ids.
     """
-
     entry = entry_of(network)
 
     def decoder_only(

@@ -6,7 +6,6 @@ It depends on no cache: the whole session implements reading ahead and dropping 
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from specbench.models.base import Tokens
@@ -14,32 +13,33 @@ from specbench.models.part import Part
 
 
 class Reusable:
-    """States [L, D] after the first layers of the tokens that these have read ahead: of all of them, or of none."""
+    """What the first layers made of the first tokens that they have read ahead: logits with states after them."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._states: list[Tensor] = []
+        self._rows: list[Tensor] = []
 
-    def add(self, ahead: int, tokens: Tokens, states_LD: Tensor) -> None:
-        """Hold the states of `tokens`, read when the first layers were `ahead` by so many tokens."""
-        if ahead == len(self._tokens):
-            self._tokens += tokens.tolist() if isinstance(tokens, Tensor) else tokens
-            self._states += states_LD.split(1)
+    def add(self, ahead: int, tokens: Tokens, rows_LW: Tensor) -> None:
+        """Hold the rows of `tokens`, read when the first layers were `ahead` by so many tokens."""
+        if ahead == len(self._tokens) and not isinstance(tokens, Tensor):
+            self._tokens += tokens
+            self._rows += [rows_LW] if len(tokens) == 1 else rows_LW.split(1)
 
-    def of(self, tokens: Tokens, ahead: int) -> Tensor | None:
-        """The states [K, D] of the first tokens of `tokens`; None unless they are the `ahead` tokens read ahead."""
+    def of(self, tokens: Tokens, ahead: int) -> list[Tensor] | None:
+        """The rows [1, W] of the first of `tokens`, one each; None unless these are all the `ahead` tokens."""
         known = len(self._tokens)
         if not 0 < known == ahead <= len(tokens) or isinstance(tokens, Tensor) or list(tokens[:known]) != self._tokens:
             return None
-        return torch.cat(self._states)
+        return list(self._rows)
 
     def crop(self, tokens: int) -> None:
         """Drop the last `tokens`."""
         kept = max(0, len(self._tokens) - tokens)
-        del self._tokens[kept:], self._states[kept:]
+        del self._tokens[kept:], self._rows[kept:]
 
     def clear(self) -> None:
-        self.crop(len(self._tokens))
+        self._tokens.clear()
+        self._rows.clear()
 
 
 class Whole(Protocol):
@@ -65,7 +65,7 @@ class Whole(Protocol):
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
         """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches.
 
-        With `reuse` the states at the exit of a chain are held as `reusable`.
+        With `reuse` the states at the exit follow the logits in each row, and rows of a chain are held as `reusable`.
         """
         ...
 

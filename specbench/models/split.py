@@ -1,8 +1,8 @@
 """A network cut after its first layers, so that a token need not pass them twice.
 
-In LayerSkip (Elhoushi et al. 2024, section 3.3) the first layers draft, and verification computes the later layers alone,
-from the states at the exit. Here the first part returns these states after its logits, and the rest reads states in
-place of tokens; both are networks over the weights of the whole.
+In LayerSkip (Elhoushi et al. 2024, section 3.3) the first layers draft, and verification computes the later layers
+alone, from the states at the exit. Here the first part returns these states after its logits, and the rest reads states
+in place of tokens; both are networks over the weights of the whole.
 
 Shapes: B rows, L tokens, V logits, D the network's width.
 """
@@ -112,6 +112,10 @@ class Split(NamedTuple):
     exit: int
     layers: int
     width: int
+
+    def states(self, rows: list[Tensor]) -> list[Tensor]:
+        """The states [L, D] that follow the logits of the drafting part in each of `rows` [L, V + D]."""
+        return [row[:, -self.width :] for row in rows]
 
     def give(self, states_LD: Tensor) -> None:
         """Have the rest's module read these states in its next run."""

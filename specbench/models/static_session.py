@@ -81,8 +81,8 @@ class StaticSession:
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():
-            if parents is None and (states_KD := self.reusable.of(tokens, self.ahead)) is not None and not self._tree:
-                return self._run_rest(tokens, states_KD)
+            if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None and not self._tree:
+                return self._run_rest(tokens, rows)
             return self._run(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -121,10 +121,8 @@ class StaticSession:
             reading = self._by(self.model.shallow(*part) if split is None else split.drafting)
             reading.length = self.length + self.ahead
             logits_LV = reading._run(tokens, parents)
-        if split is not None:
-            logits_LV, states_LD = logits_LV.tensor_split([-split.width], 1)
-            if parents is None:
-                self.reusable.add(self.ahead, tokens, states_LD)
+        if split is not None and parents is None:
+            self.reusable.add(self.ahead, tokens, logits_LV)
         self.ahead = reading.length - self.length
         return logits_LV
 
@@ -132,19 +130,20 @@ class StaticSession:
         self._by(self.model.shallow(*part))._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
         self.ahead += len(path)
 
-    def _run_rest(self, tokens: Tokens, states_KD: Tensor) -> Tensor:
-        """As `_run`, where the first layers have read the first K tokens already and made `states_KD` of them."""
+    def _run_rest(self, tokens: Tokens, rows: list[Tensor]) -> Tensor:
+        """As `_run`, where the first layers have read the first tokens already and made `rows` of them."""
         assert self.ahead_part is not None
-        split, known = self.model.split(self.ahead_part), len(states_KD)
+        split, known = self.model.split(self.ahead_part), len(rows)
+        states = split.states(rows)
         self._make_room(self.length + len(tokens))
         if known < len(tokens):
             reading = self._by(split.first)
             reading.length = self.length + known
-            states_KD = torch.cat([states_KD, reading._run(tokens[known:])])
+            states.append(reading._run(tokens[known:]))
         self.level()
         reading = self._by(split.rest)
         reading.length = self.length
-        logits_LV = reading._run(states_KD)
+        logits_LV = reading._run(torch.cat(states))
         self.length = reading.length
         return logits_LV
 
@@ -154,7 +153,7 @@ class StaticSession:
         if model not in self._parts:
             made = self._parts[model] = copy.copy(self)
             made.model, made._parts = model, {}
-            made._tree, made._ahead_tree = self._ahead_tree, OpenTree()
+            made._tree, made._ahead_tree, made.reusable = self._ahead_tree, OpenTree(), Reusable()
             made._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
             made._collect()
         return self._parts[model]

@@ -14,6 +14,14 @@ AUTO = "auto"
 MOST_NAMED = 4
 NAMED = re.compile(r"(attn|cross|mlp|layer)\d+")
 
+REUSE = False
+OF_REUSE = "verification reuses the states of the layers before the first skipped sublayer (docs/beyond.md)"
+
+
+def _unusual(reuse: bool) -> str:
+    """What a label says of draft.reuse where it is not the default."""
+    return "" if reuse == REUSE else "-reuse"
+
 
 @dataclass
 class EarlyExitConfig(DraftConfig):
@@ -21,12 +29,13 @@ class EarlyExitConfig(DraftConfig):
 
     kind: str = "early-exit"
     layers: int = key(1, "number of the target's first decoder layers that draft")
+    reuse: bool = key(REUSE, OF_REUSE)
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
-        return f"{self.kind}-{self.layers}"
+        return f"{self.kind}-{self.layers}{_unusual(self.reuse)}"
 
     def check(self, key: str) -> None:
         require(self.layers >= 1, f"{key}.layers", self.layers, "at least 1")
@@ -41,6 +50,7 @@ class LayerSkipConfig(DraftConfig):
         list,
         "sublayers to skip, N from 0: attnN, mlpN, crossN (encoder-decoder), layerN; [auto]: recommend searches",
     )
+    reuse: bool = key(REUSE, OF_REUSE)
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
@@ -48,8 +58,9 @@ class LayerSkipConfig(DraftConfig):
     def label(self) -> str:
         """Of many sublayers how many there are, and a digest of which: labels are parts of file names."""
         if len(self.skip) <= MOST_NAMED:
-            return "-".join([self.kind, *self.skip])
-        return f"{self.kind}-{len(self.skip)}-{sha256(','.join(sorted(self.skip)).encode()).hexdigest()[:4]}"
+            return "-".join([self.kind, *self.skip]) + _unusual(self.reuse)
+        digest = sha256(",".join(sorted(self.skip)).encode()).hexdigest()[:4]
+        return f"{self.kind}-{len(self.skip)}-{digest}{_unusual(self.reuse)}"
 
     @property
     def searches(self) -> bool:

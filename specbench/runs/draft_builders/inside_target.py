@@ -26,6 +26,7 @@ from specbench.drafts.medusa import LaterHeads, ReadingHeads
 from specbench.errors import UserError
 from specbench.models import Heads, HydraHeads, MedusaHeads
 from specbench.models.eager import EagerModel
+from specbench.models.engines import objection_to_reuse
 from specbench.models.load import layers_of
 from specbench.models.look_ahead import LookAheadEmbeddings
 from specbench.models.published_hydra import published_hydra
@@ -33,6 +34,16 @@ from specbench.models.published_medusa import PublishedMedusa, published
 from specbench.models.saved_heads import SavedHeads
 from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, source_of
 from specbench.runs.model_loader import Say
+
+
+def _checked(
+    draft: EarlyExitDraft, request: DraftRequest[EarlyExitConfig] | DraftRequest[LayerSkipConfig], say: Say
+) -> EarlyExitDraft:
+    """`draft`, which reuses states only where that was tried and gives the target's own logits."""
+    if request.draft.reuse and (reason := objection_to_reuse(draft.target, draft.part)) is not None:
+        draft.reuse = False
+        say(f"{request.key}.reuse: not here, verification computes all layers: {reason}")
+    return draft
 
 
 class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
@@ -46,7 +57,7 @@ class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
             raise UserError(f"{request.key}.layers={layers}: {name_of(target)} has {most} decoder layers")
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        return EarlyExitDraft(target, self.draft.layers)
+        return _checked(EarlyExitDraft(target, self.draft.layers, self.draft.reuse), self.request, say)
 
 
 class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
@@ -62,10 +73,11 @@ class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         try:
-            return LayerSkipDraft(target, self.draft.skip)
+            draft = LayerSkipDraft(target, self.draft.skip, self.draft.reuse)
         except ValueError as error:
             given = ",".join(self.draft.skip)
             raise UserError(f"{self.request.key}.skip=[{given}]: {error}") from error
+        return _checked(draft, self.request, say)
 
 
 class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
