@@ -98,13 +98,15 @@ def test_captured_steps_give_them_too(kind: str, engine: type[StaticModel], reus
     made = network(kind, 4, layers=2)
     model, plain = engine(made, SIZE, ENDS), EagerModel(made, SIZE, ENDS)
     draft = LayerSkipDraft(model, ["attn1"], reuse=True)
-    assert farthest(model, kind, draft.part, lambda fed: fed[:-1]) < NEAR
+    apart = farthest(model, kind, draft.part, lambda fed: fed[:-1])
+    assert apart == 0 if engine is NativeModel else apart < NEAR
     assert reused == [2, 1, 3, 4]
     reused.clear()
     for prompt in prompts(kind):
         assert greedy(model, draft, prompt, 4, 70) == own(plain, prompt, 70)  # buffers double on the way
     assert len(reused) > 10
     places = {weight.untyped_storage().data_ptr() for weight in made.parameters()}
+    assert draft.operations == plain.shallow(*draft.part).operations
     for one in model.split(draft.part).models:
         assert all(weight.untyped_storage().data_ptr() in places for weight in one.network.parameters())
 

@@ -30,7 +30,8 @@ class EarlyExitDraft:
 
     @property
     def operations(self) -> float:
-        return self.target.shallow(*self.part).operations
+        part = self.part
+        return (self.target.split(part).drafting if self.reuse else self.target.shallow(*part)).operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
         """On a session of its own, where there is none of the target to share."""

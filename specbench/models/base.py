@@ -178,6 +178,10 @@ class LayeredModel(Model, Protocol):
         """Why its sessions cannot reuse what `part` computes; None where they can."""
         ...
 
+    def split(self, part: Part) -> Any:
+        """The model in two parts, `models.split.Split`, where there is no objection."""
+        ...
+
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:
         """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
         ...

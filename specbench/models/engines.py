@@ -151,8 +151,9 @@ def _tried(model: LayeredModel, part: Part | None = None) -> list[Tensor]:
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):
-        for token in fed[:-1] if part is not None else ():
-            session.shallow(*part, reuse=True).extend([token])
+        if part is not None:
+            for token in fed[:-1]:
+                session.shallow(*part, reuse=True).extend([token])
         found.append(session.extend(fed).float())
         session.rollback(session.length - 1)
     return found
