@@ -129,11 +129,11 @@ def objection_to_reuse(model: LayeredModel, part: Part) -> str | None:
     if (reason := model.objection_to_split(part)) is not None:
         return reason
     try:
-        apart = _apart(_tried(model, part)[1:], _tried(model)[1:])
+        difference = apart(_tried(model, part)[1:], _tried(model)[1:])
     except Exception as error:  # whatever a model's own code raises when it is captured, or run in parts
         return first_line(error)
-    if not apart <= ROUNDING[model.network.dtype]:
-        return f"its logits differ by {apart:.2g} of the largest logit"
+    if not difference <= ROUNDING[model.network.dtype]:
+        return f"its logits differ by {difference:.2g} of the largest logit"
     return None
 
 
