@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from specbench.models import program
+from specbench.models import eagle_program, program
 from specbench.models.graph import capture
 
 CUDA = torch.device("cuda:0")
@@ -126,6 +126,7 @@ def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[Wit
     with ExitStack() as entered:
         for where, name, stand_in in (
             (program, "capture", with_open_sizes),
+            (eagle_program, "capture", with_open_sizes),
             (FakeTensor, "tolist", tolist),
             (torch, "rand", _drawing(torch.rand)),
             (torch, "randint", _drawing(torch.randint)),

@@ -67,7 +67,7 @@ class EagleCache:
         self.forget()
         self._reserve(self.length + len(tokens))
         layout = chain(self.length, len(tokens), self._numbers_1C)
-        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, len(tokens) == 1)
+        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, self.length + len(tokens), len(tokens) == 1)
         self.length += len(tokens)
         return self._predicted(states_LD[-1:])
 
@@ -76,14 +76,14 @@ class EagleCache:
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1
-        return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), True))
+        return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), place + 1, True))
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
         """See `Entries`."""
         self._tree.grow(tokens, parents)
         self._reserve(self.length + len(self._tree))
         layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
-        return self._predicted(self._run(states_LD, tokens, layout, False))
+        return self._predicted(self._run(states_LD, tokens, layout, self.length + len(self._tree), False))
 
     def forget(self) -> None:
         """Drop all drafted entries."""
@@ -98,12 +98,11 @@ class EagleCache:
     def _predicted(self, states_LD: Tensor) -> Prediction:
         return Prediction(states_LD, self.eagle.logits(states_LD))
 
-    def _run(self, states_LD: Tensor, tokens: Sequence[int], layout: Layout, is_last: bool) -> Tensor:
-        """`is_last`: the one entry sees every slot up to its own."""
+    def _run(self, states_LD: Tensor, tokens: Sequence[int], layout: Layout, end: int, is_last: bool) -> Tensor:
+        """`end`: slots in use, the new entries' included; `is_last`: the one entry sees every slot up to its own."""
         eagle, device = self.eagle, states_LD.device
         positions_1L = layout.new_positions_BL
         embedded_1LD = eagle.embed(torch.tensor([tokens], device=device), positions_1L + 1)
-        end = int(layout.slots_BL[0, -1]) + 1
         bias = self._bias(layout, end, is_last)
 
         def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
