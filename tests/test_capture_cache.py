@@ -15,6 +15,7 @@ from networks import network
 from test_specdec import decoder_on
 from torch import Tensor
 
+from specbench.errors import UserError
 from specbench.models import Prompt, capture_cache, parallel_session, program
 from specbench.models.capture_cache import NotTold
 from specbench.models.eager import EagerModel
@@ -270,6 +271,26 @@ def test_a_capture_that_disagrees_with_the_network_is_made_again(cache: Path, ca
     captures.clear()
     assert torch.equal(logits(start()), want)
     assert len(captures) == 1
+
+
+def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
+    cache: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = start()
+    right = model._program_of_rows
+    assert right.cached is None
+    (file,) = {*cache.glob("capture-*.json")} - {start().program.cached}
+    document = json.loads(file.read_text().partition("\n")[2])
+    for node in document["graph"]["nodes"]:
+        if node["op"] == "get_attr" and "ln_1.weight" in str(node["source"]):
+            node["source"] = {"weight": "transformer.ln_f.bias"}
+    file.write_text(signed(document))
+    captures.clear()
+    assert start()._program_of_rows.cached is None and len(captures) == 1
+    assert start()._program_of_rows.cached == file and len(captures) == 1
+    monkeypatch.setattr("specbench.models.static.rows_agree", lambda *_: False)
+    with pytest.raises(UserError, match="the captured step of several rows differs"):
+        start().steps_of_rows(3)
 
 
 def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[int]) -> None:

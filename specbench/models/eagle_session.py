@@ -21,12 +21,13 @@ from specbench.models.eagle import Eagle
 from specbench.models.eagle_cache import EagleCache, Entries, Prediction
 from specbench.models.eagle_layer import Source
 from specbench.models.eagle_program import EagleProgram
-from specbench.models.engines import ROUNDING, apart
+from specbench.models.engines import apart
 from specbench.models.graph import PackedWeights
 from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
 from specbench.models.part import Part
 from specbench.models.program import Step
+from specbench.models.rows_check import ROUNDING
 from specbench.models.static import USUAL_COUNTS, StaticModel
 from specbench.models.static_session import StaticSession
 from specbench.models.tree import OpenTree

@@ -22,10 +22,9 @@ from specbench.models.eager import EagerModel
 from specbench.models.in_fp32 import in_fp32
 from specbench.models.invariant import make_invariant
 from specbench.models.part import Part
+from specbench.models.rows_check import ROUNDING
 from specbench.models.static import CompiledModel, NativeModel, StaticModel
 
-# The largest difference of two computations of the same logits, of the largest logit.
-ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 FARTHER = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
 TRIED_TOKENS = 6
 KINDS: dict[str, type[StaticModel]] = {

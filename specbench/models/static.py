@@ -11,9 +11,11 @@ from specbench.errors import UserError
 from specbench.models.base import Prompt
 from specbench.models.batch_steps import CapturedSteps, StepsOfRows
 from specbench.models.buffers import CACHED_OF_TREES, BufferPool, TensorCache
+from specbench.models.capture_cache import forget
 from specbench.models.eager import EagerModel
 from specbench.models.graph import Lowering, PackedWeights, compiled, lower, lower_invariant, lower_native
 from specbench.models.program import Program
+from specbench.models.rows_check import rows_agree
 from specbench.models.static_session import MOST_ROWS, StaticSession
 
 FIRST_CAPACITY = 64
@@ -88,8 +90,20 @@ class StaticModel(EagerModel):
 
     @cached_property
     def _program_of_rows(self) -> Program:
-        dtype = self.program.cache_dtype
-        return Program.of(self.network, dtype, self.lowering, self.packed, one_row=False)
+        """Raises UserError where its logits are not those of single rows."""
+        for _ in range(2):
+            made = Program.of(self.network, self.program.cache_dtype, self.lowering, self.packed, one_row=False)
+            if self.engine == "compile":  # which would compile for the shapes that are tried, in minutes
+                return made
+            if rows_agree(self.program, made, self.vocabulary_size, self.network.dtype, self.device):
+                return made
+            if made.cached is None:
+                break
+            forget(made.cached)  # a capture that is made now may be right
+        raise UserError(
+            f"engine={self.engine}: the captured step of several rows differs from that of one row; use batch=1 or "
+            "engine=eager"
+        )
 
     @staticmethod
     def _cache_dtype(network: Any) -> torch.dtype:
