@@ -19,6 +19,7 @@ from specbench.models.base import LayeredModel, Prompt, get_ready
 from specbench.models.capture_cache import forget
 from specbench.models.cudagraph import CudaGraphModel
 from specbench.models.eager import EagerModel
+from specbench.models.graph import PackedWeights
 from specbench.models.in_fp32 import in_fp32
 from specbench.models.invariant import make_invariant
 from specbench.models.part import Part
@@ -66,7 +67,7 @@ def with_engine(
     if one != "eager":
         try:
             if numerics == "fast" or one in ("compile", "native"):
-                return _not_invariant(_checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)
+                return _not_invariant(checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)
             return _invariant(KINDS[one], network, vocabulary_size, eos_ids)
         except Exception as error:  # whatever a model's own code raises when it is captured
             if engine != "auto":
@@ -86,28 +87,37 @@ def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
 
 def _invariant(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
     """The captured model with invariant kernels, if they are proved to be; otherwise the fast one, with the reason."""
-    model = _checked(kind, network, vocabulary_size, eos_ids, invariant=True)
+    model = checked(kind, network, vocabulary_size, eos_ids, invariant=True)
     began = time.perf_counter()
     if (reason := make_invariant(model)) is not None:
-        model = _checked(kind, network, vocabulary_size, eos_ids)
+        model = checked(kind, network, vocabulary_size, eos_ids)
         model.not_invariant = reason
     model.warmup_s += time.perf_counter() - began
     return model
 
 
-def _checked(
-    kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], invariant: bool = False
+def checked(
+    kind: type[StaticModel],
+    network: Any,
+    vocabulary_size: int,
+    eos_ids: frozenset[int],
+    invariant: bool = False,
+    packed: PackedWeights | None = None,
 ) -> StaticModel:
-    """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up."""
+    """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
+
+    Raises:
+        RuntimeError: they differ by more than rounding.
+    """
     began = time.perf_counter()
-    model = kind(network, vocabulary_size, eos_ids, invariant=invariant)
+    model = kind(network, vocabulary_size, eos_ids, packed, invariant)
     ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
     difference = apart(ours, own)
     if not difference <= ROUNDING[network.dtype]:
         message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
         if model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return _checked(kind, network, vocabulary_size, eos_ids, invariant)
+            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed)
         if network.dtype not in (torch.bfloat16, torch.float16):
             raise RuntimeError(message)
         with in_fp32(network):

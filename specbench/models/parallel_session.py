@@ -9,7 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specbench.errors import UserError, first_line
 from specbench.models.cudagraph import CudaGraphModel
+from specbench.models.engines import checked
 from specbench.models.layout import Layout, chain
 from specbench.models.parallel_decoder import ParallelDecoder
 from specbench.models.parallel_network import as_t5
@@ -32,11 +34,19 @@ class ReadsQueries(Protocol):
 
 
 def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
-    """Return `decoder` in the engine of `target`; None where that captures no steps, or CUDA graphs."""
+    """Return `decoder` in the engine of `target`; None where that captures no steps, or CUDA graphs.
+
+    Raises:
+        UserError: its captured step differs from the module's own by more than rounding.
+    """
     if not isinstance(target, StaticModel) or isinstance(target, CudaGraphModel):
         return None
     packed = None if target.invariant else target.packed
-    return type(target)(as_t5(decoder, target.network), target.vocabulary_size, target.eos_ids, packed)
+    made = as_t5(decoder, target.network)
+    try:
+        return checked(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
+    except RuntimeError as error:
+        raise UserError(f"draft=specdec: engine={target.engine}: {first_line(error)}; use engine=eager") from error
 
 
 class ParallelSession(StaticSession):
