@@ -80,10 +80,9 @@ def test_heads_that_ship_run_on_the_fastest_engine(
     assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == draft
 
 
-def test_eagle_without_weights_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(
-        ["run", "target=t5-mini", "draft=eagle3", "draft.shipped=nosuch", "dtype=float32"], capfd
-    )
+def test_eagle_without_weights_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "target=t5-mini", "draft=eagle3", "draft.shipped=nosuch", "dtype=float32", f"results={tmp_path}"]
+    assert "no eagle3 weights ship for target=t5-mini; train some" in refusal(command, capfd)
 
 
 def test_a_cascade_is_counted_and_shown(run: Run) -> None:
@@ -228,8 +227,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("overrides", WRONG)
-def test_what_is_out_of_range_is_named_at_its_level(overrides: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert f"specbench: {WRONG[overrides]}" in refusal(["run", *overrides.split()], capfd)
+def test_what_is_out_of_range_is_named_at_its_level(
+    overrides: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert f"specbench: {WRONG[overrides]}" in refusal(["run", *overrides.split(), f"results={tmp_path}"], capfd)
 
 
 def test_the_middle_model_of_a_cascade_must_share_the_vocabulary(run: Run, folders: Folders, tmp_path: Path) -> None:

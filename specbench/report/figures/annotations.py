@@ -14,7 +14,8 @@ from specbench.report.record_names import named, of_proof
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
-APART = 0.022  # of alpha, between the points of two pairs; a name set upright takes no more
+APART = 0.008  # of alpha, between the points of two pairs: less than a marker's width
+NAME_WIDTH, LETTER = 0.022, 0.018  # of an upright name: its width in alpha, and a letter's share of the axis' height
 SIDE_BY_SIDE = f"Pairs whose α lie closer than {APART} are drawn side by side; the CSV has each α"
 TICKS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of alpha
 Columns = tuple[str, str, str]
@@ -55,14 +56,23 @@ def error_bars(
 
 
 def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
-    """Draw a faint vertical line through the points of each pair, its name, and a band as wide as alpha's interval."""
-    top = axes.get_ylim()[1]
-    for _, first in _first_of_each_pair(measured).iterrows():
+    """Draw a faint vertical line through the points of each pair, its name, and a band as wide as alpha's interval.
+
+    A name that would cover its neighbour's stands a row lower.
+    """
+    bottom, top = axes.get_ylim()
+    firsts = _first_of_each_pair(measured)
+    row_height = (top - bottom) * LETTER * max((len(pair_name(first)) + 1 for _, first in firsts.iterrows()), default=0)
+    last_in_row: list[float] = []
+    for _, first in firsts.sort_values("place").iterrows() if len(firsts) else ():
+        place = float(first["place"])
+        row = next((i for i, last in enumerate(last_in_row) if place - last >= NAME_WIDTH), len(last_in_row))
+        last_in_row[row : row + 1] = [place]
         if pd.notna(first["alpha_low"]):
             axes.axvspan(first["alpha_low"], first["alpha_high"], color=GRID, alpha=0.45, linewidth=0, zorder=0)
-        axes.axvline(first["place"], color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
-        axes.text(first["place"], top, f"{pair_name(first)} ", rotation=90, ha="right", va="top", fontsize=7.5,
-            color=INK, path_effects=HALO)  # fmt: skip
+        axes.axvline(place, color=FAINT, linewidth=0.6, linestyle=(0, (1, 3)), zorder=1)
+        axes.text(place, top - row * row_height, f"{pair_name(first)} ", rotation=90, ha="right", va="top",
+            fontsize=7.5, color=INK, path_effects=HALO)  # fmt: skip
 
 
 def pair_name(row: "pd.Series[object]") -> str:
