@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from specbench.models.engines import with_engine
 from specbench.models.graph import capture, stored
 from specbench.models.hidden import hand_over
 from specbench.models.look_ahead import extend
+from specbench.models.rows_check import rows_agree
 from specbench.models.static import StaticModel
 
 
@@ -300,6 +302,23 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
     monkeypatch.setattr("specbench.models.static.rows_agree", lambda *_: False)
     with pytest.raises(UserError, match="the captured step of several rows differs"):
         start().steps_of_rows(3)
+
+
+@pytest.mark.parametrize("step", ["one", "several", "last"])
+def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: str) -> None:
+    """Row 2 has read more tokens than row 1: the slots, positions and mask of row 1 are wrong for it."""
+    model = start()
+    right, placed = model._program_of_rows, 3  # tensors of a layout
+    whole = getattr(right, step)
+
+    def following(of_sizes: Any, ids_BL: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        of_row_1 = [one[:1].expand_as(one).clone() for one in inputs[:placed]]
+        logits_BLV: torch.Tensor = whole.following(of_sizes, ids_BL, *of_row_1, *inputs[placed:])
+        return logits_BLV
+
+    wrong = replace(right, **{step: SimpleNamespace(of_sizes=whole.of_sizes, following=following)})
+    tried = model.vocabulary_size, model.network.dtype, model.device
+    assert rows_agree(model.program, right, *tried) and not rows_agree(model.program, wrong, *tried)
 
 
 def test_without_a_folder_to_write_to_it_captures(cache: Path, captures: list[int]) -> None:

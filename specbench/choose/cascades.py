@@ -30,7 +30,8 @@ def inside_cascades(configs: Sequence[ChooseConfig], progress: Progress) -> dict
     found = dict[str, Inside]()
     for config in configs:
         name, draft = config.draft.label(), config.draft
-        if name not in found and isinstance(draft, CascadeConfig) and config.tree.shape == "none":
+        exact = config.accept.rule == "exact"  # as inside a cascade, whatever the rule outside
+        if name not in found and exact and isinstance(draft, CascadeConfig) and config.tree.shape == "none":
             inner = _inside(config, draft)
             progress.say(f"inside {name}: {inner.draft.label()} on {name_of(inner.target)}")
             scored = score(prepare([inner], progress), (), progress, max(inner.gammas))

@@ -65,7 +65,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
-        inner_tables = {} if other is not None else inside_cascades(placed, progress)
+        # Inner drafts are timed alone, so that they say nothing of a batch.
+        inner_tables = inside_cascades(placed, progress) if other is None and placed[0].batches == [1] else {}
         scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
         if trees and other is not None:
             raise UserError("tree: only our own loop drafts trees; leave tree=none for another engine")

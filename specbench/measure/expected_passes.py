@@ -66,9 +66,8 @@ def walk(
     length = len(ratio)
     most = length + gamma + 1 if most is None else max(most, length)
     found, positions = np.zeros((2, gamma + 1)), np.zeros((gamma, 2))
-    begun = np.zeros(
-        length + 1
-    )  # expected passes that begin at each token; the last entry is the end of the completion
+    # Expected passes that begin at each token; the last entry is the end of the completion.
+    begun = np.zeros(length + 1)
     begun[0] = 1.0
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
     for start in range(length):

@@ -36,9 +36,8 @@ def tree_passes(
     length, depth = len(given[0]), shape.depth
     most = length + depth + 1 if most is None else max(most, length)
     found = np.zeros((2, depth + 1))
-    begun = np.zeros(
-        length + 1
-    )  # expected passes that begin at each token; the last entry is the end of the completion
+    # Expected passes that begin at each token; the last entry is the end of the completion.
+    begun = np.zeros(length + 1)
     begun[0] = 1.0
     children = _children(shape)
     for start in range(length):

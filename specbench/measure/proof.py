@@ -18,9 +18,8 @@ The scores, of which the first gives `proof_z`:
 `echo`
     w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the completion before x_i, cut to that range. A second
     moment: in the square of a completion's sum the products of its terms average 0. Sees faults that leave every mean
-        alone,
-    such as one random number that serves for a whole completion. The cut keeps a single unusual completion from
-    deciding.
+    alone, such as one random number that serves for a whole completion. The cut keeps a single unusual completion
+    from deciding.
 `order`
     f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
     distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random

@@ -15,16 +15,22 @@ def explained(record: RunRecord) -> RunRecord:
 
 
 def resummarised(record: RunRecord) -> RunRecord:
-    """A record whose summary is recomputed from its raw prompts by this version."""
+    """A record whose summary is recomputed from its raw prompts by this version.
+
+    Left as it is where its kind of draft is of a package that is not installed.
+    """
     summary, config = record["summary"], record["config"]
+    kind = DRAFT_KINDS.get(config["draft"]["kind"])
+    if kind is None:
+        return record
     measured = summarise(
         record["prompts"],
         gamma=summary["gamma"],
         greedy=summary["temperature"] == 0 and not summary["simulated"],
         c_hat=summary["c_hat"],
         max_new_tokens=config["max_new_tokens"],
-        falls=DRAFT_KINDS[config["draft"]["kind"]].falls and not summary["simulated"],
-        at_once=DRAFT_KINDS[config["draft"]["kind"]].at_once,
+        falls=kind.falls and not summary["simulated"],
+        at_once=kind.at_once,
         resamples=config["resamples"],
         seed=config["seed"],
         batch=config.get("batch", 1),

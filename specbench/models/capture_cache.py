@@ -6,8 +6,9 @@ ties and a sample of their numbers), the versions of Python, torch, transformers
 network with something that such a digest cannot tell (hooks, methods put on an instance, objects of unknown kinds) is
 captured at every start. A file that is damaged is written anew.
 
-`engines` compares the captured step of a target or model draft with the network before it is used, whether the capture
-was cached or not.
+Whoever uses a capture compares it with the network first, cached or not: `engines` that of a target or model draft,
+`rows_check` its rows, `eagle_session` EAGLE's layer. Only the shallow parts that `early-exit` and `layer-skip` draft
+with are not compared: a fault there changes q, whose tokens are tested as any others.
 """
 
 import hashlib

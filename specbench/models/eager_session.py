@@ -109,6 +109,8 @@ class EagerSession:
 
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        if parents is not None:
+            self.reusable.clear()  # states of a tree's nodes are not kept
         split = self.model.split(part) if reuse else None
         model = self.model.shallow(*part) if split is None else split.drafting
         logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)

@@ -4,7 +4,6 @@ Shapes: L new entries, D width, F numbers of a target's feature, V logits.
 """
 
 import warnings
-import weakref
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from specbench.errors import first_line
 from specbench.models.base import Tokens
-from specbench.models.buffers import CACHED_OF_TREES, BufferPool, Buffers, TensorCache
+from specbench.models.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.models.capture_cache import forget
 from specbench.models.cudagraph import MOST_TOKENS, CudaGraphModel
 from specbench.models.eagle import Eagle
@@ -23,14 +22,11 @@ from specbench.models.eagle_layer import Source
 from specbench.models.eagle_program import EagleProgram
 from specbench.models.engines import apart
 from specbench.models.graph import PackedWeights
-from specbench.models.hidden import LastRead
 from specbench.models.layout import Layout
-from specbench.models.part import Part
 from specbench.models.program import Step
 from specbench.models.rows_check import ROUNDING
 from specbench.models.static import USUAL_COUNTS, StaticModel
 from specbench.models.static_session import StaticSession
-from specbench.models.tree import OpenTree
 from specbench.trees import ROOT
 
 TRIED = 4  # entries with which a captured step is compared
@@ -83,7 +79,7 @@ def captured(eagle: Eagle, target: object) -> CapturedEagle | None:
         return None
 
 
-def _checked(eagle: Eagle, target: StaticModel) -> CapturedEagle:
+def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedEagle:
     """The captured layer, its logits compared with the module's. Raises RuntimeError where they differ."""
     model = CapturedEagle(eagle, target)
     heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
@@ -93,24 +89,27 @@ def _checked(eagle: Eagle, target: StaticModel) -> CapturedEagle:
     difference = apart(_tried(eagle, ours), _tried(eagle, own))
     if difference <= ROUNDING[eagle.fc.weight.dtype]:
         return model
-    for file in model.program.cached:  # a capture that is made now may be right
-        forget(file)
-    if model.program.cached:
-        return _checked(eagle, target)
+    if again and model.program.cached:  # captures that are made now may be right
+        for file in model.program.cached:
+            forget(file)
+        return _checked(eagle, target, again=False)
     raise RuntimeError(f"the captured step differs from the layer's own by {difference:.2g} of the largest logit")
 
 
 @torch.inference_mode()
 def _tried(eagle: Eagle, entries: Entries) -> list[Tensor]:
-    """Logits after a few entries that hold features, and after two nodes that follow them."""
+    """Logits of each captured step: after a few entries that hold features, and one more, and after what is drafted."""
     device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
     features_LF = _noise(TRIED, eagle.shape.feature_width).to(device, dtype)
     tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + TRIED + 1)
-    after = entries.read(features_LF, tokens[:TRIED])
-    node = entries.draft(after.states_LD, tokens[TRIED])
-    sibling = entries.draft_nodes(after.states_LD, tokens[:1], [ROOT])
-    size = eagle.vocabulary_size
-    return [one.logits_LV[:, :size].float().nan_to_num(neginf=0.0) for one in (after, node, sibling)]
+    several = entries.read(features_LF[:-1], tokens[: TRIED - 1])
+    one = entries.read(features_LF[-1:], tokens[TRIED - 1 : TRIED])
+    node = entries.draft(one.states_LD, tokens[TRIED])
+    entries.rollback(TRIED)
+    siblings = entries.draft_nodes(one.states_LD.expand(2, -1), tokens[:2], [ROOT, ROOT])
+    below = entries.draft_nodes(siblings.states_LD, tokens[2:4], [1, 0])
+    logits = [each.logits_LV[:, : eagle.vocabulary_size].float() for each in (several, one, node, siblings, below)]
+    return [each.masked_fill(each == -torch.inf, 0.0) for each in logits]
 
 
 def _noise(*shape: int) -> Tensor:
@@ -125,14 +124,7 @@ class CapturedEagleSession(StaticSession):
     @torch.inference_mode()
     def __init__(self, model: CapturedEagle, of_source: tuple[Tensor, Tensor] | None) -> None:
         """`of_source` are the keys and values [1, H, S, E] that cross-attention reads."""
-        self.model = model
-        self.length = self.ahead = 0
-        self.ahead_part: Part | None = None
-        self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self._parts = {}
-        self._last = LastRead()
-        self._held: dict[str, Buffers] = {}
-        weakref.finalize(self, model.pool.give_back, self._held)
+        self._begin(model)  # type: ignore[arg-type]
         self._sources = 1 if of_source is None else of_source[0].shape[2]
         self._source_length_1 = torch.tensor([self._sources], device=model.device)
         if "cross" in model.program.shapes:

@@ -103,8 +103,11 @@ def checked(
     eos_ids: frozenset[int],
     invariant: bool = False,
     packed: PackedWeights | None = None,
+    again: bool = True,
 ) -> StaticModel:
     """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
+
+    With `again`, a capture from the cache on disk that is wrong is forgotten and made anew.
 
     Raises:
         RuntimeError: they differ by more than rounding.
@@ -112,22 +115,33 @@ def checked(
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids, packed, invariant)
     ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
-    difference = apart(ours, own)
-    if not difference <= ROUNDING[network.dtype]:
-        message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
-        if model.program.cached is not None:  # a capture that is made now may be right
+    if (reason := _difference(network, vocabulary_size, eos_ids, ours, own)) is not None:
+        if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
-            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed)
-        if network.dtype not in (torch.bfloat16, torch.float16):
-            raise RuntimeError(message)
-        with in_fp32(network):
-            exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
-        if not (from_exact := apart(ours, exact)) <= FARTHER * (rounded := apart(own, exact)):
-            raise RuntimeError(
-                f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
-            )
+            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
+        raise RuntimeError(reason)
     model.warmup_s = time.perf_counter() - began
     return model
+
+
+def _difference(
+    network: Any, vocabulary_size: int, eos_ids: frozenset[int], ours: list[Tensor], own: list[Tensor]
+) -> str | None:
+    """How the captured logits differ from the network's own by more than rounding; None where they do not.
+
+    A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
+    """
+    difference = apart(ours, own)
+    if difference <= ROUNDING[network.dtype]:
+        return None
+    message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
+    if network.dtype not in (torch.bfloat16, torch.float16):
+        return message
+    with in_fp32(network):
+        exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
+    if (from_exact := apart(ours, exact)) <= FARTHER * (rounded := apart(own, exact)):
+        return None
+    return f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
 
 
 def objection_to_reuse(model: LayeredModel, part: Part) -> str | None:

@@ -115,6 +115,8 @@ class StaticSession:
 
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        if parents is not None:
+            self.reusable.clear()  # states of a tree's nodes are not kept
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
             split = self.model.split(part) if reuse else None
