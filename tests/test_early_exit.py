@@ -15,6 +15,7 @@ from specbench.measure.agreement import agreements
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.models.exits import decoder_layers, first_layers
+from specbench.models.hidden import hand_over
 from specbench.models.static import StaticModel
 from specbench.sampling import Sampling, standardise
 
@@ -46,6 +47,20 @@ def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
     draft = EarlyExitDraft(TARGETS[kind], layers)
     for gamma in range(1, 9):
         assert all(own == ours for own, ours in texts(kind, draft, gamma))
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("engine", [EagerModel, StaticModel])
+def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engine: Any) -> None:
+    """EAGLE-3 reads the states after each of several layers, of which a part of the target has only the first."""
+    own = network(kind, 4, layers=LAYERS)
+    width = hand_over(own, "target", (1, 3))
+    target = engine(own, SIZE, frozenset({1}))
+    target.state_width, target.tap_width, target.states_of_prompt = 3 * width, 2 * width, True
+    ours, plain = target.start(prompts(kind)[0]), TARGETS[kind].start(prompts(kind)[0])
+    for tokens in ([5, 9], [7]):
+        read, wanted = (one.shallow(1).extend(tokens) for one in (ours, plain))
+        assert torch.allclose(read[:, :SIZE], wanted[:, :SIZE], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -48,7 +48,11 @@ def reduced(network: Any, part: Part) -> Any:
     its dtype) need not show here.
     """
     blocks = list(layer_list(network))
-    return with_layers(network, [without_sublayers(blocks[number], part, number) for number in range(part.layers)])
+    made = with_layers(network, [without_sublayers(blocks[number], part, number) for number in range(part.layers)])
+    head = made.get_output_embeddings()
+    if hasattr(head, "head"):  # of a network that hands over its states: a part has not all of them
+        made.set_output_embeddings(head.head)
+    return made
 
 
 def with_layers(network: Any, layers: Sequence[Any]) -> Any:
