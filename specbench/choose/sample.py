@@ -109,5 +109,5 @@ def _read(file: Path) -> dict[str, SampleText]:
 
 
 def _save(file: Path, key: Config, texts: dict[str, SampleText]) -> None:
-    """Write all completions atomically, including those that another process may have added meanwhile."""
+    """Merge these completions with what other processes have written in the meantime, and write the file atomically."""
     write_document(file, {"key": key, "texts": {**_read(file), **texts}})

@@ -18,7 +18,9 @@ def main(argv: list[str]) -> int:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
     parser = options(
-        "list", "The names that can be given: first those usable now, then those that still need something.", rows=True
+        "list",
+        "Targets, drafts, tasks and other choices by name; those that are ready to use come first.",
+        rows=True,
     )
     parser.add_argument("group", nargs="?", choices=GROUPS, help=f"default: {', '.join(USUAL)}")
     arguments = parser.read(argv)

@@ -4,9 +4,9 @@ Stern, Shazeer, Uszkoreit 2018. The run that verifies one block also gives the s
 from (their "combined scoring and proposal"), so a pass is one run of the target and one small layer. Head 1 is the
 target's own, and its token is the one that every pass emits itself: with k heads at most k - 1 tokens are drafted.
 
-Given the context the heads are independent of each other: a token's q is its head's distribution, whatever was drafted
-before it, and Algorithm 1 applies unchanged. In the first pass of a completion there may be no state yet; then nothing
-is drafted.
+Given the context the heads are independent of each other: a token's q is its head's distribution and does not depend on
+the draft tokens before it, so Algorithm 1 applies unchanged. The first pass of a completion may have no state yet; then
+it drafts nothing.
 
 Shapes: G drafted tokens, L positions, D the target's width, V tokens of the vocabulary.
 """

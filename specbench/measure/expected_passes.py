@@ -97,7 +97,7 @@ def walk(
                 if drafted < gamma and start + drafted < length - 1:
                     positions[drafted, 0] += reached
             else:
-                counts[drafted if stops is None else length - start] += reached  # the end of the completion was drafted
+                counts[drafted if stops is None else length - start] += reached  # the completion ends in this proposal
     return Walked(found, positions)
 
 

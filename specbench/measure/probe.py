@@ -69,7 +69,7 @@ class Round:
 
     steps_s: list[float]
     passes: dict[Key, list[Timed]]
-    first_steps_s: list[float]  # those that began a completion
+    first_steps_s: list[float]  # the first step of each completion
 
 
 def probe(

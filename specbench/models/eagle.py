@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from specbench.errors import UserError, first_line
 from specbench.models.eagle_layer import Attend, DraftLayer, LayerShape, Norm, Source
+from specbench.models.exits import own_head
 from specbench.models.saved_heads import fingerprint, same_weights
 
 WEIGHTS, FACTS = "eagle.safetensors", "config.json"
@@ -107,8 +108,7 @@ class Eagle(nn.Module):
 
     def bind(self, network: Any) -> "Eagle":
         """Draft for `network`, on its head, its embeddings and its device. The network is no part of this module."""
-        head = network.get_output_embeddings()
-        head = getattr(head, "head", head)
+        head = own_head(network)
         own = self.shape.own_head
         if self.shape.vocabulary is not None and not own:
             rows_ND = head.weight.detach()[self.draft_vocabulary.to(head.weight.device)]

@@ -48,7 +48,7 @@ class Entries(Protocol):
         ...
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` entries at most, and nothing that was drafted."""
+        """Drop all drafted entries, and all but the first `length` others."""
         ...
 
 
@@ -91,7 +91,7 @@ class EagleCache:
         self._tree.close()
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` entries at most, and nothing that was drafted."""
+        """Drop all drafted entries, and all but the first `length` others."""
         self.forget()
         self.length = min(self.length, max(0, length))
 

@@ -159,7 +159,7 @@ class CapturedEagleSession(StaticSession):
         return self._predict(program.draft_one if len(tokens) == 1 else program.draft, states_LD, tokens)
 
     def forget(self) -> None:
-        """Forget all that was drafted."""
+        """Drop all drafted entries."""
         self._tree.close()
 
     def rollback(self, length: int) -> None:

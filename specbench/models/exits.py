@@ -49,10 +49,15 @@ def reduced(network: Any, part: Part) -> Any:
     """
     blocks = list(layer_list(network))
     made = with_layers(network, [without_sublayers(blocks[number], part, number) for number in range(part.layers)])
-    head = made.get_output_embeddings()
-    if hasattr(head, "head"):  # of a network that hands over its states: a part has not all of them
-        made.set_output_embeddings(head.head)
+    if (head := own_head(network)) is not network.get_output_embeddings():  # a part does not have all tapped states
+        made.set_output_embeddings(head)
     return made
+
+
+def own_head(network: Any) -> Any:
+    """The output projection [D] -> [V] itself, also where `hidden.hand_over` has wrapped it."""
+    head = network.get_output_embeddings()
+    return getattr(head, "head", head)
 
 
 def with_layers(network: Any, layers: Sequence[Any]) -> Any:

@@ -40,6 +40,14 @@ class HeadAndInput(nn.Module):
         return torch.cat([self.head(states), states, *tapped], -1)
 
 
+def changed_after_head(network: Any) -> str | None:
+    """How `network` changes its logits after its head; None if it does not."""
+    for name in AFTER_THE_HEAD:
+        if getattr(network.config, name, None) not in (None, 1.0):
+            return f"{type(network).__name__} changes its logits after its head ({name})"
+    return None
+
+
 def hand_over(network: Any, key: str, depths: Sequence[int] = ()) -> int:
     """Make `network` return, after its logits, the input of its head and its states after so many decoder layers.
 
@@ -49,11 +57,8 @@ def hand_over(network: Any, key: str, depths: Sequence[int] = ()) -> int:
     Raises:
         UserError: the network changes its logits after the head, or has fewer layers.
     """
-    for name in AFTER_THE_HEAD:
-        if getattr(network.config, name, None) not in (None, 1.0):
-            raise UserError(
-                f"{key}: {type(network).__name__} changes its logits after its head ({name}); use another target"
-            )
+    if (reason := changed_after_head(network)) is not None:
+        raise UserError(f"{key}: {reason}; use another target")
     head = network.get_output_embeddings()
     try:
         taps = Taps(network, depths) if depths else None

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from specbench.errors import UserError
 from specbench.models.eagle_layer import Attend, DraftLayer, LayerShape, Norm, Source
+from specbench.models.exits import own_head
 from specbench.models.saved_heads import SavedHeads
 
 
@@ -45,8 +46,7 @@ class ParallelDecoder(SavedHeads):
 
     def bind(self, network: Any) -> "ParallelDecoder":
         """Draft for `network`, which is no part of this module."""
-        head = network.get_output_embeddings()
-        head = getattr(head, "head", head)  # of a network that hands over its states
+        head = own_head(network)
         self._of_target: tuple[Callable[[Tensor], Tensor], ...] = (network.get_input_embeddings(), head)
         self.logits_size: int = head.weight.shape[0]
         return self

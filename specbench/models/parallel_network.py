@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import T5ForConditionalGeneration
 
-from specbench.models.exits import layer_list
+from specbench.models.exits import layer_list, own_head
 from specbench.models.parallel_decoder import ParallelDecoder
 
 
@@ -69,6 +69,5 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
     made.shared = embeddings
     made.decoder.set_input_embeddings(embeddings)
     made.encoder = target.encoder
-    head = target.get_output_embeddings()
-    made.lm_head = getattr(head, "head", head)
+    made.lm_head = own_head(target)
     return made.eval().requires_grad_(False)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from specbench.models.base import Tokens
 from specbench.models.exits import decoder_layers, empty, layer_list, shell, shell_of, with_layers, without_sublayers
-from specbench.models.hidden import AFTER_THE_HEAD
+from specbench.models.hidden import changed_after_head
 from specbench.models.part import Part
 
 
@@ -184,9 +184,8 @@ def _on_its_own(layer: Any, first: Any) -> Any:
 
 def objection(network: Any, part: Part) -> str | None:
     """Why nothing of `part` can be reused; None where something can."""
-    for name in AFTER_THE_HEAD:
-        if getattr(network.config, name, None) not in (None, 1.0):
-            return f"{type(network).__name__} changes its logits after its head ({name})"
+    if (reason := changed_after_head(network)) is not None:
+        return reason
     if part.shared == 0:
         return "its first layer is not computed whole"
     if part.shared == decoder_layers(network):

@@ -89,7 +89,7 @@ def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
 
 
 def length_of_ends(gap: Gap) -> float | None:
-    """The completion length at which ends alone would reduce the tokens a pass to those that EMP implies.
+    """The completion length at which the ends of completions alone would explain why EMP is below Equation 1.
 
     None if EMP does not imply fewer tokens than Equation 1.
     """

@@ -64,7 +64,7 @@ def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
     firsts = _first_of_each_pair(measured)
     row_height = (top - bottom) * LETTER * max((len(pair_name(first)) + 1 for _, first in firsts.iterrows()), default=0)
     last_in_row: list[float] = []
-    for _, first in firsts.sort_values("place").iterrows() if len(firsts) else ():
+    for _, first in firsts.sort_values("place").iterrows():
         place = float(first["place"])
         row = next((i for i, last in enumerate(last_in_row) if place - last >= NAME_WIDTH), len(last_in_row))
         last_in_row[row : row + 1] = [place]
