@@ -10,15 +10,18 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specbench.config.paths import shipped
+from specbench.train.networks import load_tokenizer
 from specbench.train.passages import lead, sentences
+from specbench.train.related import related_groups
 from specbench.train.rows import HeldOut, Row, read
 
 FIELDS = ("en", "de")
 SUMMARY = ("article", "highlights")
+TOKENS = 25  # of a joined passage's German, at least; its last sentence may exceed it
 
 
 def held_out_pairs(rows: list[Row], count: int) -> list[Row]:
@@ -50,6 +53,18 @@ def other_pairs(rows: list[Row], held: list[Row], count: int) -> list[Row]:
             english.add(row["en"].lower())
             picked.append(row)
     return picked
+
+
+def joined_pairs(rows: list[Row]) -> list[Row]:
+    """Passages of two to four pairs whose English shares words, up to the one whose German reaches `TOKENS`."""
+    tokenizer = load_tokenizer("shipped:models/t5-mini")
+    tokens = [len(tokenizer(row["de"], add_special_tokens=False)["input_ids"]) for row in rows]
+
+    def full(group: Sequence[int]) -> bool:
+        return len(group) == 4 or (len(group) > 1 and sum(tokens[index] for index in group) >= TOKENS)
+
+    groups = related_groups([row["en"] for row in rows], full)
+    return [{name: " ".join(rows[index][name] for index in group) for name in FIELDS} for group in groups]
 
 
 def passages(texts: Iterable[str]) -> list[Row]:
@@ -100,7 +115,8 @@ def main() -> None:
     rows = [row for row in read(args.pairs) if row["src"] == "tatoeba"]
     draw.shuffle(rows)
     held = pairs = held_out_pairs(rows, 300)
-    write("ende-mini.jsonl.gz", held, FIELDS)
+    write("ende-mini-sentences.jsonl.gz", held, FIELDS)
+    write("ende-mini.jsonl.gz", joined_pairs(held), FIELDS)
     write("ende-mini-train.jsonl.gz", other_pairs(rows, held, 4000), FIELDS)
     novel, speeches = (
         passages(row["text"] for row in read(file)) for file in (args.moby_dick, args.state_of_the_union)

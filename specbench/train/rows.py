@@ -6,7 +6,6 @@ Independent of tokenizers or models: rows are plain dictionaries of strings.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from specbench.errors import MachineError, UserError, first_line
 from specbench.tasks.hub import hub_rows
 from specbench.tasks.rows import read_rows
 from specbench.train.places import resolve
+from specbench.train.related import related_groups, words
 from specbench.train.schema import DataPlan
 
 Row = dict[str, Any]
@@ -83,11 +83,6 @@ def _kept(row: Row, keep: dict[str, Any]) -> bool:
     return True
 
 
-def words(text: str) -> frozenset[str]:
-    """The set of a sentence's words, without case and punctuation."""
-    return frozenset(re.findall(r"\w+", text.lower()))
-
-
 class HeldOut:
     """Sentences that must not be trained on, and their near copies (Jaccard overlap of words >= NEAR_COPY)."""
 
@@ -129,17 +124,27 @@ def without_held_out(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -
 def joined(rows: list[Row], plan: DataPlan, seed: int) -> list[Row]:
     """Extra rows: sentences that `plan.join` picks, shuffled and joined in twos to fours.
 
-    Very short sentences alone teach a model to stop early; joined, they also make passages.
+    With `plan.join_related` they are also joined in twos to fours that share words. Very short sentences alone teach a
+    model to stop early; joined, they also make passages.
     """
     if not plan.join:
         return []
     draw = random.Random(seed)
     short = [row for row in rows if _kept(row, plan.join)]
     draw.shuffle(short)
-    made: list[Row] = []
+    groups: list[list[Row]] = []
     start = 0
     while start < len(short):
-        group = short[start : start + draw.choice((2, 3, 4))]
-        start += len(group)
-        made.append({name: " ".join(row[name] for row in group) for name in (plan.source, plan.target)})
-    return made
+        groups.append(short[start : start + draw.choice((2, 3, 4))])
+        start += len(groups[-1])
+    if plan.join_related:
+        groups += _related(short, plan.source, draw)
+    fields = (plan.source, plan.target)
+    return [{name: " ".join(row[name] for row in group) for name in fields} for group in groups]
+
+
+def _related(rows: list[Row], field: str, draw: random.Random) -> list[list[Row]]:
+    """Groups of two to four rows whose `field` shares words."""
+    sizes = [draw.choice((2, 3, 4)) for _ in rows]
+    groups = related_groups([row[field] for row in rows], lambda group: len(group) == sizes[group[0]])
+    return [[rows[index] for index in group] for group in groups]

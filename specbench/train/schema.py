@@ -75,6 +75,7 @@ class DataPlan:
     max_rows: int | None = key(None, "rows to read; unset: all")
     max_words: int | None = key(None, "rows with a longer source are left out")
     join: dict[str, Any] = fresh(dict, "{FIELD:[VALUE,...]}: rows that are also joined in twos to fours")
+    join_related: bool = key(False, "join them with sentences that share words, too, which make better passages")
     max_source: int = key(128, "tokens of a source")
     max_target: int = key(128, "tokens of a target")
     eval_path: list[str] = fresh(list, "[FILE,...] evaluated while training")
@@ -262,6 +263,7 @@ def check(recipe: Recipe) -> Recipe:
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise UserError(f"{name} is {share}: it must be from 0 to 1")
+    _check_join(recipe)
     if recipe.task == "seq2seq" and recipe.model.decoder_layers > recipe.model.encoder_layers:
         raise UserError(
             f"model.decoder_layers is {recipe.model.decoder_layers}, more than model.encoder_layers "
@@ -283,6 +285,14 @@ def check(recipe: Recipe) -> Recipe:
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe
+
+
+def _check_join(recipe: Recipe) -> None:
+    plan = recipe.data
+    if plan.join_related and not plan.join:
+        raise UserError("data.join_related=true: needs data.join, which selects the rows, e.g. data.join={src:[tatoeba]}")
+    if plan.join and recipe.task != "seq2seq":
+        raise UserError(f"data.join: joins pairs of task=seq2seq, but task is '{recipe.task}'; remove data.join")
 
 
 def _check_heads(recipe: Recipe) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.distill import borrow, distillation_loss, mean_overlap
 from specbench.train.dropout import ByteDropout, use_byte_dropout
+from specbench.train.related import related_groups, words
 from specbench.train.rows import HeldOut, joined, load_rows, without_held_out
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
 from specbench.train.tokenizers import fit_unigram
@@ -122,6 +124,34 @@ def test_joined_rows_use_every_picked_sentence_once(rows: list[dict]) -> None:
     assert sum(row["en"].count(".") for row in made) == len(rows)
     assert made == joined(rows, DataPlan(join={"src": ["toy"]}), seed=3)
     assert joined(rows, DataPlan(join={"src": ["other"]}), seed=3) == []
+
+
+def test_related_rows_are_joined_once_more_with_rows_that_share_their_words(rows: list[dict]) -> None:
+    plan = DataPlan(join={"src": ["toy"]}, join_related=True)
+    made = joined(rows, plan, seed=3)
+    at_random = joined(rows, DataPlan(join={"src": ["toy"]}), seed=3)
+    assert made[: len(at_random)] == at_random and made == joined(rows, plan, seed=3)
+    related = made[len(at_random) :]
+    sentences = [row["en"].removesuffix(".").split(". ") for row in related]
+    assert sorted(chain.from_iterable(sentences)) == sorted(row["en"].removesuffix(".") for row in rows)
+    assert {len(group) for group in sentences[:-1]} == {2, 3, 4}
+    german = {row["en"].removesuffix("."): row["de"] for row in rows}
+    assert [row["de"] for row in related] == [" ".join(german[one] for one in group) for group in sentences]
+
+    def shared(group: list[str]) -> int:
+        return len(words(group[0]) & words(group[1]))
+
+    def mean(groups: list[list[str]]) -> float:
+        return sum(map(shared, groups)) / len(groups)
+
+    assert mean(sentences) > mean([row["en"].removesuffix(".").split(". ") for row in at_random if ". " in row["en"]])
+
+
+def test_a_group_takes_the_most_similar_text_first_and_nothing_twice() -> None:
+    texts = ["A red car.", "a red car", "Rain again.", "The red fox.", "The fox sleeps.", "No words shared"]
+    assert related_groups(texts, lambda group: len(group) == 3) == [[0, 3, 4], [1, 2, 5]]
+    assert related_groups(texts, lambda group: True) == [[index] for index in range(len(texts))]
+    assert related_groups([], lambda group: True) == []
 
 
 def test_the_unigram_has_exactly_its_size_and_spells_what_it_has_not_seen(rows: list[dict]) -> None:
@@ -231,6 +261,8 @@ def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) 
         ("optim.max_steps=0", "optim.max_steps is 0: it must be at least 1"),
         ("model.decoder_layers=9", "more than model.encoder_layers"),
         ("optim.lr_scale=big", "optim.lr_scale is 'big': choose one of rms, flat"),
+        ("~data.join", "data.join_related=true: needs data.join"),
+        ("+task=lm", "data.join: joins pairs of task=seq2seq, but task is 'lm'; remove data.join"),
         ("data.path=[]", "data.path is empty and data.hub is not set"),
         ("distill.kl_weight=2", "distill.kl_weight is 2.0: it must be from 0 to 1"),
     ],
