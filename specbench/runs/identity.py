@@ -15,6 +15,8 @@ from specbench.runs.accept import slug
 
 # The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
+# What a model's folder says about the model: a corrected model card is no other model.
+ABOUT = ("README.md", "recipe.yaml", "training-log.json", "seconds.txt")
 
 
 def identify(config: RunConfig) -> str:
@@ -86,5 +88,5 @@ def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(file for file in path.iterdir() if file.is_file())
+        return sorted(file for file in path.iterdir() if file.is_file() and file.name not in ABOUT)
     return [path] if path.exists() else []

@@ -15,7 +15,7 @@ MOST_NAMED = 4
 NAMED = re.compile(r"(attn|cross|mlp|layer)\d+")
 
 REUSE = False
-OF_REUSE = "verification begins with the states of the layers that draft and target share (docs/beyond.md)"
+OF_REUSE = "verification begins with the states of the layers that draft and target share (docs/drafts.md)"
 
 
 def _unusual(reuse: bool) -> str:

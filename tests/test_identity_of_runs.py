@@ -1,0 +1,23 @@
+"""A run's id: the same if and only if the resolved config and what its files mean are the same."""
+
+import shutil
+from pathlib import Path
+
+from specbench.config import ModelConfig, RunConfig
+from specbench.runs.identity import identify
+
+
+def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(folders["t5"], folder)
+
+    def run_id() -> str:
+        return identify(RunConfig(target=ModelConfig(path=str(folder)), dtype="float32"))
+
+    before = run_id()
+    for name in ("README.md", "recipe.yaml"):
+        (folder / name).write_text("What this model is for.")
+    assert run_id() == before
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert run_id() != before
