@@ -11,6 +11,7 @@ from calls import called
 
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
+from specbench.config import RunConfig
 from specbench.records import store
 from specbench.records.catalog import Catalog
 
@@ -105,7 +106,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     monkeypatch.setattr("specbench.runs.runner.measure_prompt", out_of_memory)
     code, _, err, record = run()
     assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
-    assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == 7
+    assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == RunConfig().gamma
     assert Catalog(tmp_path).rows() == []
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert "failed: t5-t5-draft-ende" in capfd.readouterr().out

@@ -62,7 +62,7 @@ def test_a_sweep_has_a_twin(name: str) -> None:
     assert name.endswith("-mini") or f"{name}-mini" in SWEEPS
     if name.endswith("-mini"):
         config, _ = compose(name)
-        assert (config.target.name, config.task.name, config.limit) == ("t5-mini", "ende-mini", 50)
+        assert (config.target.name, config.task.name, config.limit) == ("t5-mini", "ende-mini", 30)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *FIGURES])
