@@ -52,7 +52,7 @@ SETTINGS = {
 }
 ROWS = (
     "data.path=[specbench/shipped/data/ende-mini-train.jsonl.gz] '~data.keep.src' '~data.join.src' "
-    "data.passages.path=[specbench/shipped/data/sum-mini-train.jsonl.gz]"
+    "data.join_related=false data.passages.path=[specbench/shipped/data/sum-mini-train.jsonl.gz]"
 )
 SHORT = "limit=8 max_new_tokens=64 repeats=1 simulate.alpha=0.75"
 PARTS = {
@@ -65,7 +65,8 @@ PARTS = {
     "llama": f"bench {LLAMA} {SHORT} gammas=[5] parts=abde {{here}}",
     "train-target": f"train recipe=t5-mini model.start_from=specbench/shipped/models/t5-mini {ROWS} {{train}} "
     "output={results}/t5-mini",
-    "train-draft": f"train recipe=t5-nano {ROWS} {{train}} output={{results}}/t5-nano",
+    "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
+    "output={results}/t5-nano",
     "tables": "tables --results {results} --format markdown --output {results}/tables",
 }
 

@@ -1,9 +1,9 @@
-"""A run's id: the same if and only if the resolved config and what its files mean are the same."""
+"""A run's id: the same if and only if the resolved config and the files that the run reads are the same."""
 
 import shutil
 from pathlib import Path
 
-from specbench.config import ModelConfig, RunConfig
+from specbench.config import ModelConfig, RunConfig, TaskConfig
 from specbench.runs.identity import identify
 
 
@@ -20,4 +20,16 @@ def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Pa
     assert run_id() == before
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes() + b" ")
+    assert run_id() != before
+
+
+def test_every_file_of_a_folder_of_rows_is_part_of_a_run(tmp_path: Path) -> None:
+    """Also a file that would describe a model: its lines are prompts."""
+
+    def run_id() -> str:
+        return identify(RunConfig(task=TaskConfig(name="prompts", path=str(tmp_path))))
+
+    (tmp_path / "rows.txt").write_text("A prompt.")
+    before = run_id()
+    (tmp_path / "README.md").write_text("Another prompt.")
     assert run_id() != before

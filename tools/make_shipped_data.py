@@ -21,7 +21,7 @@ from specbench.train.rows import HeldOut, Row, read
 
 FIELDS = ("en", "de")
 SUMMARY = ("article", "highlights")
-TOKENS = 25  # of a joined passage's German, at least; its last sentence may exceed it
+TOKENS = 25  # a passage ends with the sentence that brings its German to this many tokens, or with its fourth
 
 
 def held_out_pairs(rows: list[Row], count: int) -> list[Row]:
@@ -56,7 +56,7 @@ def other_pairs(rows: list[Row], held: list[Row], count: int) -> list[Row]:
 
 
 def joined_pairs(rows: list[Row]) -> list[Row]:
-    """Passages of two to four pairs whose English shares words, up to the one whose German reaches `TOKENS`."""
+    """Passages of two to four pairs whose English shares words, each until its German has `TOKENS` tokens."""
     tokenizer = load_tokenizer("shipped:models/t5-mini")
     tokens = [len(tokenizer(row["de"], add_special_tokens=False)["input_ids"]) for row in rows]
 

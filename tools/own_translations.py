@@ -1,10 +1,11 @@
-"""Translations by t5-mini itself, the best of its beams: what recipe t5-mini-own learns from.
+"""Write t5-mini-long's own translations, the best of five beams: the data of `conf/recipe/own-translations.yaml`.
 
-    python tools/own_translations.py PAIRS.jsonl.gz OWN.jsonl.gz --captions 12000
+    python tools/own_translations.py PAIRS.jsonl.gz OWN.jsonl.gz --model models/t5-mini-long
 
-PAIRS has en, de and src; OWN has the same rows of Tatoeba and Multi30k with the model's own translation as `de`. A model
-that learns from its own translations is less undecided between equally good ones, so a draft can follow it
-(sequence-level distillation, Kim and Rush 2016). The same command with the same model writes the same file.
+PAIRS has en, de and src. OWN has all Tatoeba rows and 12,000 Multi30k rows of PAIRS, without held-out sentences, with
+the model's own translation as `de`. A model that learns from its own translations is less undecided between equally
+good translations, so a draft can follow it (sequence-level distillation, Kim and Rush 2016). The same command with the
+same model writes the same rows.
 """
 
 import argparse
@@ -25,15 +26,16 @@ HELD_OUT = DataPlan(exclude=["shipped:data/ende-mini-sentences.jsonl.gz"])
 
 
 def chosen(pairs: str, captions: int, seed: int) -> list[Row]:
-    """All Tatoeba sentences, and as many captions, drawn by the seed; without held-out sentences."""
+    """All Tatoeba sentences and `captions` Multi30k captions (all if there are fewer), without held-out sentences."""
     rows = list(read(pairs))
     sentences = [row for row in rows if row["src"] == "tatoeba"]
-    drawn = random.Random(seed).sample([row for row in rows if row["src"] == "multi30k"], captions)
+    every = [row for row in rows if row["src"] == "multi30k"]
+    drawn = random.Random(seed).sample(every, min(captions, len(every)))
     return without_held_out(sentences + drawn, HELD_OUT, ("en", "de"))
 
 
 def translate(rows: list[Row], model_name: str, beams: int, batch: int) -> list[Row]:
-    """The rows with the model's own translation in place of the reference. Sources of like length share a batch."""
+    """The rows with the model's own translation in place of the reference. Sources of similar length share a batch."""
     model, tokenizer = load(model_name, "t5", torch.float32).eval(), load_tokenizer(model_name)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]["en"]))
     written: dict[int, str] = {}
@@ -55,12 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs")
     parser.add_argument("own")
-    parser.add_argument("--model", default="shipped:models/t5-mini")
-    parser.add_argument("--captions", type=int, default=12000)
+    parser.add_argument("--model", default="models/t5-mini-long", help="folder of the model (default: %(default)s)")
+    parser.add_argument("--captions", type=int, default=12000, help="Multi30k rows, drawn by the seed")
     parser.add_argument("--beams", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64, help="sources translated at a time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="the first rows alone, to try it")
+    parser.add_argument("--only", type=int, help="translate only the first rows, for a trial")
     args = parser.parse_args()
     rows = chosen(args.pairs, args.captions, args.seed)[: args.only]
     with gzip.open(Path(args.own), "wt", encoding="utf-8") as file:

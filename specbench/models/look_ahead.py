@@ -23,7 +23,7 @@ class LookAheadEmbeddings(SavedHeads):
     """`number` embeddings: number j is read j positions after the last token that is known."""
 
     KIND = "pass"
-    RECIPE = "t5-mini-pass"
+    RECIPE = "pass"
     SHAPE = ("number", "width")
     CALLED = "look-ahead embeddings"
 

@@ -39,7 +39,7 @@ class LowRank(nn.Module):
 class MedusaHeads(SavedHeads):
     """Heads that see the state alone. They start as copies of the network's own head."""
 
-    KIND, RECIPE, SHAPE = "medusa", "t5-mini-medusa", ("heads", "width", "layers", "rank", "vocabulary")
+    KIND, RECIPE, SHAPE = "medusa", "medusa", ("heads", "width", "layers", "rank", "vocabulary")
 
     def __init__(self, heads: int, width: int, layers: int, rank: int, vocabulary: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class MedusaHeads(SavedHeads):
 class HydraHeads(SavedHeads):
     """Heads that also see the tokens before the token that they predict: head k the last k of them."""
 
-    KIND, RECIPE, SHAPE = "hydra", "t5-mini-hydra", ("heads", "width", "narrow", "rank", "vocabulary")
+    KIND, RECIPE, SHAPE = "hydra", "hydra", ("heads", "width", "narrow", "rank", "vocabulary")
     prefix = None  # published heads may have a layer before them
 
     def __init__(self, heads: int, width: int, narrow: int, rank: int, vocabulary: int) -> None:

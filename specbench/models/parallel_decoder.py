@@ -33,7 +33,7 @@ class ParallelDecoder(SavedHeads):
     `layer` is a `LayerShape` as a dict.
     """
 
-    KIND, RECIPE, SHAPE = "specdec", "t5-mini-specdec", ("queries", "layers", "layer")
+    KIND, RECIPE, SHAPE = "specdec", "specdec", ("queries", "layers", "layer")
 
     def __init__(self, queries: int, layers: list[int], layer: dict[str, Any]) -> None:
         super().__init__()

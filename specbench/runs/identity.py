@@ -1,4 +1,4 @@
-"""The id of a run: equal if and only if the resolved config and the content of its files are equal."""
+"""The id of a run: equal if and only if the resolved config and the files that the run reads are equal."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from specbench.runs.accept import slug
 
 # The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
-# What a model's folder says about the model: a corrected model card is no other model.
+# Files of a model's folder that only describe the model: a corrected model card does not make another run.
 ABOUT = ("README.md", "recipe.yaml", "training-log.json", "seconds.txt")
 
 
@@ -74,12 +74,17 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
 
 
 def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
-    """Name, size and time of change of the files of a local model; none for one of the hub, whose commit names it."""
+    """Name, size and time of change of a local model's files, without those that only describe it.
+
+    Empty for a model of the hub, whose commit names it.
+    """
     if model.path is not None:
-        return [_seen(file) for file in _files(Path(model.path))]
-    if model.shipped is not None and model.hub is None:
-        return [_seen(file, ships=True) for file in _files(shipped("models", model.shipped))]
-    return []
+        folder, ships = Path(model.path), False
+    elif model.shipped is not None and model.hub is None:
+        folder, ships = shipped("models", model.shipped), True
+    else:
+        return []
+    return [_seen(file, ships) for file in _files(folder) if file.name not in ABOUT]
 
 
 def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
@@ -88,5 +93,5 @@ def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(file for file in path.iterdir() if file.is_file() and file.name not in ABOUT)
+        return sorted(file for file in path.iterdir() if file.is_file())
     return [path] if path.exists() else []

@@ -53,6 +53,8 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     ]
     if recipe.distill.target:
         rows.insert(2, ("distilled from", short_name(recipe.distill.target)))
+    if recipe.distill.start_from:
+        rows.insert(3, ("started from", short_name(recipe.distill.start_from)))
     rows += facts.measured.items()
     (folder / "README.md").write_text(
         f"---\nlibrary_name: transformers\n---\n# {recipe.name}\n\n"
@@ -76,6 +78,7 @@ def portable(recipe: Recipe) -> str:
         (tokenizer, "start_from"),
         (whole["model"], "start_from"),
         (whole["distill"], "target"),
+        (whole["distill"], "start_from"),
     ):
         part[key] = short_name(part[key]) if part[key] else part[key]
     return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)

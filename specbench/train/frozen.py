@@ -14,9 +14,12 @@ from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.errors import UserError, first_line
 from specbench.models.saved_heads import fingerprint
 from specbench.train.held_out import prompts
 from specbench.train.places import short_name
@@ -108,6 +111,23 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
         logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
         return logits
+
+    def continue_from(self, folder: Path) -> None:
+        """Start from weights of the same kind and shape, trained for this target before it changed, or for another.
+
+        Raises:
+            UserError: there are none in `folder`, or their shape differs.
+        """
+        files = list(folder.glob("*.safetensors"))
+        if len(files) != 1:
+            raise UserError(f"distill.start_from={folder}: give a folder with one .safetensors file of such heads")
+        try:
+            self.trained.load_state_dict(load_file(files[0]))
+        except (SafetensorError, RuntimeError) as error:
+            reason = first_line(error)
+            raise UserError(
+                f"distill.start_from={folder}: not weights of the kind and shape that this recipe trains ({reason})"
+            ) from error
 
     def save(self, recipe: Recipe, folder: Path) -> None:
         """The weights in bf16, with what they belong to."""

@@ -32,6 +32,7 @@ from specbench.train.dropout import use_byte_dropout
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.held_out import measure
 from specbench.train.learners import make_learner
+from specbench.train.places import resolve
 from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
@@ -64,6 +65,8 @@ def train(recipe: Recipe) -> Path:
     if heads is not None:
         assert target is not None
         learner = make_learner(recipe, target, train_set)
+        if recipe.distill.start_from:
+            learner.continue_from(Path(resolve(recipe.distill.start_from)).expanduser())
         trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
     else:
         trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)

@@ -1,4 +1,4 @@
-"""Sentences that belong together: groups that share words, for passages made of single sentences.
+"""Groups of sentences that share words, so that passages can be joined from single sentences.
 
 Independent of languages, tokenizers or files.
 """
@@ -10,7 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-# A word in more sentences than this share, and than this number, says little, and would have every sentence compared with every other.
+# Words in more than this share of the sentences (and in more than this number) are common: they do not make two
+# sentences candidates for one group, since every sentence would then be compared with every other.
 COMMON, RARE = 0.05, 10
 
 
@@ -22,15 +23,17 @@ def words(text: str) -> frozenset[str]:
 def related_groups(texts: Sequence[str], full: Callable[[Sequence[int]], bool]) -> list[list[int]]:
     """Indices of `texts` in groups, each index once, in the order of first members.
 
-    A group starts with the first text that is left. The text most similar to the group follows, until `full(group)`.
+    A group starts with the first text that is left. The text most similar to the group is added until `full(group)`.
     Similarity is the sum of idf over the words shared with any member, divided by the square root of the text's own
-    sum; where no text shares a word that is not common, the next text in order follows. A text with the same words as a
-    member of the group is not similar: a passage does not say one thing twice.
+    sum. Texts with exactly the words of a member are not candidates: a passage should not say one thing twice. If there
+    is no candidate (no text left shares a word that is not common), the next text in order is added.
+
+    Sums are exact (`fsum`), since the order of a set of strings differs from process to process: the groups may not.
     """
     sets = [words(text) for text in texts]
     counts = Counter(word for members in sets for word in members)
     idf = {word: math.log(1 + len(texts) / count) for word, count in counts.items()}
-    size = [math.sqrt(sum(idf[word] for word in members)) or 1.0 for members in sets]
+    size = [math.sqrt(math.fsum(idf[word] for word in members)) or 1.0 for members in sets]
     having: dict[str, set[int]] = defaultdict(set)
     for index, members in enumerate(sets):
         for word in members:
@@ -51,7 +54,7 @@ def related_groups(texts: Sequence[str], full: Callable[[Sequence[int]], bool]) 
             seen = frozenset().union(*(sets[index] for index in group))
             said = {sets[index] for index in group}
             near = {index for word in seen for index in having.get(word, ()) if sets[index] not in said}
-            score = {index: sum(idf[word] for word in sets[index] & seen) / size[index] for index in near}
+            score = {index: math.fsum(idf[word] for word in sets[index] & seen) / size[index] for index in near}
             best = max(score, key=lambda index: (score[index], -index)) if score else next(iter(left))
             group.append(take(best))
         groups.append(group)

@@ -122,10 +122,10 @@ def without_held_out(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -
 
 
 def joined(rows: list[Row], plan: DataPlan, seed: int) -> list[Row]:
-    """Extra rows: sentences that `plan.join` picks, shuffled and joined in twos to fours.
+    """Extra rows: the rows that `plan.join` selects, shuffled and joined in twos to fours.
 
-    With `plan.join_related` they are also joined in twos to fours that share words. Very short sentences alone teach a
-    model to stop early; joined, they also make passages.
+    With `plan.join_related` each is joined a second time, with rows that share its words. Very short sentences alone
+    teach a model to stop early; joined, they also make passages.
     """
     if not plan.join:
         return []

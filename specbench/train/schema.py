@@ -75,7 +75,7 @@ class DataPlan:
     max_rows: int | None = key(None, "rows to read; unset: all")
     max_words: int | None = key(None, "rows with a longer source are left out")
     join: dict[str, Any] = fresh(dict, "{FIELD:[VALUE,...]}: rows that are also joined in twos to fours")
-    join_related: bool = key(False, "join them with sentences that share words, too, which make better passages")
+    join_related: bool = key(False, "also join them in groups that share words, which read more like passages")
     max_source: int = key(128, "tokens of a source")
     max_target: int = key(128, "tokens of a target")
     eval_path: list[str] = fresh(list, "[FILE,...] evaluated while training")
@@ -116,6 +116,9 @@ class DistillPlan:
     sampled: float = key(1.0, "the same at T=1")
     references: bool = key(False, "learn from the data's own references, too")
     borrow: bool = key(True, "start from the target's embeddings, and layers where they fit")
+    start_from: str | None = key(
+        None, "heads: a folder of earlier weights of the same kind and shape that training continues from"
+    )
     kl_weight: float = key(1.0, "of forward KL(p || q); the rest goes to the cross-entropy of the tokens")
     generate_batch: int = key(128, "sources that the target answers at a time")
     max_new_tokens: int = key(96, "the most tokens of an output")
@@ -280,6 +283,8 @@ def check(recipe: Recipe) -> Recipe:
     _check_eagle(recipe)
     _check_specdec(recipe)
     _check_look_ahead(recipe)
+    if recipe.distill.start_from and not recipe.heads_kind():
+        raise UserError("distill.start_from: is for heads; a model continues from model.start_from=FOLDER")
     if recipe.heads_kind() and recipe.distill.target is None:
         raise UserError("distill.target is not set: heads are trained on a target, e.g. shipped:models/t5-mini")
     if not recipe.data.path and not recipe.data.hub:
@@ -290,7 +295,10 @@ def check(recipe: Recipe) -> Recipe:
 def _check_join(recipe: Recipe) -> None:
     plan = recipe.data
     if plan.join_related and not plan.join:
-        raise UserError("data.join_related=true: needs data.join, which selects the rows, e.g. data.join={src:[tatoeba]}")
+        raise UserError(
+            "data.join_related=true: needs data.join, which selects the rows, e.g. data.join={src:[tatoeba]}; or set "
+            "data.join_related=false"
+        )
     if plan.join and recipe.task != "seq2seq":
         raise UserError(f"data.join: joins pairs of task=seq2seq, but task is '{recipe.task}'; remove data.join")
 

@@ -51,6 +51,22 @@ def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pair
     assert all((weight == first[name]).all() for name, weight in load_file(train(recipe) / "heads.safetensors").items())
 
 
+def test_heads_continue_from_earlier_heads(t5_recipe: Recipe, tmp_path: Path) -> None:
+    target = train(t5_recipe)
+    recipe = heads_recipe(t5_recipe, target, 12)
+    first = train(recipe)
+    plan = replace(recipe.distill, start_from=str(first))
+    still = replace(recipe, output=str(tmp_path / "still"), distill=plan, optim=replace(recipe.optim, lr=0.0))
+    earlier, later = (load_file(folder / "heads.safetensors") for folder in (first, train(still)))
+    assert all((weight == earlier[name]).all() for name, weight in later.items())
+    assert f"| {first.name} " in (Path(still.output) / "README.md").read_text()
+    wider = replace(still, output=str(tmp_path / "wider"), blockwise=BlockwisePlan(heads=4, hidden=16))
+    with pytest.raises(UserError, match="distill.start_from=.*: not weights of the kind and shape that this recipe"):
+        train(wider)
+    with pytest.raises(UserError, match="give a folder with one .safetensors file of such heads"):
+        train(replace(wider, distill=replace(plan, start_from=str(tmp_path / "nothing"))))
+
+
 def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
     target = train(gpt_recipe)
     folder = train(heads_recipe(gpt_recipe, target, 3, hold_out=24))
@@ -61,5 +77,7 @@ def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
 def test_heads_need_a_target_and_a_number(t5_recipe: Recipe) -> None:
     with pytest.raises(UserError, match="distill.target is not set: heads are trained on a target"):
         train(replace(t5_recipe, blockwise=BlockwisePlan(heads=3)))
+    with pytest.raises(UserError, match="distill.start_from: is for heads; a model continues from model.start_from"):
+        train(replace(t5_recipe, distill=DistillPlan(start_from="models/heads")))
     with pytest.raises(UserError, match="blockwise.heads is 1: it must be from 2 to 65"):
         train(replace(t5_recipe, blockwise=BlockwisePlan(heads=1)))

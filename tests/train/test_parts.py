@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -20,7 +23,7 @@ from specbench.train import networks
 from specbench.train.distill import borrow, distillation_loss, mean_overlap
 from specbench.train.dropout import ByteDropout, use_byte_dropout
 from specbench.train.related import related_groups, words
-from specbench.train.rows import HeldOut, joined, load_rows, without_held_out
+from specbench.train.rows import HeldOut, joined, load_rows, read, without_held_out
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
 from specbench.train.tokenizers import fit_unigram
 from specbench.train.trainers import SizedTrainer, groups_by_size
@@ -152,6 +155,35 @@ def test_a_group_takes_the_most_similar_text_first_and_nothing_twice() -> None:
     assert related_groups(texts, lambda group: len(group) == 3) == [[0, 3, 4], [1, 2, 5]]
     assert related_groups(texts, lambda group: True) == [[index] for index in range(len(texts))]
     assert related_groups([], lambda group: True) == []
+
+
+def test_the_passages_of_ende_mini_have_each_of_its_sentences_once() -> None:
+    left = {row["en"]: row["de"] for row in read("shipped:data/ende-mini-sentences.jsonl.gz")}
+    for passage in read("shipped:data/ende-mini.jsonl.gz"):
+        english, german, number = passage["en"], passage["de"], 0
+        while english:
+            sentence = next(one for one in left if f"{english} ".startswith(f"{one} "))
+            translation = left.pop(sentence)
+            assert f"{german} ".startswith(f"{translation} ")
+            english, german, number = english[len(sentence) + 1 :], german[len(translation) + 1 :], number + 1
+        assert not german and 2 <= number <= 4
+    assert not left
+
+
+def test_groups_are_the_same_in_every_process() -> None:
+    """A resumed training needs the same rows, but the order of a set of strings differs from process to process."""
+    code = (
+        "from specbench.train.related import related_groups; from specbench.train.rows import read; "
+        "texts = [row['en'] for row in read('shipped:data/ende-mini-train.jsonl.gz')]; "
+        "print(related_groups(texts, lambda group: len(group) == 3))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1
 
 
 def test_the_unigram_has_exactly_its_size_and_spells_what_it_has_not_seen(rows: list[dict]) -> None:

@@ -45,7 +45,7 @@ class MedusaConfig(TrainedConfig):
     """Medusa's heads on the target's last state."""
 
     kind: str = "medusa"
-    recipe: ClassVar[str] = "t5-mini-medusa"
+    recipe: ClassVar[str] = "medusa"
     at_once: ClassVar[bool] = True
 
 
@@ -54,7 +54,7 @@ class HydraConfig(TrainedConfig):
     """Hydra's heads on the target's last state and on the tokens after it."""
 
     kind: str = "hydra"
-    recipe: ClassVar[str] = "t5-mini-hydra"
+    recipe: ClassVar[str] = "hydra"
 
 
 @dataclass
@@ -78,7 +78,7 @@ class SpecDecConfig(TrainedConfig):
     """A shallow decoder on the target's encoder that drafts all tokens in one step (SpecDec)."""
 
     kind: str = "specdec"
-    recipe: ClassVar[str] = "t5-mini-specdec"
+    recipe: ClassVar[str] = "specdec"
     at_once: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
@@ -90,7 +90,7 @@ class ParallelConfig(TrainedConfig):
     """Look-ahead embeddings that the target reads (PaSS)."""
 
     kind: str = "pass"
-    recipe: ClassVar[str] = "t5-mini-pass"
+    recipe: ClassVar[str] = "pass"
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
 
