@@ -38,6 +38,21 @@ class Seen(Protocol):
 S = TypeVar("S", bound=Seen)
 
 
+def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The state dict of the heads in `folder`.
+
+    Raises:
+        UserError: there are none.
+    """
+    files = list(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        raise UserError(f"distill.start_from={folder}: give a folder with one .safetensors file of such heads")
+    try:
+        return load_file(files[0])
+    except SafetensorError as error:
+        raise UserError(f"distill.start_from={folder}: {files[0].name} is damaged: {first_line(error)}") from error
+
+
 class FrozenTargetLearner(nn.Module, Generic[S]):
     """The trained part, and the frozen target that it learns from, whose weights are not parameters of this module."""
 
@@ -113,18 +128,15 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         return logits
 
     def continue_from(self, folder: Path) -> None:
-        """Start from weights of the same kind and shape, trained for this target before it changed, or for another.
+        """Start from the heads in `folder`, trained for this target before it changed, or for another.
 
         Raises:
-            UserError: there are none in `folder`, or their shape differs.
+            UserError: there are none, or their kind or shape differs.
         """
-        files = list(folder.glob("*.safetensors"))
-        if len(files) != 1:
-            raise UserError(f"distill.start_from={folder}: give a folder with one .safetensors file of such heads")
         try:
-            self.trained.load_state_dict(load_file(files[0]))
-        except (SafetensorError, RuntimeError) as error:
-            reason = first_line(error)
+            self.trained.load_state_dict(earlier_weights(folder))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1].strip()
             raise UserError(
                 f"distill.start_from={folder}: not weights of the kind and shape that this recipe trains ({reason})"
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -11,9 +12,10 @@ from transformers import PreTrainedModel
 
 from specbench.train.blockwise import BlockwiseLearner
 from specbench.train.eagle import EagleLearner
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.look_ahead import LookAheadLearner
 from specbench.train.medusa import HydraLearner, MedusaLearner
+from specbench.train.places import resolve
 from specbench.train.schema import Recipe
 from specbench.train.specdec import SpecDecLearner
 
@@ -28,7 +30,7 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
             return HydraLearner(target, recipe.heads, weight)
         case "eagle":
             size = recipe.eagle.vocabulary
-            kept = None if size is None else _most_frequent(recipe, target, train_set, size)
+            kept = None if size is None else _draft_vocabulary(recipe, target, train_set, size)
             return EagleLearner(target, recipe.eagle, weight, kept)
         case "specdec":
             return SpecDecLearner(target, recipe.specdec, weight)
@@ -36,6 +38,15 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
             return LookAheadLearner(target, recipe.look_ahead, weight)
         case _:
             return BlockwiseLearner(target, recipe.blockwise.heads, recipe.blockwise.hidden, weight)
+
+
+def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
+    """The most frequent tokens, or the vocabulary of the heads to start from, since their rows belong to it."""
+    if recipe.distill.start_from:
+        earlier = earlier_weights(Path(resolve(recipe.distill.start_from)))
+        if "draft_vocabulary" in earlier:
+            return [int(token) for token in earlier["draft_vocabulary"]]
+    return _most_frequent(recipe, target, train_set, size)
 
 
 def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:

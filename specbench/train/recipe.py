@@ -66,7 +66,7 @@ def train(recipe: Recipe) -> Path:
         assert target is not None
         learner = make_learner(recipe, target, train_set)
         if recipe.distill.start_from:
-            learner.continue_from(Path(resolve(recipe.distill.start_from)).expanduser())
+            learner.continue_from(Path(resolve(recipe.distill.start_from)))
         trainer = make_heads_trainer(recipe, learner, tokenizer, train_set, output)
     else:
         trainer = make_trainer(recipe, model, tokenizer, train_set, evaluation_set(recipe, tokenizer), target, output)

@@ -61,12 +61,17 @@ def test_the_layer_learns_on_a_frozen_t5_and_a_killed_training_resumes(t5_recipe
 def test_eagle3_on_a_decoder_only_target_has_a_vocabulary_of_its_own(gpt_recipe: Recipe) -> None:
     target = train(replace(gpt_recipe, optim=replace(gpt_recipe.optim, max_steps=20, lr=0.01)))
     plan = EaglePlan(steps=2, taps=[0, 1, 2], vocabulary=20, own_head=True)
-    folder = train(eagle_recipe(gpt_recipe, target, 24, plan, hold_out=24))
+    recipe = eagle_recipe(gpt_recipe, target, 24, plan, hold_out=24)
+    folder = train(recipe)
     seen = losses(folder)
     assert sum(seen[-6:]) < 0.9 * sum(seen[:6])
     eagle = load_eagle(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
     assert eagle.shape.kind == "eagle3" and eagle.lm_head.weight.shape == (20, 32)
     assert len(set(eagle.draft_vocabulary.tolist())) == 20
+    other = eagle_recipe(gpt_recipe, target, 1, plan, max_rows=20)  # other tokens are the most frequent
+    other = replace(other, output=other.output + "-on", distill=replace(other.distill, start_from=str(folder)))
+    later = load_file(train(other) / "eagle.safetensors")
+    assert later["draft_vocabulary"].tolist() == eagle.draft_vocabulary.tolist()
     assert "α of drafted token 1, held-out rows, T=0" in (folder / "README.md").read_text()
 
 
