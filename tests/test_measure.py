@@ -126,15 +126,15 @@ def test_a_step_that_drafts_a_whole_proposal_has_a_time_of_its_own() -> None:
 
 
 def test_the_kept_blockwise_record_is_predicted_by_position() -> None:
-    """As many tokens a pass as measured, from the acceptance by position and the texts' lengths. Eq. 1 says 1.2 times
+    """As many tokens a pass as measured, from the acceptance by position and the texts' lengths. Eq. 1 says 1.14 times
     as many; texts without an end would have more, too."""
     record = store.read(newest(draft="blockwise", temperature=0, gamma=3).file)
     measured = record["summary"]["tokens_per_pass"]
     accepted = acceptance_when_asked(record["prompts"], 3)
     lengths = [len(prompt["speculative"]["tokens"]) for prompt in record["prompts"]]
     assert tokens_by_position(accepted, lengths) == pytest.approx(measured, rel=0.02)
-    assert theory.expected_tokens(record["summary"]["alpha"], 3) > 1.15 * measured
-    assert theory.expected_tokens_by_position(accepted) > 1.03 * measured
+    assert theory.expected_tokens(record["summary"]["alpha"], 3) > 1.1 * measured
+    assert theory.expected_tokens_by_position(accepted) > 1.01 * measured
 
 
 def test_a_token_that_was_not_proposed_though_there_was_room_was_not_accepted() -> None:

@@ -235,7 +235,7 @@ def test_a_run(temperature: int, folders: dict[str, Path], saved: Path, tmp_path
 
 
 REFUSED = {
-    "": "draft.path is not set: no specdec weights ship for target=t5; train some: specbench train recipe=t5-mini-spec",
+    "": "draft.path is not set: no specdec weights ship for target=t5; train some: specbench train recipe=spec",
     "draft.path=NONE": "no specdec heads are in this folder",
     "tree=widths gamma=tree": "tree=widths: draft=specdec: specdec makes no trees; use tree=none, or model",
 }

@@ -24,7 +24,7 @@ def test_a_models_own_translations_replace_the_references(tmp_path: Path, monkey
     pairs = write(
         tmp_path / "pairs.jsonl",
         [
-            {"en": "I have a red car.", "de": "eine Vorlage", "src": "tatoeba"},
+            {"en": "The baker sells bread in the village.", "de": "eine Vorlage", "src": "tatoeba"},
             held | {"src": "tatoeba"},
             {"en": "a message", "de": "eine Meldung", "src": "software"},
             *captions,
@@ -38,5 +38,5 @@ def test_a_models_own_translations_replace_the_references(tmp_path: Path, monkey
     first, again = ([json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()] for file in files)
     assert first == again
     assert [row["src"] for row in first] == ["tatoeba", "multi30k", "multi30k"]
-    assert first[0]["en"] == "I have a red car." and {row["en"] for row in first[1:]} < {row["en"] for row in captions}
+    assert first[0]["en"] == "The baker sells bread in the village." and {row["en"] for row in first[1:]} < {row["en"] for row in captions}
     assert all(row["de"] and row["de"] != "eine Vorlage" and set(row) == {"en", "de", "src"} for row in first)

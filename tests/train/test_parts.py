@@ -293,8 +293,7 @@ def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) 
         ("optim.max_steps=0", "optim.max_steps is 0: it must be at least 1"),
         ("model.decoder_layers=9", "more than model.encoder_layers"),
         ("optim.lr_scale=big", "optim.lr_scale is 'big': choose one of rms, flat"),
-        ("~data.join", "data.join_related=true: needs data.join"),
-        ("+task=lm", "data.join: joins pairs of task=seq2seq, but task is 'lm'; remove data.join"),
+        ("~data.join.src", "data.join_related=true: needs data.join"),
         ("data.path=[]", "data.path is empty and data.hub is not set"),
         ("distill.kl_weight=2", "distill.kl_weight is 2.0: it must be from 0 to 1"),
     ],
@@ -302,6 +301,12 @@ def test_a_missing_data_file_and_one_that_is_not_gzip_are_named(tmp_path: Path) 
 def test_what_cannot_work_is_refused_by_key(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(composed("t5-mini", "data.path=[x.jsonl]", override))
+
+
+def test_rows_of_a_decoder_only_model_are_not_joined() -> None:
+    plan = DataPlan(path=["x.jsonl"], join={"src": ["toy"]})
+    with pytest.raises(UserError, match="data.join: joins pairs of task=seq2seq, but task is 'lm'; remove data.join"):
+        check(Recipe(task="lm", data=plan))
 
 
 def test_the_training_text_holds_no_near_copy_of_the_shipped_sentences(shared: Path) -> None:
