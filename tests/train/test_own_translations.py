@@ -38,5 +38,7 @@ def test_a_models_own_translations_replace_the_references(tmp_path: Path, monkey
     first, again = ([json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()] for file in files)
     assert first == again
     assert [row["src"] for row in first] == ["tatoeba", "multi30k", "multi30k"]
-    assert first[0]["en"] == "The baker sells bread in the village." and {row["en"] for row in first[1:]} < {row["en"] for row in captions}
+    assert first[0]["en"] == "The baker sells bread in the village." and {row["en"] for row in first[1:]} < {
+        row["en"] for row in captions
+    }
     assert all(row["de"] and row["de"] != "eine Vorlage" and set(row) == {"en", "de", "src"} for row in first)
