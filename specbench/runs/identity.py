@@ -74,9 +74,9 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
 
 
 def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
-    """Name, size and time of change of a local model's files, without those that only describe it.
+    """Return name, size and modification time of each file of a local model, except model cards and training logs.
 
-    Empty for a model of the hub, whose commit names it.
+    Files that ship have a digest instead of a time. Empty for a model of the hub, whose commit names it.
     """
     if model.path is not None:
         folder, ships = Path(model.path), False
