@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 from specbench.config.keys import key
 from specbench.config.model import NamedConfig
@@ -24,7 +25,7 @@ class DraftConfig(NamedConfig):
         own in a proposal.
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
     finds: its tokens are found in a text, and not drawn.
-    builder: of a kind from another package, where its `run.draft_builders.base.DraftBuilder` is, 'module:Class'.
+    builder: its `DraftBuilder` as 'module:Class', since building needs torch and this file does not.
     """
 
     kind: str = key("model", "model, or the name of a draft without weights of its own (specbench list)")
@@ -83,3 +84,9 @@ class DraftConfig(NamedConfig):
 
     def check(self, key: str) -> None:
         """Raise UserError at the first value out of range; `key` is what the config calls this draft."""
+
+
+def named(place: str) -> Any:
+    """The class at 'module:Class', by which a config names what only torch can build."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -7,12 +7,16 @@ Shapes: B texts, T tokens, D the target's width, V tokens of the vocabulary.
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.models import Heads
 from specbench.train.distill import distillation_loss
 from specbench.train.heads import HeadLearner, Seen
+from specbench.train.schema import Recipe
 
 
 class BlockwiseLearner(HeadLearner):
@@ -25,6 +29,10 @@ class BlockwiseLearner(HeadLearner):
         super().__init__(target, kl_weight)
         self.heads = Heads(heads, self.width, hidden or self.width).to(target.device)
         self.later = heads - 1
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        return cls(target, recipe.blockwise.heads, recipe.blockwise.hidden, recipe.distill.kl_weight)
 
     def loss(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
         ahead = min(int(torch.randint(1, self.heads.heads, ())), labels_BT.shape[1] - 1)

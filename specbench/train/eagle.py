@@ -10,11 +10,15 @@ Shapes: B texts, T tokens, F numbers of a feature, D the target's width, V token
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.models.eagle import Eagle, EagleShape
@@ -23,8 +27,9 @@ from specbench.models.eagle_unroll import unrolled
 from specbench.models.taps import Taps
 from specbench.train.borrowed_layer import borrow_layer
 from specbench.train.distill import distillation_loss
-from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import EaglePlan
+from specbench.train.frozen import FrozenTargetLearner, earlier_weights
+from specbench.train.places import resolve
+from specbench.train.schema import EaglePlan, Recipe
 
 MEASURED = 4  # tokens of a proposal whose alpha the card has
 
@@ -40,6 +45,12 @@ class Seen(NamedTuple):
 
 class EagleLearner(FrozenTargetLearner[Seen]):
     """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        size = recipe.eagle.vocabulary
+        kept = None if size is None else _draft_vocabulary(recipe, target, train_set, size)
+        return cls(target, recipe.eagle, recipe.distill.kl_weight, kept)
 
     def __init__(self, target: PreTrainedModel, plan: EaglePlan, kl_weight: float, kept: list[int] | None) -> None:
         """`kept`: the tokens of the draft vocabulary, None for all."""
@@ -127,3 +138,20 @@ class EagleLearner(FrozenTargetLearner[Seen]):
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
         *_, states_BTD = self.steps(seen, ahead)
         return self.eagle.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
+
+
+def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
+    """The most frequent tokens, or the vocabulary of the heads to start from, since their rows belong to it."""
+    if recipe.distill.start_from:
+        earlier = earlier_weights(Path(resolve(recipe.distill.start_from)))
+        if "draft_vocabulary" in earlier:
+            return [int(token) for token in earlier["draft_vocabulary"]]
+    return _most_frequent(recipe, target, train_set, size)
+
+
+def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
+    """The `size` tokens that the texts to train on have most often, and the end of a text, in the order of ids."""
+    column = "labels" if recipe.task == "seq2seq" else "input_ids"
+    counts = Counter(chain.from_iterable(train_set[column]))
+    counts[target.config.eos_token_id] = len(train_set) + max(counts.values())
+    return sorted(token for token, _ in counts.most_common(size))

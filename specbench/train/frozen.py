@@ -11,9 +11,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
+from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -62,6 +63,11 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         super().__init__()
         self.kl_weight = kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
+
+    @classmethod
+    @abstractmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        """The learner that `recipe` asks for on `target`; raises UserError where this target does not go with it."""
 
     @property
     def target(self) -> PreTrainedModel:

@@ -10,9 +10,10 @@ Shapes: B texts, T tokens, P of them that look-ahead embeddings follow, N counte
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.models.layout import tree
@@ -20,7 +21,7 @@ from specbench.models.look_ahead import LookAheadEmbeddings, extend
 from specbench.models.placement import Placement
 from specbench.train.distill import distillation_loss
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import LookAheadPlan
+from specbench.train.schema import LookAheadPlan, Recipe
 from specbench.trees import ROOT
 
 
@@ -34,6 +35,10 @@ class Seen(NamedTuple):
 
 class LookAheadLearner(FrozenTargetLearner[Seen]):
     """The embeddings, and the frozen target that reads them."""
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        return cls(target, recipe.look_ahead, recipe.distill.kl_weight)
 
     def __init__(self, target: PreTrainedModel, plan: LookAheadPlan, kl_weight: float) -> None:
         super().__init__(target, kl_weight)

@@ -11,14 +11,16 @@ tokens of the vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Self
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.models.medusa import HydraHeads, MedusaHeads
 from specbench.train.distill import distillation_loss
 from specbench.train.heads import HeadLearner, Seen
-from specbench.train.schema import HeadsPlan
+from specbench.train.schema import HeadsPlan, Recipe
 
 
 class AllHeadsLearner(HeadLearner):
@@ -29,6 +31,10 @@ class AllHeadsLearner(HeadLearner):
     def __init__(self, target: PreTrainedModel, plan: HeadsPlan, kl_weight: float) -> None:
         super().__init__(target, kl_weight)
         self.later, self.decay = plan.number, plan.decay
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        return cls(target, recipe.heads, recipe.distill.kl_weight)
 
     @property
     def vocabulary(self) -> int:

@@ -10,9 +10,10 @@ Shapes: B texts, T tokens, K queries, D the target's width, V tokens of the voca
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 
 from specbench.errors import UserError
@@ -21,7 +22,7 @@ from specbench.models.parallel_decoder import ParallelDecoder, require_t5
 from specbench.train.borrowed_layer import borrow_parallel_decoder
 from specbench.train.distill import distillation_loss
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import SpecDecPlan
+from specbench.train.schema import Recipe, SpecDecPlan
 
 
 class Seen(NamedTuple):
@@ -36,6 +37,10 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
     """The decoder, and the frozen target that it learns from. Only the decoder's weights are its parameters."""
 
     soonest = 0
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        return cls(target, recipe.specdec, recipe.distill.kl_weight)
 
     def __init__(self, target: PreTrainedModel, plan: SpecDecPlan, kl_weight: float) -> None:
         super().__init__(target, kl_weight)

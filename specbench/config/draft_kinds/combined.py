@@ -20,6 +20,7 @@ class CascadeConfig(DraftConfig):
     """A model that drafts with a cheaper draft."""
 
     kind: str = "cascade"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders:CascadeBuilder"
     via: DraftConfig | None = key(None, "the middle model, whose tokens the target verifies: draft@draft.via=NAME")
     inner: DraftConfig | None = key(None, "the cheaper draft, whose tokens `via` verifies: draft@draft.inner=NAME")
     inner_gamma: int = key(2, "γ of the inner draft")
@@ -104,6 +105,7 @@ class HorizontalConfig(SeveralConfig):
     """Cheaper drafts for later positions."""
 
     kind: str = "horizontal"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders:HorizontalBuilder"
     lengths: list[int] = fresh(
         lambda: [1], "how many tokens each draft but the last proposes; the last draft proposes the rest of γ"
     )
@@ -136,6 +138,7 @@ class MergedConfig(SeveralConfig):
     """Several drafts whose tokens are merged into one tree."""
 
     kind: str = "merged"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders:MergedBuilder"
     grows_trees: ClassVar[bool] = True
 
     def label(self) -> str:

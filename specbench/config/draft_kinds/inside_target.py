@@ -28,6 +28,7 @@ class EarlyExitConfig(DraftConfig):
     """The target's own first layers."""
 
     kind: str = "early-exit"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:EarlyExitBuilder"
     layers: int = key(1, "number of the target's first decoder layers that draft")
     reuse: bool = key(REUSE, OF_REUSE)
     inside: ClassVar[bool] = True
@@ -46,6 +47,7 @@ class LayerSkipConfig(DraftConfig):
     """The target without some of its sublayers."""
 
     kind: str = "layer-skip"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:LayerSkipBuilder"
     skip: list[str] = fresh(
         list,
         "sublayers to skip, N from 0: attnN, mlpN, crossN (encoder-decoder), layerN; [auto]: recommend searches",
@@ -85,6 +87,7 @@ class LookaheadConfig(DraftConfig):
     """N-grams of the target's own guesses."""
 
     kind: str = "lookahead"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:LookaheadBuilder"
     window: int = key(5, "W: positions ahead that the target guesses in each pass")
     ngram: int = key(4, "N: tokens of an n-gram; a proposal has at most N - 1 tokens")
     guesses: int = key(5, "G: the most n-grams that a pass verifies")

@@ -20,6 +20,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     """A model, whose vocabulary may differ from the target's."""
 
     kind: str = "model"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.model:ModelBuilder"
     confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
     vocabulary: str = key(
         "auto",

@@ -10,7 +10,11 @@ from specbench.errors import UserError
 
 @dataclass
 class TrainedConfig(DraftConfig, ModelConfig):
-    """Weights trained for one target. `recipe` names the recipe that a caller without weights is shown."""
+    """Weights trained for one target.
+
+    recipe: the recipe that a caller without weights is shown.
+    learner: what trains them, a `train.frozen.FrozenTargetLearner` as 'module:Class'.
+    """
 
     inside: ClassVar[bool] = True
     falls: ClassVar[bool] = True
@@ -18,6 +22,7 @@ class TrainedConfig(DraftConfig, ModelConfig):
     scores_children: ClassVar[bool] = True
     first_alone: ClassVar[bool] = True
     recipe: ClassVar[str]
+    learner: ClassVar[str]
 
     def label(self) -> str:
         own = None if self.name == self.kind else self.name
@@ -36,6 +41,8 @@ class BlockwiseConfig(TrainedConfig):
     """Heads on the target's last state."""
 
     kind: str = "blockwise"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:BlockwiseBuilder"
+    learner: ClassVar[str] = "specbench.train.blockwise:BlockwiseLearner"
     recipe: ClassVar[str] = "blockwise"
     at_once: ClassVar[bool] = True
 
@@ -45,6 +52,8 @@ class MedusaConfig(TrainedConfig):
     """Medusa's heads on the target's last state."""
 
     kind: str = "medusa"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:MedusaBuilder"
+    learner: ClassVar[str] = "specbench.train.medusa:MedusaLearner"
     recipe: ClassVar[str] = "medusa"
     at_once: ClassVar[bool] = True
 
@@ -54,6 +63,8 @@ class HydraConfig(TrainedConfig):
     """Hydra's heads on the target's last state and on the tokens after it."""
 
     kind: str = "hydra"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:HydraBuilder"
+    learner: ClassVar[str] = "specbench.train.medusa:HydraLearner"
     recipe: ClassVar[str] = "hydra"
 
 
@@ -62,6 +73,8 @@ class EagleConfig(TrainedConfig):
     """A layer that predicts the target's features (EAGLE)."""
 
     kind: str = "eagle"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.eagle:EagleBuilder"
+    learner: ClassVar[str] = "specbench.train.eagle:EagleLearner"
     recipe: ClassVar[str] = "eagle"
 
 
@@ -78,6 +91,8 @@ class SpecDecConfig(TrainedConfig):
     """A shallow decoder on the target's encoder that drafts all tokens in one step (SpecDec)."""
 
     kind: str = "specdec"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.specdec:SpecDecBuilder"
+    learner: ClassVar[str] = "specbench.train.specdec:SpecDecLearner"
     recipe: ClassVar[str] = "specdec"
     at_once: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = False
@@ -90,6 +105,8 @@ class ParallelConfig(TrainedConfig):
     """Look-ahead embeddings that the target reads (PaSS)."""
 
     kind: str = "pass"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.inside_target:ParallelBuilder"
+    learner: ClassVar[str] = "specbench.train.look_ahead:LookAheadLearner"
     recipe: ClassVar[str] = "pass"
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False

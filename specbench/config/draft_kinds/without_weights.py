@@ -32,6 +32,7 @@ class UnigramConfig(TextDraftConfig):
     """Add-one counts of tokens."""
 
     kind: str = "unigram"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.from_text:NgramBuilder"
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
     paper: ClassVar[bool] = True
@@ -62,6 +63,7 @@ class BigramConfig(DiscountedConfig):
     """Counts of pairs of tokens."""
 
     kind: str = "bigram"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.from_text:NgramBuilder"
     paper: ClassVar[bool] = True
 
     def longest(self) -> int:
@@ -73,6 +75,7 @@ class NgramConfig(DiscountedConfig):
     """Counts of runs of any length."""
 
     kind: str = "ngram"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.from_text:NgramBuilder"
     order: int = key(3, "n, the order of the longest n-gram")
 
     def label(self) -> str:
@@ -91,6 +94,7 @@ class RandomConfig(DraftConfig):
     """Every token equally likely."""
 
     kind: str = "random"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders:RandomBuilder"
     paper: ClassVar[bool] = True
 
 
@@ -99,6 +103,7 @@ class LookupConfig(DraftConfig):
     """Copies the tokens that followed an earlier occurrence of the last tokens."""
 
     kind: str = "lookup"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders:LookupBuilder"
     match: int = key(3, MATCH)
     falls: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
@@ -113,6 +118,7 @@ class RetrievalConfig(TextDraftConfig):
     """Proposes the tokens that most often followed the last tokens in a corpus."""
 
     kind: str = "retrieval"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.from_text:RetrievalBuilder"
     match: int = key(3, MATCH)
     grow: bool = key(
         False, "add each completion to the store once it is decoded; then the order of the prompts matters"

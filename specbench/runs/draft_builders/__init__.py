@@ -1,13 +1,13 @@
 """A builder for each kind of draft: the constructor checks, `fit` reads text, `load` loads weights after the target.
 
-A new kind is a class in `config/draft_kinds`, a `DraftBuilder` and its entry in BUILDERS; see CONTRIBUTING.md.
+A new kind is a class in `config/draft_kinds` that names its `DraftBuilder`; see CONTRIBUTING.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, TypeVar
 
+from specbench.config.draft import named
 from specbench.config.draft_kinds import (
     CascadeConfig,
     HorizontalConfig,
@@ -22,29 +22,14 @@ from specbench.models import Prompt
 from specbench.models.eager import EagerModel
 from specbench.runs.compatibility import require_room
 from specbench.runs.draft_builders.base import DraftBuilder, DraftRequest, needed_of_target
-from specbench.runs.draft_builders.eagle import EagleBuilder
-from specbench.runs.draft_builders.from_text import NgramBuilder, RetrievalBuilder
-from specbench.runs.draft_builders.inside_target import (
-    BlockwiseBuilder,
-    EarlyExitBuilder,
-    HydraBuilder,
-    LayerSkipBuilder,
-    LookaheadBuilder,
-    MedusaBuilder,
-    ParallelBuilder,
-)
 from specbench.runs.draft_builders.model import ModelBuilder
-from specbench.runs.draft_builders.specdec import SpecDecBuilder
 from specbench.runs.model_loader import Say
 
 
 def builder_for(request: DraftRequest[Any]) -> DraftBuilder[Any]:
-    """The builder of a draft's kind; of a kind from another package, the class that its config names."""
-    if (place := request.draft.builder) is None:
-        return BUILDERS[request.draft.kind](request)
-    module, _, name = place.partition(":")
-    made: DraftBuilder[Any] = getattr(import_module(module), name)(request)
-    return made
+    """The builder that the config of a draft's kind names."""
+    kind: type[DraftBuilder[Any]] = named(request.draft.builder or "")
+    return kind(request)
 
 
 class RandomBuilder(DraftBuilder[RandomConfig]):
@@ -131,27 +116,3 @@ class MergedBuilder(SeveralBuilder[MergedConfig]):
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         return MergedDraft(self.load_parts(target, say))
-
-
-BUILDERS: dict[str, Callable[[DraftRequest[Any]], DraftBuilder[Any]]] = {
-    "model": ModelBuilder,
-    "unigram": NgramBuilder,
-    "bigram": NgramBuilder,
-    "ngram": NgramBuilder,
-    "random": RandomBuilder,
-    "lookup": LookupBuilder,
-    "retrieval": RetrievalBuilder,
-    "cascade": CascadeBuilder,
-    "horizontal": HorizontalBuilder,
-    "merged": MergedBuilder,
-    "early-exit": EarlyExitBuilder,
-    "layer-skip": LayerSkipBuilder,
-    "lookahead": LookaheadBuilder,
-    "pass": ParallelBuilder,
-    "blockwise": BlockwiseBuilder,
-    "medusa": MedusaBuilder,
-    "hydra": HydraBuilder,
-    "eagle": EagleBuilder,
-    "eagle3": EagleBuilder,
-    "specdec": SpecDecBuilder,
-}
