@@ -83,6 +83,8 @@ class Eagle3Config(TrainedConfig):
     """A layer that reads three depths of the target (EAGLE-3)."""
 
     kind: str = "eagle3"
+    builder: ClassVar[str | None] = "specbench.runs.draft_builders.eagle:EagleBuilder"
+    learner: ClassVar[str] = "specbench.train.eagle:EagleLearner"
     recipe: ClassVar[str] = "eagle3"
 
 
