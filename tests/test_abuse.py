@@ -15,6 +15,7 @@ from networks import tokenizer
 import specbench.runs.runner as runner
 from specbench.cli import main
 from specbench.config import RunConfig
+from specbench.config.draft_kinds import DRAFT_KINDS
 from specbench.models import Vocabulary
 from specbench.records import store
 
@@ -38,6 +39,13 @@ def test_every_row_of_the_table_names_a_test_that_is_there() -> None:
     for row in rows:
         for name in row.split("|")[-2].split(","):
             assert (Path(__file__).parent / f"{name.strip()}.py").is_file(), row
+
+
+def test_the_drafts_that_make_no_trees_are_named_as_the_message_names_them() -> None:
+    said = re.findall(r"draft=([\w-]+):? (.*?makes no trees)", DOCS.read_text())
+    assert said
+    for kind, message in said:
+        assert DRAFT_KINDS[kind]().objection_to_tree() == message
 
 
 def test_a_long_prompt_is_cut() -> None:

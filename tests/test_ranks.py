@@ -14,6 +14,7 @@ from specbench.acceptance.tree import (
     accept_k_sequential,
     distinct,
     fixed,
+    k_sequential,
     of_k_sequential,
     optimal_acceptance,
     replaced,
@@ -75,13 +76,18 @@ def test_the_formulas_are_those_of_the_rules_played(seed: int) -> None:
     for found, expected in zip(drawn.accepted_LK.mean(0).tolist(), mean(WithoutReplacement), strict=True):
         assert found == pytest.approx(expected, abs=4 * 0.5 / many**0.5)
 
-    def k_sequential(chance: Branch) -> int:
+    def played(chance: Branch) -> tuple[int, int]:
         tokens = children(chance, True)
-        tree = Tree(tokens, [ROOT] * 3)
-        return accept_k_sequential(p.expand(4, -1), q.expand(3, -1), tree, chance).accepted
+        verdict = accept_k_sequential(p.expand(4, -1), q.expand(3, -1), Tree(tokens, [ROOT] * 3), chance)
+        return (verdict.path[0], tokens[verdict.path[0]]) if verdict.path else (3, verdict.token)
 
-    accepted = sum(likely * found for likely, found in outcomes(k_sequential))
-    assert of_k_sequential(p[None], q[None], 3)[0, -1].item() == pytest.approx(accepted, abs=1e-5)
+    of_each = torch.zeros(4, 4)  # [rank, token]; 3: none was accepted
+    for likely, (rank, token) in outcomes(played):
+        of_each[rank, token] += likely
+    assert of_k_sequential(p[None], q[None], 3)[0, -1].item() == pytest.approx(of_each[:3].sum().item(), abs=1e-5)
+    ranked = k_sequential(p.expand(4, -1), q.expand(4, -1), EVERY_TOKEN, 5, 3)
+    assert ranked.accepted_LK[0].tolist() == pytest.approx([*of_each[:3].sum(-1).tolist(), 0, 0], abs=1e-5)
+    assert ranked.given_LK[:, :3].T.flatten().tolist() == pytest.approx((of_each[:3] / p).flatten().tolist(), abs=1e-5)
 
 
 def test_what_is_accepted_is_the_mean_of_what_is_accepted_given_the_token() -> None:
@@ -99,6 +105,29 @@ def test_children_beyond_the_tokens_that_q_has_are_never_accepted() -> None:
     found = distinct(p, q, EVERY_TOKEN[:1], 6, generator(1)).accepted_LK[0].tolist()
     assert found[2:] == [0, 0, 0, 0] and sum(found) == pytest.approx(0.8)
     assert optimal_acceptance(p[0].numpy(), q[0].numpy(), 4, replaced=False).tolist() == pytest.approx([0.8] * 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_acceptances_of_distinct_children_add_up_to_a_probability(seed: int) -> None:
+    """The ranks of each path of rejected children, not of their mean alone, add up to at most 1.
+
+    A path of children drawn from q and weighted by whether each is rejected has the same mean, and some sums above 2.
+    """
+    p, q, tokens = some(seed, 400, 12), some(seed + 50, 400, 12), torch.arange(400)[:, None] % 12
+    nearly = (p + 0.02 * q) / 1.02  # a good draft: what is accepted is close to 1
+    for draft in (q, nearly, p):
+        found = distinct(p, draft, tokens, 8, generator(seed), times=1)
+        for one in found:
+            assert one.min() >= 0 and one.sum(-1).max() <= 1 + 1e-5
+    # False alarm: 4 standard errors, 6e-5.
+    many = 20_000
+    one_by_one = [
+        sum(acceptance_by_rank(p[0], [q[0]] * 3, draws.tolist(), WithoutReplacement))
+        for draws in torch.multinomial(q[0].expand(2000, -1), 3, generator=generator(seed))
+    ]
+    drawn = distinct(p[:1].expand(many, -1), q[:1].expand(many, -1), tokens[:1].expand(many, 1), 3, generator(seed))
+    mean = sum(one_by_one) / len(one_by_one)
+    assert drawn.accepted_LK.sum(-1).mean().item() == pytest.approx(mean, abs=4 * 0.5 / 2000**0.5)
 
 
 def test_no_rule_exceeds_the_bound_and_the_bound_grows() -> None:
@@ -157,6 +186,11 @@ def test_alpha_shows_the_children_of_drafts_that_grow_trees(
         row = rows["t5-draft", temperature]
         first = row["acceptance_by_rank"]["fixed" if temperature == 0 else "distinct"][0]
         assert first["value"] == pytest.approx(row["alpha"], abs=1e-5) and first["low"] <= first["high"]
+    for row in rows.values():
+        every = [*row["alpha_by_position"], *row["lenient"].values()]
+        every += [one for of in ("acceptance_by_rank", "acceptance_of_children") for way in row.get(of, {}).values()
+                  for one in way]  # fmt: skip
+        assert all(0 <= one[key] <= 1 + 1e-9 for one in every for key in ("low", "value", "high")), row
     found = rows["t5-draft", 1]["acceptance_of_children"]
     for rule, bound in (("distinct", "optimum, distinct"), ("k-seq", "optimum, replaced")):
         for reached, best in zip(found[rule], found[bound], strict=True):

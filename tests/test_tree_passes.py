@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from branches import Branch, outcomes
 from decode import autoregressive, speculative
 from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.acceptance import Children
+from specbench.acceptance.tree import Tree, accept_k_sequential
 from specbench.cli import main
 from specbench.cli.grid import split
 from specbench.drafts import ModelDraft, TreeDraft
@@ -20,9 +22,10 @@ from specbench.measure.agreement import agreements
 from specbench.measure.expected_passes import walk
 from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
 from specbench.measure.ranks import RankReader, Ranks
+from specbench.measure.tree_forecast import counts_of_children, forecast_passes
 from specbench.sampling import Sampling
 from specbench.stats import bootstrap, ratio
-from specbench.trees import ByConfidence, FixedShape, Shape
+from specbench.trees import ROOT, ByConfidence, FixedShape, Shape
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 TARGET, DRAFT = ToyModel(random_table(11)), ModelDraft(ToyModel(random_table(12)), VOCABULARY)
@@ -79,6 +82,35 @@ def test_sampled_passes_are_those_of_decoding_in_the_mean(shape: str, children: 
     decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
     estimated = bootstrap([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio, 400, 0)
     assert within_4_errors(estimated, decoded), (estimated, decoded)
+
+
+@pytest.mark.parametrize("shape", ["wide", "tree"])
+def test_passes_under_k_seq_follow_its_own_ranks(shape: str) -> None:
+    """Of two tokens, by enumeration: what K-SEQ accepts where the completion has this token."""
+    sampling, tree = SAMPLED, SHAPES[shape]
+    children = tree.children[0]
+    p, q = (model.table_VVV[0, 0] for model in (TARGET, DRAFT.model))
+    drafting = TreeDraft(DRAFT, FixedShape(tree), "replaced", frozenset({EOS}))
+    taken, emitted = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
+
+    def played(chance: Branch) -> tuple[bool, int]:
+        tokens = [chance.draw(q) for _ in range(children)]
+        one_level = Tree(tokens, [ROOT] * children)
+        verdict = accept_k_sequential(p.expand(children + 1, -1), q.expand(children, -1), one_level, chance)
+        return bool(verdict.path), tokens[verdict.path[0]] if verdict.path else verdict.token
+
+    for likely, (accepted, token) in outcomes(played):
+        taken[token] += likely * accepted
+        emitted[token] += likely
+    for token in range(VOCABULARY - 1):
+        reader = RankReader(sampling, torch.Generator(), k_seq=counts_of_children(drafting.plan))
+        agreements(TARGET, [DRAFT], PROMPT, [token, EOS], sampling, readers=[reader])
+        found = forecast_passes(TARGET, drafting, PROMPT, [token, EOS], sampling, 9, reader.found, k_seq=True)
+        if shape == "wide":  # a second pass where no child was accepted
+            assert found is not None
+            assert found.sum() == pytest.approx(2 - float(taken[token] / emitted[token]), abs=1e-4)
+        else:  # its levels have 2, 2 and 1 children, each with ranks of its own
+            assert {"k-seq 1", "k-seq 2"} <= set(reader.found.given)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -141,6 +173,27 @@ def test_trees_are_ranked_beside_chains_and_proved(
     # Greedily the texts' passes are known, so that tokens a pass are predicted to the last digit.
     for one in record["verified"]:
         assert one["tokens_per_pass"] == pytest.approx(rows[one["tree"]]["tokens_per_pass"])
+
+
+def test_rules_of_trees_are_ranked_by_their_own_acceptance(
+    folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """K-SEQ by K-SEQ's ranks, and no lossy rule by those of lossless decoding."""
+    argv = [
+        f"target.path={folders['gpt2']}", f"draft.path={folders['gpt2-draft']}", "task=ende", "limit=4",
+        f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "engine=eager",
+        "max_new_tokens=8", "resamples=100", "sampling.temperature=1", "tree=widths", "tree.widths=[3,2]",
+        "tree.children=replaced", "gammas=[2]", "rounds=2",
+    ]  # fmt: skip
+    assert main(["recommend", *argv, "accept=[exact,k-seq]"]) == 0
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    rows = {row["accept"]: row for row in json.loads(file.read_text())["rows"]}
+    multi_round, k_seq = rows["exact"]["acceptance"], rows["k-seq"]["acceptance"]
+    assert isinstance(multi_round[0], float) and [len([x for x in level if x]) for level in k_seq] == [3, 2]
+    assert rows["k-seq"]["tokens_per_pass"] != rows["exact"]["tokens_per_pass"]
+    capfd.readouterr()
+    assert main(["recommend", *argv, "accept=typical"]) == 2
+    assert "accept=typical: its acceptance on tree=widths at T>0 is not predicted" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["alpha", "validate"])

@@ -133,6 +133,12 @@ def test_rules_of_trees_alone(run: Any) -> None:
     code, out, err, record = run("accept=k-seq", *options)
     assert code == 0, err
     assert record["summary"]["lossless"] and record["summary"]["accept"] == "k-seq" and "k-seq" in out
+    # Predicted from its own ranks: child r of a node is accepted with (1 - beta)^r beta, the same beta for all.
+    for prompt in record["prompts"]:
+        ranks = [share for share in prompt["tree"]["accepted"] if share > 0]
+        assert len(ranks) == 4 and all(
+            b * b <= 1.0001 * a * c for a, b, c in zip(ranks, ranks[1:], ranks[2:], strict=False)
+        )
     code, out, err, record = run("accept=typical", *options)
     assert code == 0, err
     assert record["summary"]["lossy"] and "(lossy)" in out

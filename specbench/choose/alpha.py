@@ -29,6 +29,7 @@ from specbench.files import json_digest
 from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
 from specbench.measure.expected_by_position import POSITIONS, along
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
+from specbench.measure.tree_forecast import counts_of_children
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.runs import Progress
@@ -38,6 +39,7 @@ from specbench.runs.error_translation import translated_errors
 from specbench.runs.gpu_lock import locked_device
 from specbench.runs.identity import identify
 from specbench.runs.measure_prompt import generator_for
+from specbench.runs.tree import plan_of
 from specbench.runs.vocabularies import vocabulary_facts
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 
@@ -111,6 +113,7 @@ def score(
     grows = {
         one.draft: one.config.draft.scores_children and not isinstance(one.parts.draft, TextDraft) for one in candidates
     }
+    k_seq = {draft: _children_under_k_seq([one for one in candidates if one.draft == draft]) for draft in drafts}
     most = max(MOST_RANKS, *(max(one.config.tree.widths or [1]) for one in candidates))
     levels = POSITIONS if bounded else max(one.config.tree.levels for one in candidates)
     ahead = max(ahead, levels)
@@ -120,10 +123,12 @@ def score(
         store.forget_texts()
     for index, text in enumerate(sample.texts):
         readers = [
-            RankReader(sampling, generator_for(config.seed, index, "ranks", parts.device), every, most, levels)
+            RankReader(
+                sampling, generator_for(config.seed, index, "ranks", parts.device), every, most, levels, k_seq[draft]
+            )
             if one
             else None
-            for one in grows.values()
+            for draft, one in grows.items()
         ]
         scores = agreements(
             parts.target, list(drafts.values()), parts.prompts[index], text, sampling, rules, ahead, readers
@@ -136,6 +141,16 @@ def score(
     for store in stores:  # a draft is not timed on completions that it has added
         store.forget_texts()
     return Scored(list(candidates), sample, found, parts.target.now() - began)
+
+
+def _children_under_k_seq(candidates: Sequence[LoadedCandidate]) -> set[int]:
+    """How many children the nodes of their trees have that K-SEQ verifies."""
+    return {
+        count
+        for one in candidates
+        if one.tree is not None and one.parts.spec.verification.k_sequential
+        for count in counts_of_children(plan_of(one.config, None))
+    }
 
 
 def _unprobed(config: ChooseConfig) -> ChooseConfig:

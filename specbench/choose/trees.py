@@ -18,7 +18,7 @@ from specbench.errors import UserError
 from specbench.gamma import GammaChoice
 from specbench.measure.agreement import Agreement
 from specbench.measure.predict import Grown
-from specbench.measure.ranks import acceptance_vector
+from specbench.measure.ranks import acceptance_vector, k_seq_acceptance
 from specbench.measure.tree_forecast import forecast_passes
 from specbench.runs.tree import measured_acceptance, plan_of, with_tree
 from specbench.trees import FixedShape, by_level, expected_tokens, is_alike
@@ -41,8 +41,11 @@ def _grown(
     children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
     ranks = [one.ranks for one in along if one.ranks is not None]
     prompts = bare.prompts[: len(texts)]
+    k_seq, widths = bare.spec.verification.k_sequential, config.tree.widths
     acceptance = config.tree.acceptance
-    if acceptance is None:
+    if k_seq and ranks and widths is not None:
+        acceptance = k_seq_acceptance(ranks, widths)
+    elif acceptance is None:
         acceptance = acceptance_vector(ranks, children) if ranks else measured_acceptance(config, bare, prompts, texts)
     plan = plan_of(config, acceptance)
     choice = GammaChoice(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
@@ -51,7 +54,7 @@ def _grown(
     passes = []
     for prompt, text, one in zip(prompts, texts, along, strict=True):
         counted = forecast_passes(
-            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.finds
+            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.finds, k_seq
         )  # fmt: skip
         if counted is None:
             raise UserError(
@@ -59,7 +62,9 @@ def _grown(
                 "not come from the row of q that it is scored with; use tree=dynamic, or specbench run"
             )
         passes.append(counted)
-    if isinstance(plan, FixedShape) and ranks:
+    # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
+    alike = not (k_seq and config.tree.size is not None)
+    if isinstance(plan, FixedShape) and ranks and alike:
         tokens = expected_tokens(plan.shape, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))

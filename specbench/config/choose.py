@@ -45,6 +45,11 @@ def check_choose(config: ChooseConfig) -> None:
         bool(config.gammas) and all(1 <= gamma <= MAX_GAMMA for gamma in config.gammas),
         "gammas", config.gammas, f"a list of numbers from 1 to {MAX_GAMMA}",
     )  # fmt: skip
+    if config.tree.shape != "none" and config.accept.rule == "typical" and config.sampling.temperature > 0:
+        raise UserError(
+            f"accept=typical: its acceptance on tree={config.tree.shape} at T>0 is not predicted, for completions "
+            "under a lossy rule are not the target's; give accept=exact or tree=none, or measure it with specbench run"
+        )
     require(config.tree.size != AUTO, "tree.size", config.tree.size, "a list of sizes, which are ranked")
     for batch in config.batches or [0]:
         require(1 <= batch <= MAX_BATCH, "batch", batch, f"from 1 to {MAX_BATCH}")

@@ -137,7 +137,7 @@ def agreements(
                 if place > len(agreement.ahead):
                     agreement.ahead.append(_empty(rules, sampling))
                 along = agreement.ahead[place - 1] if place else agreement
-                betas = p_LV.minimum(q_LV).sum(-1).tolist()
+                betas = p_LV.minimum(q_LV).sum(-1).clamp(max=1.0).tolist()  # fp32 rows add up to 1 within 1e-6
                 if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would raise
                     raise FloatingPointError(NOT_FINITE)
                 along.beta.extend(betas)

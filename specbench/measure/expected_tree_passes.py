@@ -10,7 +10,7 @@ completion, and its passes are those of decoding, since its children are not dra
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,16 +22,18 @@ from specbench.models import Model, Prompt
 from specbench.sampling import Sampling
 from specbench.trees import ROOT, Shape
 
+Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
+
 
 def tree_passes(
-    given: Sequence[Sequence[Sequence[float]]], shape: Shape, most: int | None = None
+    given: Given, shape: Shape, most: int | None = None, of_count: Mapping[int, Given] | None = None
 ) -> NDArray[np.float64]:
     """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
 
     `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
-    token i; an unbiased estimate of it, which may lie outside 0 ... 1, serves as well. A single level stands for all;
-    of several, missing levels have no children. A completion shorter than `most` (the limit on new tokens) ended by
-    itself; near the limit a tree has fewer levels.
+    token i; an unbiased estimate of it serves as well. A single level stands for all; of several, missing levels have
+    no children. A completion shorter than `most` (the limit on new tokens) ended by itself; near the limit a tree has
+    fewer levels. `of_count[n]` stands for `given` at nodes of n children, for a rule whose test depends on n (K-SEQ).
     """
     length, depth = len(given[0]), shape.depth
     most = length + depth + 1 if most is None else max(most, length)
@@ -49,9 +51,11 @@ def tree_passes(
         for place in range(start, min(start + levels + 1, length)):
             below: dict[int, float] = defaultdict(float)
             level = 0 if len(given) == 1 else place - start
-            ranks = given[level][place] if place < start + levels and level < len(given) else ()
+            grows = place < start + levels and level < len(given)
             for node, chance in reached.items():
                 left = chance
+                of_node = given if of_count is None else of_count.get(len(children[node]), given)
+                ranks = of_node[level][place] if grows else ()
                 for child, accepted in zip(children[node], ranks, strict=False):
                     below[child] += chance * accepted
                     left -= chance * accepted

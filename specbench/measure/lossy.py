@@ -16,7 +16,8 @@ LENIENCES = (0.5, 0.3, 0.1)  # the paper's; at 1 alpha(l) is alpha
 
 def accepted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
     """The probability [L] that a token drawn from q is accepted."""
-    return (q_LV * rule.accept_probability(p_LV, q_LV, p_LV)).sum(-1)
+    # fp32 rows add up to 1 within 1e-6.
+    return (q_LV * rule.accept_probability(p_LV, q_LV, p_LV)).sum(-1).clamp(max=1.0)
 
 
 def emitted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:

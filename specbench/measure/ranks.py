@@ -7,7 +7,7 @@ do.
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from specbench.acceptance import Children
-from specbench.acceptance.tree import DRAWS, Ranked, distinct, fixed, of_k_sequential, optimal_acceptance, replaced
+from specbench.acceptance.tree import (
+    DRAWS,
+    Ranked,
+    distinct,
+    fixed,
+    k_sequential,
+    of_k_sequential,
+    optimal_acceptance,
+    replaced,
+)
 from specbench.records.schema import AcceptanceByRank
 from specbench.sampling import Sampling
 
@@ -32,7 +41,7 @@ class Ranks:
 
     Attributes:
         accepted: by the way of choosing children, the probability that the child of each rank is accepted, summed over
-            the tokens of the completion.
+            the tokens of the completion. K-SEQ has a way for each number of children (`k_seq_of`).
         given: the same at each token, given that token: with the same random numbers for neighbours, as
             `Agreement.ratio`.
         of_children: by rule, and by the bound on all rules, the probability that one of 1, 2, ... children is accepted,
@@ -47,13 +56,18 @@ class Ranks:
     places: int = 0
     ahead: list["Ranks"] = field(default_factory=list)
 
-    def given_for(self, children: Children) -> list[list[list[float]]]:
+    def given_for(self, way: str) -> list[list[list[float]]]:
         """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
-        return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
+        return [one.given.get(way, one.given["fixed"]) for one in (self, *self.ahead)]
 
-    def accepted_for(self, children: Children) -> list[float]:
+    def accepted_for(self, way: str) -> list[float]:
         """`accepted` of children that are chosen so."""
-        return self.accepted.get(children, self.accepted["fixed"])
+        return self.accepted.get(way, self.accepted["fixed"])
+
+
+def k_seq_of(count: int) -> str:
+    """The way of choosing children under which `Ranks` has K-SEQ on nodes of so many."""
+    return f"{K_SEQ} {count}"
 
 
 @dataclass
@@ -61,7 +75,7 @@ class RankReader:
     """Reads the ranks of one draft along one completion, `most` children at each token, drawn by `generator`.
 
     At every `bound_every`-th token the rules are compared with the bound; 0: nowhere. `levels` of a tree are read where
-    they differ.
+    they differ. `k_seq` lists the numbers of children for which K-SEQ is read; none where another rule verifies.
     """
 
     sampling: Sampling
@@ -69,6 +83,7 @@ class RankReader:
     bound_every: int = 0
     most: int = MOST_RANKS
     levels: int = 1
+    k_seq: Collection[int] = ()
     found: Ranks = field(default_factory=Ranks)
     _read: int = 0
 
@@ -86,6 +101,7 @@ class RankReader:
         if self.sampling.temperature > 0:
             draws = 1 if level else DRAWS
             ways |= {"replaced": replaced, "distinct": partial(distinct, generator=self.generator, times=draws)}
+            ways |= {k_seq_of(count): partial(k_sequential, children=count) for count in self.k_seq}
         silent_L1 = q_LV.sum(-1, keepdim=True) == 0
         ranked = {
             name: Ranked(*(part.masked_fill(silent_L1, 0.0) for part in way(p_LV, q_LV, written_L1, self.most)))
@@ -104,8 +120,8 @@ class RankReader:
         self._read += len(p_LV)
 
     def _hold_to_bound(self, p_LV: Tensor, q_LV: Tensor, ranked: dict[str, Ranked], places: list[int]) -> None:
-        for name, one in ranked.items():
-            _add(self.found.of_children, name, one.accepted_LK[places].cumsum(-1))
+        for name in (name for name in ranked if not name.startswith(K_SEQ)):
+            _add(self.found.of_children, name, ranked[name].accepted_LK[places].cumsum(-1))
         self.found.places += len(places)
         if self.sampling.temperature == 0:
             return
@@ -131,7 +147,17 @@ def acceptance_vector(texts: Sequence[Ranks], children: Children) -> AcceptanceB
     return vectors if len(vectors) > 1 else vectors[0] if vectors else [0.0] * MOST_RANKS
 
 
-def _share(texts: Sequence[Ranks], children: Children) -> list[float]:
-    tokens = sum(len(text.given_for(children)[0]) for text in texts)
-    sums = [text.accepted_for(children) for text in texts]
+def k_seq_acceptance(texts: Sequence[Ranks], widths: Sequence[int]) -> list[list[float]]:
+    """The same under K-SEQ at each level of a tree whose nodes have `widths` children, on which P depends."""
+    levels = [*zip(*([text, *text.ahead] for text in texts if text.given), strict=False)]
+    return [
+        _share(levels[min(level, len(levels) - 1)], k_seq_of(width))
+        for level, width in enumerate(widths)
+        if len(levels) == 1 or level < len(levels)
+    ]
+
+
+def _share(texts: Sequence[Ranks], way: str) -> list[float]:
+    tokens = sum(len(text.given_for(way)[0]) for text in texts)
+    sums = [text.accepted_for(way) for text in texts]
     return [sum(column) / tokens for column in zip(*sums, strict=True)]

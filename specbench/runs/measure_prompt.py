@@ -15,14 +15,15 @@ from specbench.measure.agreement import agreements
 from specbench.measure.evidence import evidence
 from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
-from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks
-from specbench.measure.tree_forecast import forecast_passes
+from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
+from specbench.measure.tree_forecast import counts_of_children, forecast_passes
 from specbench.models import Prompt
 from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
 from specbench.runs.accept import build_verification
 from specbench.runs.build import Parts
 from specbench.runs.core_time import CoreTime, between, core_times
 from specbench.sampling import Sampling
+from specbench.trees import FixedShape
 
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
 WARMUP_TOKENS = 32
@@ -127,7 +128,9 @@ def prompt_record(
     if isinstance(draft, TreeDraft) and config.draft.scores_children:
         generator = generator_for(config.seed, index, "ranks", parts.device)
         scored, levels = draft.draft, draft.plan.depth
-        reader = RankReader(sampling, generator, most=max(MOST_RANKS, draft.plan.most_children), levels=levels)
+        most = max(MOST_RANKS, draft.plan.most_children)
+        k_seq = counts_of_children(draft.plan) if parts.spec.verification.k_sequential else ()
+        reader = RankReader(sampling, generator, most=most, levels=levels, k_seq=k_seq)
     agreement = agreements(parts.target, [scored], prompt, baseline.tokens, sampling, rules, levels, [reader])[0]
     # Sums over the tokens are all that alpha(l) and its interval need.
     under = {name: sum(values) for name, values in agreement.under.items()}
@@ -149,11 +152,16 @@ def prompt_record(
 def _forecast(
     config: RunConfig, parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None
 ) -> TreeForecast:
+    k_seq = parts.spec.verification.k_sequential
     passes = forecast_passes(
-        parts.target, draft, prompt, text, parts.spec.sampling, config.max_new_tokens, ranks, config.draft.finds
-    )
+        parts.target, draft, prompt, text, parts.spec.sampling, config.max_new_tokens, ranks, config.draft.finds, k_seq
+    )  # fmt: skip
+    way: str = draft.children
+    if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
+        assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
+        way = k_seq_of(draft.plan.shape.children[0])
     return {
-        "accepted": None if ranks is None else ranks.accepted_for(draft.children),
+        "accepted": None if ranks is None else ranks.accepted_for(way),
         "passes": None if passes is None else float(passes.sum()),
     }
 

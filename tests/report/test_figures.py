@@ -12,12 +12,14 @@ from made_records import make
 
 from specbench import theory
 from specbench.cli import main
+from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.report import style
 from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.agreement import survival
 from specbench.report.figures.annotations import APART
+from specbench.report.figures.choosing import _rows
 from specbench.report.figures.costs import parts
 from specbench.report.figures.timeline import baseline_calls, speculative_calls
 from specbench.report.measured import operations, tokens_per_pass
@@ -107,6 +109,30 @@ def test_no_pair_hides_another(name: str, tmp_path: Path) -> None:
     (cold,), (warm,) = places.values()
     assert abs(warm - cold) >= 0.99 * APART and "drawn side by side" in drawn.alt
     assert "place" not in drawn.points and drawn.points["alpha"].between(0.6, 0.8).all()
+
+
+def test_the_waterfall_names_the_record_that_it_draws(drawn: dict[str, Drawn], tmp_path: Path) -> None:
+    """Its pair is not the first of the table; of a folder with one pair, as above, any row is the right one."""
+    make(tmp_path, target="gpt-mini", draft="gpt-nano", task="lm-mini", prompts=20)
+    make(tmp_path, prompts=30)
+    for figure in (drawn["waterfall"], *build(("waterfall",), Records(tmp_path))):
+        (run_id,) = figure.run_ids
+        assert re.findall(r"records (\w+)", " ".join(figure.notes)) == [digest(run_id)]
+
+
+def test_the_figure_of_a_recommendation_in_the_docs_is_todays() -> None:
+    """Its words are those of the code: 'calibrated' is a number of runs, 'estimated' one of recommendations."""
+    docs = Path(__file__).parents[2] / "docs"
+    columns = pd.read_csv(docs / "choosing.csv").columns
+    assert set(_rows({"rows": [RANKED], "verified": []})) == set(columns)  # type: ignore[typeddict-item]
+    picture = (docs / "choosing.svg").read_text()
+    assert "alibrated" not in picture and "<!-- estimated -->" in picture
+
+
+RANKED = {
+    "candidate": "bigram", "gamma": 1, "alpha": {"value": 0.5}, "cost": {"c": 0.1}, "predicted": 1.1,
+    "estimated": {"value": 1.0, "low": 0.9, "high": 1.1},
+}  # fmt: skip
 
 
 def test_figure_3_ends_at_the_papers_gammas(drawn: dict[str, Drawn]) -> None:

@@ -4,7 +4,15 @@ Each is lossless for children drawn in the way that it names, except `accept_pla
 """
 
 from specbench.acceptance.tree.base import Chance, Rows, Tree, TreeRule, Uniforms
-from specbench.acceptance.tree.expected import DRAWS, Ranked, distinct, fixed, of_k_sequential, replaced
+from specbench.acceptance.tree.expected import (
+    DRAWS,
+    Ranked,
+    distinct,
+    fixed,
+    k_sequential,
+    of_k_sequential,
+    replaced,
+)
 from specbench.acceptance.tree.plausible import accept_plausible
 from specbench.acceptance.tree.rounds import (
     ROUNDS,
@@ -36,6 +44,7 @@ __all__ = [
     "accept_without_replacement",
     "distinct",
     "fixed",
+    "k_sequential",
     "of_k_sequential",
     "optimal_acceptance",
     "replaced",

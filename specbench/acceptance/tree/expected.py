@@ -2,7 +2,7 @@
 
 It is the probability that the first, second, ... child of a node is the accepted child, in expectation over the draws
 of the children: exact where the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few
-draws of the children where it does (`distinct`).
+draws of the rejected children where it does (`distinct`).
 
 Shapes: L positions, K children, V tokens of the vocabulary.
 """
@@ -39,10 +39,10 @@ def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranke
     left_LV, accepted, written = p_LV, list[Tensor](), list[Tensor]()
     for _ in range(most):
         both_LV = left_LV.minimum(q_LV)
-        share_L1 = both_LV.sum(-1, keepdim=True)
+        share_L1 = _share(both_LV)
         accepted.append(reached_L1 * share_L1)
         written.append(reached_L1 * both_LV.gather(-1, written_L1))
-        reached_L1 = reached_L1 * (1 - share_L1).clamp(min=0)
+        reached_L1 = reached_L1 * (1 - share_L1)
         left_LV = residual(left_LV, q_LV)
     return _ranked(accepted, written, p_LV.gather(-1, written_L1), most)
 
@@ -52,26 +52,30 @@ def distinct(
 ) -> Ranked:
     """Acceptance by rank of `most` draws from q without replacement, tested in rounds.
 
-    The mean over `times` draws of the children; the last child tested at each rank is integrated out. An unbiased
-    estimate, which given the token may exceed 1. Ranks beyond the tokens that q has count as never accepted. Chen et
-    al. 2024, "Sequoia", Algorithm 2.
+    The mean over `times` draws of the children that are rejected before each rank; what is accepted of each is
+    integrated out. An unbiased estimate whose sum over the ranks is at most 1, given the token too. Ranks beyond the
+    tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
     """
     drawn = [_distinct_once(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
     return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*drawn, strict=True)))
 
 
 def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator) -> Ranked:
-    clocks_LV = torch.empty_like(q_LV, dtype=torch.float64).exponential_(generator=generator)
-    children_LK = (q_LV.double() / clocks_LV).topk(min(most, q_LV.shape[-1]), dim=-1).indices
+    """Acceptance by rank along one path of rejected children.
+
+    A child x of law d is rejected with probability max(0, d(x) - left(x)), so that the path is drawn from what is
+    rejected, and reached with the product of 1 - sum min(left, d). Drawn from d itself and weighted by whether each
+    child is rejected, the path would have the same mean, but a single path whose ranks add up to more than 1.
+    """
     reached_L1 = torch.ones_like(p_LV[:, :1])
     left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
-    for rank in range(children_LK.shape[-1]):
-        child_L1 = children_LK[:, rank : rank + 1]
+    for _ in range(min(most, q_LV.shape[-1])):
         both_LV = left_LV.minimum(law_LV)
-        accepted.append(reached_L1 * both_LV.sum(-1, keepdim=True))
+        share_L1 = _share(both_LV)
+        accepted.append(reached_L1 * share_L1)
         written.append(reached_L1 * both_LV.gather(-1, written_L1))
-        chance_L1 = (left_LV.gather(-1, child_L1) / law_LV.gather(-1, child_L1)).nan_to_num(0.0).clamp(max=1)
-        reached_L1 = reached_L1 * (1 - chance_L1)
+        child_L1 = _drawn(law_LV - both_LV, generator)
+        reached_L1 = reached_L1 * (1 - share_L1)
         left_LV = residual(left_LV, law_LV)
         law_LV = law_LV.scatter(-1, child_L1, 0.0)
         mass_L1 = law_LV.sum(-1, keepdim=True)
@@ -79,23 +83,49 @@ def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, ge
     return _ranked(accepted, written, p_LV.gather(-1, written_L1), most)
 
 
+def _drawn(weights_LV: Tensor, generator: torch.Generator) -> Tensor:
+    """A token [L, 1] of each row with these weights; any token of a row without weights."""
+    sums_LV = weights_LV.double().cumsum(-1)
+    uniform_L1 = torch.rand(len(sums_LV), 1, dtype=torch.float64, generator=generator, device=sums_LV.device)
+    token_L1 = torch.searchsorted(sums_LV, uniform_L1 * sums_LV[:, -1:], right=True)
+    return token_L1.clamp(max=sums_LV.shape[-1] - 1)
+
+
+def _share(both_LV: Tensor) -> Tensor:
+    """The mass [L, 1] of what two distributions have in common; fp32 sums of rows may exceed 1 by rounding."""
+    return both_LV.sum(-1, keepdim=True).clamp(max=1.0)
+
+
 def of_k_sequential(p_LV: Tensor, q_LV: Tensor, most: int) -> Tensor:
     """[L, K]: the probability that K-SEQ accepts one of 1, 2, ... `most` independent draws from q.
 
     1 - (1 - beta)^k with the rho of `rounds.scale` (Sun et al. 2023, "SpecTr", Algorithm 3).
     """
-    found = [p_LV.minimum(q_LV).sum(-1, keepdim=True)]
-    for children in range(2, most + 1):
-        low_L1 = torch.ones_like(found[0])
-        high_L1 = children * low_L1
-        for _ in range(HALVINGS):
-            middle_L1 = (low_L1 + high_L1) / 2
-            beta_L1 = q_LV.minimum(p_LV / middle_L1).sum(-1, keepdim=True)
-            fits_L1 = 1 - (1 - beta_L1) ** children <= middle_L1 * beta_L1
-            low_L1, high_L1 = torch.where(fits_L1, low_L1, middle_L1), torch.where(fits_L1, middle_L1, high_L1)
-        beta_L1 = q_LV.minimum(p_LV / high_L1).sum(-1, keepdim=True)
-        found.append(1 - (1 - beta_L1).clamp(min=0) ** children)
-    return torch.cat(found, -1)
+    return torch.cat([1 - (1 - _each(p_LV, q_LV, children)[1]) ** children for children in range(1, most + 1)], -1)
+
+
+def k_sequential(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, children: int) -> Ranked:
+    """Of `children` independent draws from q, each tested on p itself by K-SEQ, whose scale rho depends on how many.
+
+    Child r is the accepted one with (1 - beta)^r beta. Sun et al. 2023, "SpecTr", Algorithm 3.
+    """
+    each_LV, beta_L1 = _each(p_LV, q_LV, children)
+    reached_LK = (1 - beta_L1) ** torch.arange(children, device=p_LV.device)
+    accepted, written = reached_LK * beta_L1, reached_LK * each_LV.gather(-1, written_L1)
+    return _ranked([accepted], [written], p_LV.gather(-1, written_L1), most)
+
+
+def _each(p_LV: Tensor, q_LV: Tensor, children: int) -> tuple[Tensor, Tensor]:
+    """What K-SEQ takes of each of `children` draws: min(q, p / rho) [L, V], and its sum beta [L, 1]."""
+    low_L1 = torch.ones_like(p_LV[:, :1])
+    high_L1 = children * low_L1
+    for _ in range(HALVINGS if children > 1 else 0):
+        middle_L1 = (low_L1 + high_L1) / 2
+        beta_L1 = _share(q_LV.minimum(p_LV / middle_L1))
+        fits_L1 = 1 - (1 - beta_L1) ** children <= middle_L1 * beta_L1
+        low_L1, high_L1 = torch.where(fits_L1, low_L1, middle_L1), torch.where(fits_L1, middle_L1, high_L1)
+    each_LV = q_LV.minimum(p_LV / high_L1)
+    return each_LV, _share(each_LV)
 
 
 def _ranked(accepted: list[Tensor], written: list[Tensor], p_L1: Tensor, most: int) -> Ranked:

@@ -27,8 +27,8 @@ def figure(records: Records) -> Drawn:
     best = choose(timed, PAIR, SIZE_THEN_SPEED)
     row = best.sort_values(["prompts", "speedup_measured"], ascending=False, kind="stable").iloc[0]
     record = records.whole(row["run_id"])
-    drawn = draw(record, waterfall(record), "waterfall")
-    return Drawn("waterfall", drawn.title, drawn.figure, drawn.points, [*drawn.notes, *captions(best[:1], "waterfall")])
+    drawn, source = draw(record, waterfall(record), "waterfall"), best[best["run_id"] == row["run_id"]]
+    return Drawn("waterfall", drawn.title, drawn.figure, drawn.points, [*drawn.notes, *captions(source, "waterfall")])
 
 
 def draw(record: RunRecord, found: Waterfall, name: str) -> Drawn:
