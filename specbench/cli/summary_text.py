@@ -1,6 +1,6 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
-from specbench.config.names import METRICS
+from specbench.config.names import METRICS, alpha_is_of
 from specbench.measure.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.measure.waterfall import waterfall
 from specbench.records.catalog import digest
@@ -75,6 +75,8 @@ def _predicted_tokens(s: Summary) -> str:
     predicted, gamma = s["tokens_per_pass_predicted"], s["gamma"]
     if predicted is not None and s["prediction"] == BY_RANK:
         return f"predicted by teacher forcing, from the acceptance by rank along its completions: {predicted:.2f}"
+    if predicted is None and gamma is not None:
+        return "not predicted: the draft's acceptance falls with the position, and Eq. 1 has one α"
     if predicted is None or gamma is None:
         return "γ varies from pass to pass; Eq. 1 assumes a single γ"
     if s["prediction"] == BY_POSITION:
@@ -115,7 +117,12 @@ def _step(s: Summary) -> list[tuple[str, str, str]]:
 def _alpha(s: Summary) -> tuple[str, str, str]:
     if s.get("simulated"):
         return ("α", _number(s["alpha"], 3), "as given by simulate.alpha, not measured")
-    return ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6")
+    return ("α", _interval(s["alpha"], s["alpha_low"], s["alpha_high"], 3), "acceptance rate, Cor 3.6" + _of_part(s))
+
+
+def _of_part(s: Summary) -> str:
+    of = alpha_is_of(s["draft"])
+    return "" if of is None else f", of the {of}"
 
 
 def rows(s: Summary) -> list[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.config.names import falls_with_position
 from specbench.records.catalog import kept_folder
 from specbench.records.documents import read_document
 from specbench.records.frame import Records, measured
@@ -15,7 +16,7 @@ from specbench.records.schema import Row
 
 COLUMNS = [
     "target", "draft", "task", "temperature", "top_k", "top_p", "prompts", "tokens", "alpha", "alpha_low", "alpha_high",
-    "lenience", "c", "dtype", "hardware", "simulated", "created", "run_id", "own_weights",
+    "lenience", "c", "dtype", "hardware", "simulated", "created", "run_id", "own_weights", "falls",
 ]  # fmt: skip
 
 
@@ -52,4 +53,5 @@ def _row(row: Row, alpha_id: str) -> Row:
         {"lenience": float(lenience), "alpha": i["value"], "alpha_low": i["low"], "alpha_high": i["high"]}
         for lenience, i in row.get("lenient", {}).items()
     ]
-    return {key: row.get(key) for key in COLUMNS} | {"lenience": lenient or None, "run_id": alpha_id}
+    found = {"lenience": lenient or None, "run_id": alpha_id, "falls": falls_with_position(row["draft"])}
+    return {key: row.get(key) for key in COLUMNS} | found

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.config.names import beyond_the_paper, own_weights
+from specbench.config.names import beyond_the_paper, falls_with_position, own_weights
 from specbench.records.catalog import Catalog
 from specbench.records.identity import config_digest
 from specbench.records.schema import Row, RunRecord
@@ -23,7 +23,7 @@ EXPECTED = [
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
     "proof_z", "proof_tokens", "disturbed", "created", "batch",
-    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions",
+    "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls",
 ]  # fmt: skip
 
 
@@ -34,7 +34,8 @@ class Records:
     `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, batches
     only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them with chains
     of single prompts. All are empty without records. The column `config` is a digest of every key of the run,
-    `setting` of all but gamma; `unproved` says that nothing proves a record's completions.
+    `setting` of all but gamma; `unproved` says that nothing proves a record's completions, `falls` that the draft's
+    acceptance falls with the position, so that alpha, that of a proposal's first token, predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
@@ -124,8 +125,14 @@ def date(created: object) -> str:
 def _row(head: Head) -> Row:
     digests = {"config": config_digest(head.config), "setting": config_digest(head.config, "gamma")}
     # A record without a config stands for no other.
-    own = {"own_weights": own_weights(head.config)}
+    own = {"own_weights": own_weights(head.config), "falls": _falls(head)}
     return head.row | own | (digests if head.config else dict.fromkeys(digests, head.run_id))
+
+
+def _falls(head: Head) -> bool:
+    """Whether one alpha does not describe the draft; a simulated alpha is that of every position."""
+    by_position = head.summary.get("prediction") == "by position"
+    return by_position or (not head.summary.get("simulated") and falls_with_position(str(head.summary.get("draft"))))
 
 
 def _where(frame: pd.DataFrame) -> list[str]:
@@ -145,12 +152,13 @@ def _where(frame: pd.DataFrame) -> list[str]:
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """`frame` with all columns that tables read, filled if records lack them."""
     frame = frame.reindex(columns=list(dict.fromkeys([*EXPECTED, *frame.columns])))
-    for column in ("simulated", "lossy", "disturbed"):
+    for column in ("simulated", "lossy", "disturbed", "falls"):
         frame[column] = pd.Series([said is True for said in frame[column]], index=frame.index, dtype=bool)
     frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
-    frame["prediction"] = frame["prediction"].fillna("Eq. 1").where(frame["gamma"].notna())  # older: always from one α
+    older = frame["prediction"].isna() & frame["gamma"].notna() & frame["speedup_predicted"].notna()
+    frame["prediction"] = frame["prediction"].mask(older, "Eq. 1")  # older records: always from one α
     frame["unproved"] = pd.Series(map(is_unproved, frame.to_dict("records")), index=frame.index, dtype=bool)
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)

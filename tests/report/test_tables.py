@@ -215,6 +215,36 @@ def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
     assert shown["M_p, ours"].tolist()[-4:] == ["t5-mini"] * 4
 
 
+@pytest.mark.parametrize("draft", ["lookup", "horizontal-t5-nano-1-bigram", "lookahead", "medusa"])
+def test_no_speed_follows_from_the_alpha_of_a_first_token(draft: str, tmp_path: Path) -> None:
+    """Theorem 3.8 gave 11.53 where 3.78 was measured; `lookahead`, whose trees are not predicted, too."""
+    cells = [{"lenience": lenience, "alpha": 0.9, "alpha_low": 0.8, "alpha_high": 0.95, "total_variation": 0.1}
+             for lenience in (1.0, 0.5)]  # fmt: skip
+    unpredicted = {"prediction": None, "speedup_predicted": None} if draft == "lookahead" else {}
+    falls = draft != "lookahead"
+    make(tmp_path, draft=draft, falls=falls, lenience=cells, **unpredicted)
+    make(tmp_path, lenience=cells, seed=1)
+    records = Records(tmp_path)
+    of_first = " (first draft)" if draft.startswith("horizontal") else ""
+    five, three = (TABLES[table](records) for table in ("table5", "table3"))
+    ours = five.values[five.values["draft"] == draft]
+    assert ours["speed"].isna().all() and five.values[five.values["draft"] == "t5-nano"]["speed"].notna().sum() == 2
+    shown = five.shown[five.shown["M_q, ours"] == draft]
+    assert set(shown["by Thm 3.8, our α"]) == {"–"} and all(cell.endswith("]" + of_first) for cell in shown["α, ours"])
+    (alpha,) = three.shown[three.shown["M_q, ours"] == draft]["T=0, ours"]
+    assert alpha.endswith("]" + of_first)
+    assert set(three.values[three.values["draft"] == draft]["alpha_of"].dropna()) == (
+        {"first draft"} if of_first else set()
+    )
+    four = TABLES["table4"](records).values
+    assert four[four["draft"] == draft]["best_gamma"].isna().all()
+    said = four[four["draft"] == draft]["prediction"].dropna().tolist()
+    assert said == ([] if draft == "lookahead" else ["by position"])
+    for table in (five, three, TABLES["table4"](records), TABLES["beyond"](records)):
+        assert "that of a proposal's first token" in " ".join(table.notes)
+        assert table.name == "table4" or of_first in " ".join(map(str, table.shown.to_numpy().ravel()))
+
+
 def test_lenient_runs_stand_beside_alpha_and_are_marked(tmp_path: Path) -> None:
     cells = [{"lenience": lenience, "alpha": 0.6, "alpha_low": 0.5, "alpha_high": 0.7, "total_variation": 0.25}
              for lenience in (1.0, 0.5, 0.3, 0.1)]  # fmt: skip

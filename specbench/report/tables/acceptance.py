@@ -2,12 +2,13 @@
 
 import pandas as pd
 
+from specbench.config.names import alpha_is_of
 from specbench.records.alphas import alphas
 from specbench.records.choice import choose, remark
 from specbench.records.frame import Records
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, interval, number
+from specbench.report.table import NONE, Table, number
 from specbench.report.tables import notes
 
 TEMPERATURES = (0, 1)
@@ -15,7 +16,7 @@ MEASURED = [
     "alpha", "alpha_low", "alpha_high", "tokens", "prompts", "simulated", "run_id", "hardware", "own_weights",
     "fitting", "chosen_for",
 ]  # fmt: skip
-CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "command"]
+CELL = ["target", "task", "draft", "temperature", "alpha_paper", "state", *MEASURED, "alpha_of", "command"]
 
 
 def table3(records: Records) -> Table:
@@ -33,6 +34,7 @@ def table3(records: Records) -> Table:
     under = [
         f"α: mean of β over the tokens that M_p generated (Corollary 3.6); the paper used {wanted // 1000}K tokens. "
         "[95% interval, bootstrap over prompts]",
+        *notes.of_alpha(used),
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
@@ -63,7 +65,8 @@ def _cell(row: Row, temperature: int, best: pd.DataFrame) -> Row:
     ]
     if found.empty:
         return cell | {"state": "no record", "command": fill("table3", row["task"])}
-    return cell | {"state": "measured"} | {key: found.iloc[0][key] for key in MEASURED}
+    measured = {key: found.iloc[0][key] for key in MEASURED}
+    return cell | {"state": "measured", "alpha_of": alpha_is_of(row["draft"])} | measured
 
 
 def _show(row: Row, values: pd.DataFrame) -> Row:
@@ -86,7 +89,7 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
         cells[f"{t}, paper"] = number(cell["alpha_paper"])
         measured = cell["state"] == "measured"
         cells[f"{t}, ours"] = (
-            interval(cell["alpha"], cell["alpha_low"], cell["alpha_high"]) if measured else cell["state"]
+            notes.alpha(row, cell["alpha"], cell["alpha_low"], cell["alpha_high"]) if measured else cell["state"]
         )
     cells["tokens"] = " / ".join(f"{int(n)}" for n in done["tokens"]) or NONE
     if not done.empty:

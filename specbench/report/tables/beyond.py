@@ -50,6 +50,7 @@ def beyond(records: Records) -> Table:
         "target's completions. quality: score of the run's completions and its paired difference from the target's; "
         "no difference is given between two samples of one distribution (lossless, T > 0). identical: share of "
         "completions equal to the target's, at T=0.",
+        *notes.of_alpha(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *notes.of_choice(values, records),
         *notes.of_records(frame[frame["run_id"].isin(values["run_id"].dropna())]),
         *notes.of_precision(frame[frame["run_id"].isin(values["run_id"].dropna())]),
@@ -99,7 +100,7 @@ def _show(row: Row) -> Row:
     identical, under = row["identical"], row["alpha_rule"]
     own = under is not None and not pd.isna(under)
     return named | {
-        "α": interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
+        "α": notes.alpha(row, row["alpha"], row["alpha_low"], row["alpha_high"]),
         "under the rule": interval(row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"]) if own else NONE,
         "c": number(row["c"], 3),
         "v": number(row["verify_cost"]),

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-from specbench.config.names import METRICS
+from specbench.config.names import METRICS, alpha_is_of
 from specbench.records.alphas import alphas
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, Records, measured
@@ -35,13 +35,15 @@ def table5(records: Records) -> Table:
         "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token's probability exceeds p(x)/l. "
         "α(l) = E Σ min(p/l, q) at T=1.",
         "speed: Theorem 3.8. From the paper's α at its c = 0.015, with γ = 8 at T=0 and the best γ at T=1; "
-        "from our α at our own c and the best γ.",
+        "from our α at our own c and the best γ; none for drafts whose acceptance falls with the position, which "
+        "Theorem 3.8 does not have: Table 4 predicts their runs by position.",
         "measured: decoding time per token, target alone over a run with accept=lenient (l = 1: Algorithm 1), at the γ "
         "given; lossy where l < 1. quality: scores of the target's completions and of the run's. identical: share of "
         "completions equal to the target's, at T=0.",
         "TV: mean total variation between the next token's distribution under l and the target's, along the target's "
         "completions.",
         "The paper's speeds at T=1 do not follow from c = 0.015; those at T=0 do.",
+        *notes.of_alpha(used),
         *notes.of_checkpoints(),
         *notes.of_choice(values, records),
         *notes.of_records(used),
@@ -110,8 +112,10 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
     cells: list[Row] = record["lenience"]
     for cell in cells:
         if cell["lenience"] == lenience:
-            speed = _speed(cell["alpha"], record["c"]) if pd.notna(record["c"]) else None
+            known = pd.notna(record["c"]) and not record["falls"]  # Theorem 3.8 has one alpha for all positions
+            speed = _speed(cell["alpha"], record["c"]) if known else None
             return cell | {
+                "alpha_of": alpha_is_of(record["draft"]), "falls": record["falls"],
                 "c": record["c"], "speed": speed, "run_id": record["run_id"], "simulated": record["simulated"],
                 "own_weights": record["own_weights"],
                 "alpha_fitting": record["fitting"], "alpha_chosen_for": record["chosen_for"],
@@ -178,7 +182,9 @@ def _show(row: Row) -> Row:
         "T": f"{row['temperature']:g}",
         "l": f"{row['lenience']:g}",
         "α, paper": number(row.get("alpha_paper")),
-        "α, ours": interval(row["alpha"], row.get("alpha_low"), row.get("alpha_high")) if known else "no record",
+        "α, ours": notes.alpha(row, row["alpha"], row.get("alpha_low"), row.get("alpha_high"))
+        if known
+        else "no record",
         "speed, paper": number(row.get("speed_paper"), 1),
         "by Thm 3.8, paper's α": number(row.get("speed_theory")),
         "by Thm 3.8, our α": number(row.get("speed")) if known else NONE,

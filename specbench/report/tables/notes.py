@@ -4,10 +4,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from specbench.config.names import alpha_is_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
+from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 from specbench.report.record_names import named, of_proof
+from specbench.report.table import interval
 
 WITHIN = 0.02  # of a value: the interval that the foot of a table counts prompts for
 INTERVALS = {
@@ -33,6 +36,22 @@ def of_records(frame: pd.DataFrame) -> list[str]:
         prompts = " or ".join(str(n) for n in sorted(set(group["prompts"].astype(int))))
         lines.append(f"{where}, {dtype}, {day}, {prompts} prompts a run: records {named(group)}")
     return [*lines, *of_proof(used)]
+
+
+def alpha(row: Row, value: float | None, low: float | None, high: float | None) -> str:
+    """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
+    of = alpha_is_of(str(row["draft"]))
+    return interval(value, low, high) + (f" ({of})" if of and value is not None and not pd.isna(value) else "")
+
+
+def of_alpha(used: pd.DataFrame) -> list[str]:
+    """What alpha is of drafts whose acceptance falls with the position, if there are any."""
+    if not used["falls"].astype(bool).any():
+        return []
+    return [
+        "α of drafts whose acceptance falls with the position (lookup, retrieval, lookahead, heads, horizontal "
+        "cascades) is that of a proposal's first token; of a horizontal cascade it is the first draft's"
+    ]
 
 
 def of_precision(frame: pd.DataFrame) -> list[str]:

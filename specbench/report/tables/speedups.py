@@ -59,6 +59,7 @@ def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
         "1 (by position: with the cost of the passes). EMP: decoding time per token, target alone over speculative; "
         "end to end adds encoder and prefill. best γ: by Theorem 3.8. [95% interval, bootstrap over prompts]",
     ]
+    legend += notes.of_alpha(sources)
     if sources["lossy"].any():
         legend.append("lossy: the rule changes the distribution of completions")
     if not every_gamma and not others.empty:
@@ -100,7 +101,7 @@ def _missing(p: Row, name: str) -> Row:
 
 
 def _ours(r: "pd.Series[Any]") -> Row:
-    known = pd.notna(r["c"]) and pd.notna(r["alpha"]) and r["prediction"] != BY_POSITION
+    known = pd.notna(r["c"]) and pd.notna(r["alpha"]) and not r["falls"]
     return _named(r) | {
         "whose": "simulated" if r["simulated"] else "ours",
         "alpha": r["alpha"], "alpha_low": r["alpha_low"], "alpha_high": r["alpha_high"],
@@ -160,7 +161,7 @@ def _show(row: Row) -> Row:
         return cells | empty | {"record": f"none: `{row['command']}`"}
     wrong = row.get("lossless") is False and not row["lossy"]
     return cells | {
-        "α": interval(row["alpha"], row.get("alpha_low"), row.get("alpha_high")),
+        "α": notes.alpha(row, row["alpha"], row.get("alpha_low"), row.get("alpha_high")),
         "c": number(row["c"]) if as_printed else number(row["c"], 3),
         "v": number(row.get("verify_cost")),
         "EXP": number(row["expected"], digits) + (" by position" if row.get("prediction") == BY_POSITION else ""),
