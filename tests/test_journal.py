@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from calls import small_run
 
 from specbench.cli import main
 from specbench.errors import MachineError
@@ -44,6 +45,44 @@ def test_two_processes_on_one_run(tmp_path: Path) -> None:
             pass
     with Journal(tmp_path, "run"):
         pass
+
+
+def test_a_process_may_wait_for_the_run_and_goes_on_where_the_other_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.records.journal.SECONDS_BETWEEN_LOOKS", 0)
+    first, waited = Journal(tmp_path, "run").__enter__(), []
+
+    def waiting() -> None:
+        waited.append(True)
+        first.add({"index": 0})
+        first.__exit__(None, None, None)
+
+    with Journal(tmp_path, "run", waiting) as second:
+        assert second.prompts == {0: {"index": 0}} and waited == [True]
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_reused(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is missing when this process asks first; the other process holds the journal until its record is written."""
+    argv = small_run(folders, tmp_path, "limit=1", "max_new_tokens=4")
+    assert main(argv) == 0
+    (file,) = store.runs_folder(tmp_path).glob("*.json")
+    aside = file.rename(tmp_path / "aside")
+    other = Journal(tmp_path, file.stem).__enter__()
+
+    def finish(_: float) -> None:
+        aside.rename(file)
+        other.__exit__(None, None, None)
+
+    monkeypatch.setattr("specbench.records.journal.time.sleep", finish)
+    monkeypatch.setattr("specbench.runs.runner.measure_prompt", None)  # decodes nothing
+    capfd.readouterr()
+    assert main(argv) == 0
+    out, err = capfd.readouterr()
+    assert "another process works on this run: waiting" in err and "already there" in out
+    assert not list((tmp_path / "journals").iterdir())
 
 
 def test_a_full_disk_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ same completions and the same alpha, bit for bit.
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -21,11 +22,19 @@ from specbench.errors import MachineError
 from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
 
 
-class Journal:
-    """The journal of `run_id`, as a context manager: locked on entry, released on exit."""
+SECONDS_BETWEEN_LOOKS = 0.5
 
-    def __init__(self, results: str | Path, run_id: str) -> None:
+
+class Journal:
+    """The journal of `run_id`, as a context manager: locked on entry, released on exit.
+
+    While another process works on the run, entry waits for it, after calling `waiting` once; without `waiting` it
+    raises `MachineError`.
+    """
+
+    def __init__(self, results: str | Path, run_id: str, waiting: Callable[[], None] | None = None) -> None:
         self.run_id = run_id
+        self._waiting = waiting
         self.file = Path(results) / "journals" / f"{run_id}.jsonl"
         self.prompts: dict[int, PromptRecord] = {}
         self.parts: list[Process] = []
@@ -35,7 +44,7 @@ class Journal:
     def __enter__(self) -> Self:
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(blocking=False)
+            self._acquire()
             self._opened = open(self.file, "a+b")
         except Timeout as error:
             raise MachineError(f"{self.run_id}: another process works on this run; wait for it, or stop it") from error
@@ -50,6 +59,21 @@ class Journal:
         if not self.parts and not self.prompts:  # a run that did not begin leaves no file
             self.remove()
         self._lock.release()
+
+    def _acquire(self) -> None:
+        """Lock the run. Raises Timeout if another process holds it and nobody waits."""
+        told = False
+        while True:
+            try:
+                self._lock.acquire(blocking=False)
+                return
+            except Timeout:
+                if self._waiting is None:
+                    raise
+            if not told:
+                self._waiting()
+                told = True
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def _read(self) -> None:
         """Read the complete lines, and cut off a partial last line."""

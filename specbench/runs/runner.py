@@ -55,7 +55,8 @@ class Result:
 def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
     """Run a checked `config` and write its record, or return the existing record of the same config.
 
-    A run that was interrupted resumes after the last prompt that it finished. Of several ranks the first executes and
+    A run that was interrupted resumes after the last prompt that it finished. If another process works on the same run,
+    this one waits for it and returns its record. Of several ranks the first executes and
     the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
     """
     loader = loader or ModelLoader()
@@ -64,9 +65,19 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
     run_id = identify(config)
     file = store.record_file(config.results, run_id)
     if agree(not config.force and _finished(file, progress) is not None):
-        record = store.read(file)
-        return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
-    with Journal(config.results, run_id) as journal, loader.device(config, progress.say) as device:
+        return _reused(file)
+
+    def waiting() -> None:
+        progress.say("another process works on this run: waiting for its record")
+
+    # The device comes first: a process that waits for a run then waits for one that has all it needs.
+    with (
+        loader.device(config, progress.say) as device,
+        Journal(config.results, run_id, waiting) as journal,
+    ):
+        # Again under the lock: another process may have finished the run since.
+        if agree(not config.force and _finished(file, progress) is not None):
+            return _reused(file)
         try:
             with translated_errors(config):
                 placed = replace(config, device=str(device))
@@ -92,6 +103,8 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
     if agree(False):
         return
     with loader.device(config, progress.say) as device:
+        if agree(False):
+            return
         placed = replace(config, device=str(device))
         parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
         missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
@@ -103,6 +116,12 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
 def _choice_before(journal: Journal) -> GammaChoice | None:
     """The gamma that this run chose before it was interrupted."""
     return GammaChoice.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
+
+
+def _reused(file: Path) -> Result:
+    """The result of a run whose record is in `file`."""
+    record = store.read(file)
+    return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
 
 
 def _finished(file: Path, progress: Progress) -> RunRecord | None:
