@@ -15,6 +15,7 @@ from specbench.config import ModelConfig, RunConfig
 from specbench.models import dtype_probe
 from specbench.runs import dtype
 from specbench.runs.build import resolve
+from specbench.runs.core_time import CoreTime
 from specbench.runs.identity import identify
 
 Folders = dict[str, Path]
@@ -85,6 +86,22 @@ def one_time_blind(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
         return read(file) if len(seen) > 1 else None
 
     return reads
+
+
+def test_a_probe_that_waited_for_a_core_is_repeated_and_not_cached(
+    folders: Folders, times: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    waited = [0.5, 0.4, 0.6]
+    monkeypatch.setattr("specbench.runs.core_time.between", lambda *_: CoreTime(1 - waited[0], waited.pop(0)))
+    times += [(1e-3, 2e-3), (2e-3, 1e-3), (1e-3, 2e-3)]
+    notes: list[str] = []
+    assert resolve(config(folders), notes.append).dtype == "float32"  # of the least disturbed
+    assert not times and not cache.exists() and "DISTURBED: it waited for a core 40% of its time" in notes[0]
+    assert resolve(config(folders)).dtype == "float32"  # the same in this process
+    monkeypatch.setattr(dtype, "_probed", {})
+    waited += [0.5, 0.01]
+    times += [(2e-3, 1e-3), (1e-3, 2e-3)]
+    assert resolve(config(folders)).dtype == "bfloat16" and len(list(cache.glob("dtype-*"))) == 1
 
 
 def test_where_no_cache_can_be_written_the_process_remembers(

@@ -27,6 +27,7 @@ from specbench.drafts import TextDraft, growing
 from specbench.environment import environment, hardware
 from specbench.files import json_digest
 from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
+from specbench.measure.disturbance import of_steps
 from specbench.measure.expected_by_position import POSITIONS, along
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.measure.tree_forecast import counts_of_children
@@ -35,6 +36,7 @@ from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.runs import Progress
 from specbench.runs.accept import rule_label
 from specbench.runs.build import build_each, resolve
+from specbench.runs.core_time import core_times, waited_share
 from specbench.runs.error_translation import translated_errors
 from specbench.runs.gpu_lock import locked_device
 from specbench.runs.identity import identify
@@ -182,10 +184,11 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
         configs = with_skips([replace(config, device=str(device)) for config in configs], progress)
         candidates = sorted(prepare(configs, progress), key=lambda candidate: _setting(candidate.config))
         for _, group in groupby(candidates, key=lambda candidate: _setting(candidate.config)):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), core_times()
             scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
-            settings.append(_setting_record(scored, time.perf_counter() - began))
+            signs = of_steps(waited_share(before), []).said
+            settings.append(_setting_record(scored, time.perf_counter() - began, signs))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
     found = candidates[0].config
     digest = json_digest([ids, found.tokens, found.leniences])
@@ -297,7 +300,7 @@ def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interva
     return bootstrap(columns, ratio, config.resamples, config.seed)
 
 
-def _setting_record(scored: Scored, wall_s: float) -> ScoredSetting:
+def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredSetting:
     """The sample and the agreements from which the rows are computed, with their times."""
     return {
         "temperature": scored.config.sampling.temperature,
@@ -306,6 +309,7 @@ def _setting_record(scored: Scored, wall_s: float) -> ScoredSetting:
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "wall_s": wall_s,
+        "disturbed_by": signs,
         "drafts": {name: [_plain(a) for a in texts] for name, texts in scored.agreement.items()},
     }
 

@@ -1,16 +1,18 @@
 """Timed passes of the candidates, and the predictions made from them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from specbench.choose.alpha import Scored
 from specbench.measure.collection import already_collected
+from specbench.measure.disturbance import of_steps
 from specbench.measure.predict import Grown, Predictions
 from specbench.measure.probe import Round, probe
 from specbench.measure.probe_rows import probe_rows
 from specbench.models import Prompt
 from specbench.records.documents import RoundRecord
 from specbench.runs import Progress
+from specbench.runs.core_time import least_disturbed
 
 
 def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:
@@ -33,6 +35,7 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
         rounds=rounds,
         seed=config.seed,
         first=first,
+        timing=_undisturbed,
     )
 
 
@@ -47,7 +50,25 @@ def time_rows(scored: Scored, batch: int) -> list[Round]:
         batch,
         rounds=config.rounds,
         seed=config.seed,
+        timing=_undisturbed,
     )
+
+
+def _undisturbed(work: Callable[[], Round]) -> Round:
+    """A timed round, repeated while the process waits for a core."""
+    found, waited = least_disturbed(work)
+    return replace(found, waited=waited)
+
+
+def disturbed_by(rounds: Sequence[Round], waited: float | None = None) -> str | None:
+    """The signs, in words, that other work disturbed the timed rounds; None without a sign.
+
+    `waited` is the share of the whole measurement for which the process waited for a core; None: that of the rounds.
+    """
+    known = [one.waited for one in rounds if one.waited is not None]
+    if waited is None and known:
+        waited = sum(known) / len(known)
+    return of_steps(waited, [one.steps_s for one in rounds]).said
 
 
 def predictions(
@@ -69,6 +90,7 @@ def round_record(one: Round) -> RoundRecord:
     return {
         "steps_s": one.steps_s,
         "first_steps_s": one.first_steps_s,
+        "waited": one.waited,
         "passes": [
             {"candidate": name, "gamma": gamma, "timed": [asdict(seen) for seen in passes]}
             for (name, gamma), passes in one.passes.items()

@@ -22,7 +22,7 @@ from specbench.choose.interleaved import (
     prove,
     same_texts,
 )
-from specbench.choose.passes import predictions, round_record
+from specbench.choose.passes import disturbed_by, predictions, round_record
 from specbench.config import ChooseConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
@@ -34,6 +34,7 @@ from specbench.records.documents import ErrorRow, Learning, PolicyRow, ValidateD
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.runs import Progress
 from specbench.runs.build import resolve
+from specbench.runs.core_time import core_times, waited_share
 from specbench.runs.error_translation import translated_errors
 from specbench.runs.gamma import choose_gamma
 from specbench.runs.gpu_lock import locked_device
@@ -60,7 +61,9 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         scored = score(candidates, (), progress, max(candidates[0].config.gammas))
         gammas = {candidate.name: _policies(candidate, progress) for candidate in candidates}
         prove(scored)
+        before = core_times()
         decoded, rounds = interleave(scored, all_decoders(scored, gammas), progress)
+        waited = waited_share(before)
         wrong = not_lossless(scored, decoded)
     config, surroundings = scored.config, environment()
     where = hardware(surroundings, config.device)
@@ -77,6 +80,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
         "rounds": [round_record(one) for one in rounds],
+        "disturbed_by": disturbed_by(rounds, waited),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": _rows(scored, decoded, rounds, wrong),
         "policies": [row for candidate in candidates for row in _against_best(candidate, decoded, wrong)],

@@ -11,7 +11,7 @@ from pathlib import Path
 from specbench.choose.alpha import alpha_rows, prepare, score
 from specbench.choose.cascades import inside_cascades, of_cascades
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
-from specbench.choose.passes import predictions, round_record, timed
+from specbench.choose.passes import disturbed_by, predictions, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
@@ -34,6 +34,7 @@ from specbench.records.documents import (
 from specbench.records.schema import SCHEMA_VERSION
 from specbench.runs import Progress, execute
 from specbench.runs.build import resolve
+from specbench.runs.core_time import core_times, waited_share
 from specbench.runs.error_translation import translated_errors
 from specbench.runs.gpu_lock import locked_device
 from specbench.runs.identity import identify
@@ -75,10 +76,13 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         batches = sorted(set(scored.config.batches))
         if batches != [1] and (trees or engines is not None):
             raise UserError("batch: trees and other engines are ranked for batch=1 alone; leave batch= out")
+        waited: float | None = None
         if engines is None:
             rounds_at = {batch: timed(scored, batch, progress) for batch in batches}
         else:
+            before = core_times()
             rounds_at = {1: rounds_of(engines, scored)}
+            waited = waited_share(before)
         config = scored.config
         tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in rounds_at.items()}
         table, rounds = tables[batches[0]], rounds_at[batches[0]]
@@ -139,6 +143,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "rounds": [round_record(one) for one in rounds],
+        "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
     }

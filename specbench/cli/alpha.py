@@ -201,6 +201,7 @@ def remark(file: Path, record: AlphaDocument, form: str) -> None:
         console.print(
             f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
             f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
+            + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
         )
     if min(row["prompts"] for row in rows) < FEW_PROMPTS:
         console.print(f"only {min(row['prompts'] for row in rows)} prompts: the intervals are rough")

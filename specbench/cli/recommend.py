@@ -74,6 +74,7 @@ def job(
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }
+    document["disturbed_by"] = found.record.get("disturbed_by")
     document |= {"for": shown} if shown else {}
     print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)
     if form == "table":
@@ -107,6 +108,10 @@ def draw(record: RecommendDocument) -> None:
         f"[bold]{record['target']}[/bold] on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
         f"{record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms"
     )
+    if (signs := record.get("disturbed_by")) is not None:
+        console.print(
+            f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); run it again when nothing else runs"
+        )
     table = Table(box=None, pad_edge=False, header_style="bold")
     batches = {row.get("batch", 1) for row in record["rows"]}
     shown = [

@@ -17,7 +17,7 @@ Plain numbers only.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -47,11 +47,16 @@ class Disturbance:
     unevenness: float | None
     signs: list[str] = field(default_factory=list)
 
+    @property
+    def said(self) -> str | None:
+        """The signs as one text; None without a sign."""
+        return "; ".join(self.signs) or None
+
     def columns(self) -> Disturbed:
         """Its columns in a record's summary."""
         return {
             "disturbed": bool(self.signs),
-            "disturbed_by": "; ".join(self.signs) or None,
+            "disturbed_by": self.said,
             "waited": self.waited,
             "unevenness": self.unevenness,
         }
@@ -59,12 +64,21 @@ class Disturbance:
 
 def disturbance(prompts: Sequence[PromptRecord], summary: Mapping[str, Any]) -> Disturbance:
     """The signs in raw prompts, and in the `summary` that was made of them."""
-    waited, unevenness, signs = _waited(prompts), _unevenness(prompts), []
+    found = of_steps(_waited(prompts), [prompt["baseline"]["steps_s"][1:] for prompt in prompts])
+    return replace(found, signs=found.signs + impossible(summary))
+
+
+def of_steps(waited: float | None, steps_s: Sequence[Sequence[float]]) -> Disturbance:
+    """The signs in the share of time waited for a core, and in steps of the target alone.
+
+    `steps_s` holds the seconds of the steps of each completion, without its first.
+    """
+    unevenness, signs = _unevenness(steps_s), []
     if waited is not None and waited > MOST_WAITED:
         signs.append(f"it waited for a core {100 * waited:.0f}% of its time")
     if unevenness is not None and unevenness > MOST_UNEVEN:
         signs.append(f"one in ten neighbouring steps differs more than {unevenness:.1f} times")
-    return Disturbance(waited, unevenness, signs + impossible(summary))
+    return Disturbance(waited, unevenness, signs)
 
 
 def impossible(summary: Mapping[str, Any]) -> list[str]:
@@ -88,8 +102,8 @@ def _waited(prompts: Sequence[PromptRecord]) -> float | None:
     return waited_s / (waited_s + ran_s)
 
 
-def _unevenness(prompts: Sequence[PromptRecord]) -> float | None:
-    pairs = [abs(math.log(b / a)) for p in prompts for a, b in _neighbours(p["baseline"]["steps_s"][1:])]
+def _unevenness(steps_s: Sequence[Sequence[float]]) -> float | None:
+    pairs = [abs(math.log(b / a)) for steps in steps_s for a, b in _neighbours(steps)]
     return float(np.exp(np.quantile(pairs, 0.9))) if len(pairs) >= FEWEST_PAIRS else None
 
 

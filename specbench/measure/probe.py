@@ -70,6 +70,15 @@ class Round:
     steps_s: list[float]
     passes: dict[Key, list[Timed]]
     first_steps_s: list[float]  # the first step of each completion
+    waited: float | None = None  # share of its time for which the process waited for a core; None: not known
+
+
+Timing = Callable[[Callable[[], Round]], Round]  # times a round, perhaps more than once
+
+
+def once(work: Callable[[], Round]) -> Round:
+    """Time a round once."""
+    return work()
 
 
 def probe(
@@ -81,8 +90,9 @@ def probe(
     rounds: int,
     seed: int = 0,
     first: int = 0,
+    timing: Timing = once,
 ) -> list[Round]:
-    """Time `rounds` rounds over `texts`, numbered from `first`.
+    """Time `rounds` rounds over `texts`, numbered from `first`, each by `timing`.
 
     If `first` is 0, an untimed warm-up round comes first.
     """
@@ -92,7 +102,7 @@ def probe(
         chains = [gamma for one in candidates.values() if one.levels is None for gamma in one.gammas(gammas)]
         _visit_lengths(target, sorted(set(chains)), texts, rounds, _common(candidates).max_new_tokens)
     for number in range(first, first + rounds):
-        timed.append(_round(target, candidates, gammas, texts, number, seed))
+        timed.append(timing(partial(_round, target, candidates, gammas, texts, number, seed)))
     return timed
 
 

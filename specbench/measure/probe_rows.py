@@ -7,6 +7,7 @@ on how much one row drafts: others draft all of gamma.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from specbench.decoding import Decoding, Trace, autoregress, speculate, together
 from specbench.drafts import in_batch, models_of
 from specbench.gamma import Constant
-from specbench.measure.probe import PASSES, STEPS, Candidate, Key, Round, Timed, WrittenText, start_of
+from specbench.measure.probe import PASSES, STEPS, Candidate, Key, Round, Timed, Timing, WrittenText, once, start_of
 from specbench.models import Batch, Model, Prompt
 
 T = TypeVar("T")
@@ -30,8 +31,9 @@ def probe_rows(
     *,
     rounds: int,
     seed: int = 0,
+    timing: Timing = once,
 ) -> list[Round]:
-    """`rounds` rounds over `rows` of `texts` at a time, after an untimed round."""
+    """`rounds` rounds over `rows` of `texts` at a time, each timed by `timing`, after an untimed round."""
     batch = _endless(Batch.of(target, rows))
     inside = {}
     for name, candidate in candidates.items():
@@ -40,8 +42,8 @@ def probe_rows(
             _endless(model)
         inside[name] = replace(candidate, draft=draft)
     limit = next(iter(candidates.values())).spec.max_new_tokens
-    found = []
-    for number in range(-1, rounds):
+
+    def one_round(number: int) -> Round:
         this = Round([], {(name, gamma): [] for name in inside for gamma in gammas}, [])
         jobs: list[Key | None] = [None, *this.passes]
         for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
@@ -59,8 +61,10 @@ def probe_rows(
             this.passes[key].extend(
                 Timed(key[1], key[1], 0, False, *each) for each in _together(times, traces[0], rows)[1:]
             )
-        found.append(this)
-    return found[1:]
+        return this
+
+    one_round(-1)
+    return [timing(partial(one_round, number)) for number in range(rounds)]
 
 
 def _decoding(

@@ -24,10 +24,11 @@ class Damaged(UserWarning):
 class Catalog:
     """The heads of all records of `results`, oldest first; `kept=False` leaves the committed copies out.
 
+    With `undisturbed` a disturbed record does not replace an undisturbed record of the same run, however new it is.
     A damaged file is skipped with a warning that names it.
     """
 
-    def __init__(self, results: str | Path, kept: bool = True) -> None:
+    def __init__(self, results: str | Path, kept: bool = True, undisturbed: bool = False) -> None:
         self.results = Path(results)
         copies = sorted(kept_folder(results).glob("*.json.gz")) if kept else []
         own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (file.stat().st_mtime, file.name))
@@ -37,7 +38,7 @@ class Catalog:
             there = self._heads.get(head.run_id)
             if head.failed:
                 self._failed[head.run_id] = head
-            elif there is None or _created(head) > _created(there):
+            elif there is None or _rank(head, undisturbed) > _rank(there, undisturbed):
                 self._heads[head.run_id] = head
         self._whole: dict[str, RunRecord] = {}
 
@@ -143,6 +144,11 @@ def _created(head: Head) -> str:
 def kept_folder(results: str | Path) -> Path:
     """The folder of the compressed records that are committed."""
     return Path(results) / "kept"
+
+
+def _rank(head: Head, undisturbed: bool) -> tuple[bool, str]:
+    """The order of records of one run: of those with the highest rank the first is used."""
+    return undisturbed and not head.summary.get("disturbed"), _created(head)
 
 
 def _read(files: list[Path]) -> Iterator[Head]:

@@ -103,6 +103,7 @@ class ScoredSetting(TypedDict):
     texts_reused: int
     score_s: Seconds
     wall_s: Seconds
+    disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
     drafts: Annotated[dict[str, list[Row]], "by draft: the fields of `measure.agreement.Agreement` for each completion"]
 
 
@@ -173,6 +174,7 @@ class RoundRecord(TypedDict):
 
     steps_s: list[float]
     first_steps_s: list[float]
+    waited: NotRequired[Annotated[float | None, "share of the time in which the process waited for a core"]]
     passes: list[TimedPasses]
 
 
@@ -188,6 +190,7 @@ class Choosing(Document):
     alpha_rows: list[AlphaRow]
     rounds: list[RoundRecord]
     configs: list[Config]
+    disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
 
 
 class RecommendDocument(Choosing):

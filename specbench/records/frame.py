@@ -44,7 +44,7 @@ class Records:
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
         self.results = Path(results)
         self.fewest_prompts = fewest_prompts
-        self.catalog = Catalog(results)
+        self.catalog = Catalog(results, undisturbed=True)
         self._all = _columns(pd.DataFrame([_row(head) for head in self.catalog.heads]))
         disturbed = self._all["disturbed"].astype(bool)
         self.disturbed = list(self._all[disturbed]["run_id"])

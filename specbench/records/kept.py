@@ -63,7 +63,7 @@ def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -
     The folders beside `kept/` are committed with it. A record without a copy in there is drawn into `local/` instead.
     """
     committed = kept_folder(records.results).is_dir() and folder.resolve().parent == records.results.resolve()
-    used = set(records.all_kinds["run_id"])
+    used = {*records.all_kinds["run_id"], *records.disturbed}  # a drawing names disturbed records under it
     new = [run_id for run_id in records.catalog.unkept if run_id in used]
     if not committed or not new:
         return folder

@@ -14,6 +14,8 @@ def markdown(record: ValidateDocument) -> str:
         f"each decoded {record['repeats']} times by each candidate, in turn, with {len(record['rounds'])} rounds of "
         "timed passes. 95% intervals resample prompts, and those of the estimate and of its error the rounds, too.",
     ]
+    if (signs := record.get("disturbed_by")) is not None:
+        said.append(f"**DISTURBED**: {signs}. Estimates, speedups and errors are unreliable; measure again.")
     if same is not None:
         said.append(f"{100 * same:.1f}% of the completions of lossless candidates equal the target's, token for token.")
     parts = [_errors(record), _policies(record), _learning(record)]

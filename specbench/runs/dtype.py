@@ -8,7 +8,7 @@ use the same dtype: a different dtype would be a different run.
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,9 @@ import torch
 from specbench.config import RunConfig
 from specbench.environment import environment, hardware
 from specbench.files import json_digest, user_cache
+from specbench.measure.disturbance import MOST_WAITED
 from specbench.models.dtype_probe import linear_maps, probe
+from specbench.runs.core_time import least_disturbed
 
 # float32 is taken where its linear maps need less than this share of bfloat16's time; the rest of a step favours
 # bfloat16: t5-mini's maps took 0.9 of bfloat16's time in float32, and its whole step 1.5 times as long.
@@ -30,6 +32,7 @@ class DtypeProbe:
     dtype: str
     bfloat16_ms: float
     float32_ms: float
+    waited: float | None = None  # share of the time waited for a core, where it was too much
 
     @property
     def line(self) -> str:
@@ -37,6 +40,7 @@ class DtypeProbe:
         return (
             f"dtype=auto: {self.dtype}; linear maps of this shape take {self.bfloat16_ms:.2f} ms in bfloat16 and "
             f"{self.float32_ms:.2f} in float32 (chosen below {bound:.2f}); to pin it: dtype={self.dtype}"
+            + ("" if self.waited is None else f"; DISTURBED: it waited for a core {100 * self.waited:.0f}% of its time")
         )
 
 
@@ -58,7 +62,7 @@ def faster_dtype(config: RunConfig) -> DtypeProbe | None:
         with suppress(Exception):  # whatever a model's own code raises
             maps = linear_maps(target, "target")
             file = user_cache() / f"dtype-{json_digest([maps, engine, machine], 16)}.json"
-            _probed[key] = _read(file) or _written(file, _measured(maps, engine, threads))
+            _probed[key] = _read(file) or _measured(file, maps, engine, threads)
     return _probed[key]
 
 
@@ -69,10 +73,14 @@ def _engine(config: RunConfig) -> str:
     return "native" if config.engine == "native" else "static"
 
 
-def _measured(maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:
-    short, wide = probe(maps, engine, threads)
+def _measured(file: Path, maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:
+    """A new probe, cached in `file` unless the process waited for a core each time that it was tried."""
+    (short, wide), waited = least_disturbed(lambda: probe(maps, engine, threads))
     chosen = "float32" if wide < CLEARLY * short else "bfloat16"
-    return DtypeProbe(chosen, round(1000 * short, 4), round(1000 * wide, 4))
+    found = DtypeProbe(chosen, round(1000 * short, 4), round(1000 * wide, 4))
+    if waited is not None and waited > MOST_WAITED:
+        return replace(found, waited=round(waited, 4))
+    return _written(file, found)
 
 
 def _read(file: Path) -> DtypeProbe | None:

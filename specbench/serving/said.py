@@ -113,6 +113,8 @@ def parse_schedule(text: str) -> tuple[Span, ...]:
             raise UserError(f"--schedule {text}: {part.strip()} must begin at {first} and not end before it")
         spans.append(span)
         first = 0 if span.last is None else span.last + 1  # nothing can follow an open end
+    if not any(span.gamma for span in spans):
+        raise UserError(f"--schedule {text}: drafts at no batch size; give a γ above 0, or serve without a draft")
     return tuple(spans)
 
 

@@ -110,6 +110,8 @@ def test_transformers_takes_the_names() -> None:
         ("2-8:5", "2-8:5 must begin at 1"),
         ("1-8:5,10-:2", "10-:2 must begin at 9"),
         ("1-:5,2-3:1", "2-3:1 must begin at 0"),
+        ("1-:0", "drafts at no batch size"),  # "num_speculative_tokens": 0 is no setting
+        ("1-8:0,9-:0", "drafts at no batch size"),
     ],
 )
 def test_a_schedule_with_a_mistake(spans: str, said: str) -> None:
