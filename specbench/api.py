@@ -16,6 +16,7 @@ import html
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 
 Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
+
+
+class DisturbedWarning(UserWarning):
+    """A time was measured while another process used the machine."""
 
 
 class _Shown:
@@ -81,8 +86,18 @@ class Run(_Shown):
 
     @property
     def speedup(self) -> float | None:
-        """Measured: time per token of the target alone over that of speculative decoding; None without a proof."""
+        """Measured: time per token of the target alone over that of speculative decoding; None without a proof.
+
+        Warns with `DisturbedWarning` if other work disturbed the run.
+        """
+        if (signs := self.disturbed_by) is not None:
+            warnings.warn(f"the speedup is unreliable: {signs}", DisturbedWarning, stacklevel=2)
         return self.summary["speedup_measured"]
+
+    @property
+    def disturbed_by(self) -> str | None:
+        """The signs, in words, that other work disturbed the run, so that c, v and its speedups are unreliable."""
+        return self.summary.get("disturbed_by")
 
     @property
     def predicted(self) -> float | None:

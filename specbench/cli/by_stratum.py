@@ -17,12 +17,22 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
     for run_id in run_ids:
         record = catalog.whole(run_id)
         summary: Row = {"run_id": run_id, **record["summary"]}
-        timed = summary.get("speedup_measured") is not None and not summary.get("disturbed")
+        untimed = _untimed(summary)
+        timed = untimed is None
         found = strata(record["prompts"], by, timed)
         if run is None and {one.name for one in found} <= {NO_CATEGORY}:
             continue
-        rows += [{name: summary.get(name) for name in NAMED} | {"by": by} | _row(one) for one in found]
+        rows += [{name: summary.get(name) for name in NAMED} | {"by": by, "untimed": untimed} | _row(one) for one in found]
     print_rows(form, rows, lambda: _draw(rows, by))
+
+
+def _untimed(summary: Row) -> str | None:
+    """Why a run's strata have no speedups; None if they have."""
+    if summary.get("disturbed"):
+        return f"the run was disturbed ({summary.get('disturbed_by')}); run it again with force=true"
+    if summary.get("speedup_measured") is None:
+        return "the run has no speedup, since its completions are not proved to be the target's"
+    return None
 
 
 def _row(one: Stratum) -> Row:
@@ -54,6 +64,8 @@ def _draw(rows: list[Row], by: str) -> None:
             numbers = [cell for name in ("alpha", "tokens_per_pass", "speedup") for cell in _cells(row, name)]
             table.add_row(str(row["group"]), str(row["prompts"]), str(row["tokens"]), *numbers)
         console.print(table)
+        if first["untimed"] is not None:
+            console.print(f"no speedups: {first['untimed']}", markup=False)
     if any(row["prompts"] < FEW_PROMPTS for row in rows):
         console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
 

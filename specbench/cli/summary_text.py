@@ -136,7 +136,7 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         *_by_rank(s),
         ("c", _number(s["c"], 3), f"draft step / target step; a target step takes {1000 * s['target_step_s']:.2f} ms"),
         *_step(s),
-        ("verification cost v", _number(s["verify_cost"], 3), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
+        ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
         ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
         ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
@@ -155,6 +155,10 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
     if s["identical"] is not None:
         table.append(("identical", f"{100 * s['identical']:.1f}%", _how_identical(s)))
     return table + _proof(s)
+
+
+def _cost_of_verifying(s: Summary) -> str:
+    return _interval(s["verify_cost"], s.get("verify_cost_low"), s.get("verify_cost_high"), 3)
 
 
 def _how_identical(s: Summary) -> str:
@@ -241,6 +245,11 @@ def remarks(s: Summary) -> list[str]:
         )
     if s.get("disturbed"):
         lines.append(disturbed(s))
+    elif (high := s.get("verify_cost_high")) is not None and high + s["overhead"] < 1:
+        lines.append(
+            f"v = {_cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass over "
+            "several, whose kernels are faster"
+        )
     if s.get("grown") is not None:
         lines.append(_grown(s))
     if s.get("learnt_positions") is not None:

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench.measure.by_position import acceptance_by_position
 from specbench.measure.disturbance import disturbance
@@ -36,10 +37,11 @@ from specbench.records.schema import (
     UnderLenience,
     UnderRule,
 )
-from specbench.stats import bootstrap, ratio, ratio_of_ratios
+from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
 
 Part = Literal["start_s", "decode_s"]
 PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
+MOST_RESAMPLES_OF_V = 200  # medians of all passes: each resample takes a cumulative sum over them
 NO_SPEED: Speedups = {
     "speedup_measured": None, "speedup_low": None, "speedup_high": None,
     "speedup_end_to_end": None, "speedup_end_to_end_low": None, "speedup_end_to_end_high": None,
@@ -75,11 +77,11 @@ def summarise(
     lossy = is_lossy(prompts)
     ruled = under_rule(prompts, resamples, seed)
     step_s = median(steps_s)
-    full = [a_pass for a_pass in passes if gamma is None or a_pass["drafted"] == gamma]
     drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
     drafted = sum(a_pass["drafted"] for a_pass in passes)
     spent, emitted = operations(passes, c_hat)
     costs = pass_costs(prompts)
+    v = verify_cost(prompts, gamma, resamples, seed)
     proof = prove(prompts)
     differing = [p["difference"] for p in prompts if p["difference"] is not None]
     wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
@@ -93,7 +95,9 @@ def summarise(
         "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
         "tokens_per_pass": emitted / len(passes),
         "c": median(drafting) / step_s if drafting else None,
-        "verify_cost": median(a_pass["verify_s"] for a_pass in full) / step_s if full else None,
+        "verify_cost": None if v is None else v.value,
+        "verify_cost_low": None if v is None else v.low,
+        "verify_cost_high": None if v is None else v.high,
         "overhead": median(a_pass["accept_s"] for a_pass in passes) / step_s,
         "target_step_s": step_s,
         # What the mean pass takes, in mean target steps.
@@ -149,6 +153,43 @@ def summarise(
         **predicted,
         **measured,
     }
+
+
+def verify_cost(prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int) -> Interval | None:
+    """v: the median verification of a full pass over the median step of the target alone, with its interval.
+
+    Every pass counts where `gamma` is None. The interval resamples prompts (`MOST_RESAMPLES_OF_V` times at most). None
+    without a full pass.
+    """
+    of_passes = [
+        [one["verify_s"] for one in prompt["speculative"]["passes"] if gamma is None or one["drafted"] == gamma]
+        for prompt in prompts
+    ]
+    if not any(of_passes):
+        return None
+    of_steps = [prompt["baseline"]["steps_s"] for prompt in prompts]
+    value = median(one for some in of_passes for one in some) / median(one for some in of_steps for one in some)
+    if len(prompts) < 2:
+        return Interval(value, None, None)
+    weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES_OF_V), np.random.default_rng(seed))
+    passes_S, steps_S = (_medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
+    drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
+    return percentiles(value, (passes_S / steps_S)[drawn])
+
+
+def _medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
+    values = np.array([one for some in seconds for one in some])
+    owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
+    order = np.argsort(values)
+    values, owner = values[order], owner[order]
+    found = np.full(len(weights_SN), np.nan)
+    for place, weights_N in enumerate(weights_SN):
+        counts = np.cumsum(weights_N[owner])
+        if counts[-1]:
+            low, high = np.searchsorted(counts, [(counts[-1] - 1) // 2, counts[-1] // 2], side="right")
+            found[place] = (values[low] + values[high]) / 2
+    return found
 
 
 def learnt(prompts: Sequence[PromptRecord]) -> Learnt:

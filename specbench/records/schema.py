@@ -223,6 +223,8 @@ class Counted(TypedDict):
         Annotated[float, "median seconds of a draft step that drafts a whole proposal, over those of a target step"]
     ]
     verify_cost: Annotated[float | None, "v: median seconds of a pass over gamma + 1 tokens over those of a step"]
+    verify_cost_low: NotRequired[Annotated[float | None, "95% interval of v over prompts"]]
+    verify_cost_high: NotRequired[float | None]
     overhead: Annotated[float, "median seconds of accepting over those of a target step"]
     target_step_s: Annotated[float, "seconds, median"]
     drafting_per_pass: NotRequired[Steps]
