@@ -41,7 +41,10 @@ def test_a_clean_run_needs_no_remark() -> None:
             | {"drafting_per_pass": 0.0, "checking_per_pass": 1.12, "accepting_per_pass": 0.0},
             "1.07 tokens a pass cost 0.00 (drafting) + 1.12 (verifying) + 0.00 (accepting) target steps",
         ),
-        ({"verify_cost": 0.85, "verify_cost_low": 0.83, "verify_cost_high": 0.87}, "a step over one token takes longer"),
+        (
+            {"verify_cost": 0.85, "verify_cost_low": 0.83, "verify_cost_high": 0.87},
+            "a step over one token takes longer",
+        ),
         ({"prompts_cut": 7}, "7 of 40 prompts were cut at task.max_source_tokens"),
         ({"prompts": 4}, "only 4 prompts"),
     ],

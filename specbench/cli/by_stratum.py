@@ -22,7 +22,9 @@ def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
         found = strata(record["prompts"], by, timed)
         if run is None and {one.name for one in found} <= {NO_CATEGORY}:
             continue
-        rows += [{name: summary.get(name) for name in NAMED} | {"by": by, "untimed": untimed} | _row(one) for one in found]
+        rows += [
+            {name: summary.get(name) for name in NAMED} | {"by": by, "untimed": untimed} | _row(one) for one in found
+        ]
     print_rows(form, rows, lambda: _draw(rows, by))
 
 

@@ -110,7 +110,7 @@ def draw(record: RecommendDocument) -> None:
     )
     if (signs := record.get("disturbed_by")) is not None:
         console.print(
-            f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); run it again when nothing else runs"
+            f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); repeat it when nothing else runs"
         )
     table = Table(box=None, pad_edge=False, header_style="bold")
     batches = {row.get("batch", 1) for row in record["rows"]}

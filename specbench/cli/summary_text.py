@@ -247,8 +247,8 @@ def remarks(s: Summary) -> list[str]:
         lines.append(disturbed(s))
     elif (high := s.get("verify_cost_high")) is not None and high + s["overhead"] < 1:
         lines.append(
-            f"v = {_cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass over "
-            "several, whose kernels are faster"
+            f"v = {_cost_of_verifying(s)} is below 1: on this machine a step over one token takes longer than a pass "
+            "over several, whose kernels are faster"
         )
     if s.get("grown") is not None:
         lines.append(_grown(s))

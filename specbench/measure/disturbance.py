@@ -7,9 +7,9 @@ Three signs, each enough:
 - Neighbouring steps of the target alone differ: in more than one of ten pairs by more than `MOST_UNEVEN` times. Only
   steps of one completion are compared with each other, without the first, so that neither longer prompts nor a growing
   cache count. This is all that there is for records without load.
-- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass, each of which takes a run of
-  the target over several tokens, unless that run is faster than a step: v below 1 is no sign, since kernels for a single
-  row may be slower than those for several. `SLACK` leaves room for rounding.
+- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
+  v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
+  rounding.
 
 Thresholds and error rates are from runs of 20 prompts of the shipped pair on 2 cores (docs/disturbed.md).
 

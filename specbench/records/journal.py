@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 from specbench.errors import MachineError
 from specbench.records.schema import SCHEMA_VERSION, GammaRecord, Process, PromptRecord
 
-
 SECONDS_BETWEEN_LOOKS = 0.5
 
 

@@ -24,7 +24,6 @@ class CoreTime(NamedTuple):
     ran_s: float
     waited_s: float
 
-
     @property
     def waited(self) -> float:
         """Share of the time for which it waited for a core."""
