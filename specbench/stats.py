@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 FEW_PROMPTS = 10  # below this an interval is said to be rough
 LEVEL = 0.95
+BLOCK = 4_000_000  # weights drawn at a time: memory does not grow with rows times resamples
 
 
 class IntervalRecord(TypedDict):
@@ -71,10 +72,14 @@ def resampled_totals(
     if len(columns) < 2:
         return np.empty((0, columns.shape[-1]))
     generator = np.random.default_rng(seed)
-    weights_SN = draw_weights(len(columns), resamples, generator)
-    totals_SK: NDArray[np.float64] = weights_SN @ columns
+    blocks = []
+    for start in range(0, resamples, size := max(1, BLOCK // len(columns))):
+        weights_SN = draw_weights(len(columns), min(size, resamples - start), generator)
+        spread_SK = None if variances is None else np.sqrt(weights_SN @ np.asarray(variances, float))
+        blocks.append((weights_SN @ columns, spread_SK))
+    totals_SK: NDArray[np.float64] = np.concatenate([totals for totals, _ in blocks])
     if variances is not None:
-        deviations_SK = np.sqrt(weights_SN @ np.asarray(variances, float))
+        deviations_SK = np.concatenate([spread for _, spread in blocks if spread is not None])
         totals_SK = totals_SK + deviations_SK * generator.standard_normal(totals_SK.shape)
     return totals_SK
 

@@ -201,6 +201,97 @@ def record(requests: list[Request] = REQUESTS) -> str:
     return json.dumps({"run_id": "r", "prompts": prompts, "summary": {"alpha": 0.8, "passes": sum(map(len, requests))}})
 
 
+def vllm_bench(requests: list[Request] = REQUESTS) -> str:
+    """What `vllm bench serve --save-result` keeps, of the fields that matter here."""
+    row = [n for request in counted(requests, as_it_went_on) for n in request]
+    return json.dumps({
+        "backend": "openai", "tokenizer_id": "m", "completed": len(requests), "mean_ttft_ms": 9.5,
+        "spec_decode_acceptance_rate": 100 * sum(row) / GAMMA / len(row),
+        "spec_decode_acceptance_length": 1 + sum(row) / len(row), "spec_decode_num_drafts": len(row),
+        "spec_decode_draft_tokens": GAMMA * len(row), "spec_decode_accepted_tokens": sum(row),
+        "spec_decode_per_position_acceptance_rates": [
+            sum(n > place for n in row) / len(row) for place in range(GAMMA)
+        ],
+    })  # fmt: skip
+
+
+def vllm_bench_text(requests: list[Request] = REQUESTS) -> str:
+    row = [n for request in counted(requests, as_it_went_on) for n in request]
+    lines = [
+        f"{' Serving Benchmark Result ':=^50}",
+        f"{'Successful requests:':<40} {len(requests):<10}",
+        f"{'Mean TTFT (ms):':<40} {9.5:<10.2f}",
+        f"{'Speculative Decoding':-^50}",
+        f"{'Acceptance rate (%):':<40} {100 * sum(row) / GAMMA / len(row):<10.2f}",
+        f"{'Acceptance length:':<40} {1 + sum(row) / len(row):<10.2f}",
+        f"{'Drafts:':<40} {len(row):<10}",
+        f"{'Draft tokens:':<40} {GAMMA * len(row):<10}",
+        f"{'Accepted tokens:':<40} {sum(row):<10}",
+        "Per-position acceptance (%):",
+    ]
+    for place in range(GAMMA):
+        lines.append(f"{f'  Position {place}:':<40} {100 * sum(n > place for n in row) / len(row):<10.2f}")
+    return "\n".join([*lines, "=" * 50]) + "\n"
+
+
+def _of_trtllm_bench(requests: list[Request]) -> tuple[dict[str, float], float]:
+    """Means over requests: draft tokens, accepted tokens, their ratio, tokens per iteration; and tokens written."""
+    rows = [(len(request), sum(one.written for one in request)) for request in requests]
+    accepted = [written - passes for passes, written in rows]
+    means = {
+        "num_draft_tokens": sum(GAMMA * passes for passes, _ in rows) / len(rows),
+        "num_accepted_draft_tokens": sum(accepted) / len(rows),
+        "draft_acceptance_rate": sum(n / GAMMA / row[0] for n, row in zip(accepted, rows, strict=True)) / len(rows),
+        "acceptance_length": sum(written / passes for passes, written in rows) / len(rows),
+    }
+    return means, sum(written for _, written in rows) / len(rows)
+
+
+def trtllm_bench(requests: list[Request] = REQUESTS) -> str:
+    means, written = _of_trtllm_bench(requests)
+    return json.dumps({
+        "engine": {"backend": "Pytorch"}, "world_info": {"tp_size": 1},
+        "request_info": {"num_requests": len(requests), "avg_output_length": written},
+        "decoding_stats": {
+            "mode": "Eagle", **{f"{name}_percentiles": {"average": mean, "p50": 1.0} for name, mean in means.items()}
+        },
+    }, indent=2)  # fmt: skip
+
+
+def trtllm_bench_text(requests: list[Request] = REQUESTS) -> str:
+    means, written = _of_trtllm_bench(requests)
+    lines = [
+        "= REQUEST DETAILS ",
+        f"Number of requests:             {len(requests)}",
+        f"Average Output Length (tokens): {written:.4f}",
+        "= DECODING STATISTICS (Eagle)",
+    ]
+    for short, mean in zip(("DT", "ADT", "DAR", "AL"), means.values(), strict=True):
+        lines += [f"[{short}] MINIMUM: 0.10", f"[{short}] AVERAGE: {mean:.2f}"]
+    return "\n".join(lines) + "\n"
+
+
+def trtllm_requests(requests: list[Request] = REQUESTS, phases: bool = False) -> str:
+    """Requests of `/perf_metrics`, or lines of the file that newer servers write."""
+    found = []
+    for place, row in enumerate(counted(requests, as_it_went_on)):
+        drafted = GAMMA * len(row)
+        stats = {
+            "first_iter": 1, "timing_metrics": {"arrival_time": 1.0}, "kv_cache_metrics": {"num_reused_blocks": 0},
+            "speculative_decoding": {
+                "acceptance_rate": sum(row) / drafted, "total_accepted_draft_tokens": sum(row),
+                "total_draft_tokens": drafted,
+            },
+        }  # fmt: skip
+        name = str(place)
+        found.append(
+            {"schema_version": 1, "request_id": name, "phases": {"server": stats}}
+            if phases
+            else {"request_id": name, "perf_metrics": stats}
+        )
+    return "\n".join(map(json.dumps, found)) if phases else json.dumps(found)
+
+
 FILES: dict[str, str] = {
     "specbench": record(),
     "vllm-response": vllm_responses(),
@@ -214,5 +305,11 @@ FILES: dict[str, str] = {
     "sglang-metrics": 'sglang:spec_accept_length{model_name="m"} 3.2\nsglang:spec_accept_rate{model_name="m"} 0.55\n',
     "vllm-log": vllm_log(),
     "llamacpp-log": llamacpp_log(),
+    "vllm-bench": vllm_bench(),
+    "vllm-bench-text": vllm_bench_text(),
+    "trtllm-bench": trtllm_bench(),
+    "tensorrt-llm-requests": trtllm_requests(),
+    "sglang-bench": '{"backend": "sglang", "mean_e2e_latency_ms": 31.5, "mean_ttft_ms": 9.5, "accept_length": 3.2}\n',
+    "sglang-bench-text": "============ Serving Benchmark Result ============\nAccept length:         3.20\n",
     "sglang-log": "[2026-11-22 02:00:00] Decode batch, #running-req: 1, accept len: 3.20, accept rate: 0.55, gen: 1\n",
 }

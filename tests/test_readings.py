@@ -1,9 +1,13 @@
 """`specbench read`: each engine's file is recognised, each number is named for what it is, and α is right."""
 
+import gc
+import gzip
+import io
 import json
 import math
 import random
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,9 @@ from calls import refusal
 from kept_records import newest
 
 from specbench.cli import main
+from specbench.errors import UserError
 from specbench.readings import FORMATS, Known, Reading, best_gamma, difference, estimate, read
+from specbench.readings import document as documents
 from specbench.readings.estimate import Estimate, expected_accepted, likelihood_interval
 from specbench.readings.tally import Tally
 from specbench.theory import accepted_per_drafted, expected_tokens, optimal_gamma
@@ -56,8 +62,11 @@ def _document(file: Path):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize(
     "name",
-    ["vllm-response", "aiperf", "tensorrt-llm", "vllm-metrics", "llamacpp-metrics", "vllm-log", "llamacpp-log"],
-)
+    [
+        "vllm-response", "aiperf", "tensorrt-llm", "vllm-metrics", "llamacpp-metrics", "vllm-log", "llamacpp-log",
+        "vllm-bench", "vllm-bench-text",
+    ],
+)  # fmt: skip
 def test_engines_that_count_on_after_the_end_come_to_one_alpha(name: str, tmp_path: Path) -> None:
     form, _, result = found(tmp_path, made.FILES[name])
     assert form == name
@@ -291,6 +300,178 @@ def test_the_worked_example_of_the_docs(tmp_path: Path) -> None:
     for text, value in zip(values, expected, strict=True):
         digits = len(text.partition(".")[2])
         assert value is not None and abs(float(text) - value) <= 0.5001 * 10**-digits, (text, value)
+
+
+def test_trtllm_bench_says_the_same_as_json_and_as_text(tmp_path: Path) -> None:
+    written, passes = sum(one.written for r in made.REQUESTS for one in r), len(CUT)
+    for text, digits in ((made.trtllm_bench(), 6), (made.trtllm_bench_text(), 1)):
+        name, reading, result = found(tmp_path, text)
+        assert name == "trtllm-bench" and reading.ends == "out" and result.method == "moments"
+        assert result.passes == passes and result.length == pytest.approx(written / passes, abs=10**-digits)
+        assert result.gamma == pytest.approx(made.GAMMA, abs=0.05)
+        pooling = {one.name: one.pooling for one in reading.printed}
+        assert pooling["acceptance_length, average"] == "mean of requests"
+
+
+@pytest.mark.parametrize("phases", [False, True])
+def test_requests_of_tensorrt_llm_need_gamma(phases: bool, tmp_path: Path) -> None:
+    text = made.trtllm_requests(phases=phases)
+    name, _, without = found(tmp_path, text)
+    assert name == "tensorrt-llm-requests" and without.requests == 3 and without.alpha is None
+    _, _, result = found(tmp_path, text, Known(gamma=made.GAMMA))
+    assert result.passes == len(RAW) and result.rate == pytest.approx(sum(RAW) / made.GAMMA / len(RAW))
+
+
+def test_a_mean_without_counts_gives_no_alpha(tmp_path: Path) -> None:
+    for name in ("sglang-bench", "sglang-bench-text"):
+        file = tmp_path / name
+        file.write_text(made.FILES[name])
+        form, reading = read(file)
+        assert form.name == name and not reading.requests and reading.printed[0].value == 3.2
+
+
+def _statistics(drafts: int, drafted: int, accepted: int) -> str:
+    return (
+        f"I statistics draft: #calls(b,g,a) = 1 {drafts} {drafts}, #gen drafts = {drafts}, "
+        f"#acc drafts = {drafts // 2}, #gen tokens = {drafted}, #acc tokens = {accepted}\n"
+    )
+
+
+def _request(accepted: int, drafted: int) -> str:
+    rate = f"{accepted / drafted:.5f}"
+    return (
+        f"I slot print_timing: id 0 | task 1 | draft acceptance = {rate} ( {accepted} accepted / {drafted} generated)\n"
+    )
+
+
+def test_drafts_that_llamacpp_counts_are_passes(tmp_path: Path) -> None:
+    """Requests without a mean length have as many passes as the statistics grew by."""
+    text = _request(25, 40) + _statistics(10, 40, 25) + _request(30, 60) + _statistics(25, 100, 55)
+    _, reading, result = found(tmp_path, text)
+    assert result.passes == 25 and result.requests == 2 and result.alpha is not None
+    assert [one.passes for one in reading.requests] == [10, 15]
+    # Two slots at a time: only the sums agree.
+    text = _request(25, 40) + _request(30, 60) + _statistics(25, 100, 55)
+    _, reading, result = found(tmp_path, text)
+    assert result.passes == 25 and result.requests is None and result.alpha is not None
+    # Statistics of more requests than the log holds say nothing of these.
+    _, _, result = found(tmp_path, _request(30, 60) + _statistics(25, 100, 55))
+    assert result.passes is None and result.alpha is None
+
+
+def test_below_ten_requests_the_interval_is_no_narrower_than_that_of_one() -> None:
+    """Two requests alike give a bootstrap next to no width."""
+    passes = [(4, n) for n in (4, 2, 0, 4, 1, 3, 4, 0, 2, 4)]
+    one = Tally.of_passes(passes, "file")
+    alone = estimate(Reading([], [one], by_request=True), Known())
+    both = estimate(Reading([], [one, one], by_request=True), Known())
+    sums = [Tally(one.accepted, one.drafted, one.passes)] * 2
+    moments = estimate(Reading([], sums, by_request=True), Known())
+    assert alone is not None and both is not None and moments is not None
+    for result in (both, moments):
+        assert result.low is not None and result.high is not None and result.high - result.low > 0.1
+        assert result.interval is not None and "fewer than 10" in result.interval
+    many = estimate(Reading([], [one] * 10, by_request=True), Known())
+    assert many is not None and many.interval == "bootstrap over 10 requests" and many.low == many.high
+
+
+def test_two_readings_of_counters_are_subtracted(tmp_path: Path, capfd: Capture) -> None:
+    before, after, log = (tmp_path / name for name in ("before.txt", "after.txt", "log.txt"))
+    before.write_text(made.vllm_metrics(made.REQUESTS[:1]))
+    after.write_text(made.vllm_metrics(made.REQUESTS))
+    log.write_text(made.vllm_log())
+    assert main(["read", str(after), "--since", str(before), "--format", "json"]) == 0
+    (one,) = json.loads(capfd.readouterr().out)["files"]
+    later = [n for row in made.counted(made.REQUESTS[1:], made.as_it_went_on) for n in row]
+    assert one["estimate"]["passes"] == len(later) and one["estimate"]["alpha"] == pytest.approx(by_hand(later))
+    assert "counted less than" in refusal(["read", str(before), "--since", str(after)], capfd)
+    assert "page of the same counters" in refusal(["read", str(log), "--since", str(before)], capfd)
+    assert "not from 2" in refusal(["read", str(after), str(log), "--since", str(before)], capfd)
+
+
+def test_the_standard_input_is_a_file(tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (made.vllm_metrics().encode(), gzip.compress(made.vllm_metrics().encode())):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert main(["read", "-", "--format", "json"]) == 0
+        (one,) = json.loads(capfd.readouterr().out)["files"]
+        assert one["format"] == "vllm-metrics" and one["estimate"]["passes"] == len(RAW)
+    assert "only once" in refusal(["read", "-", "-"], capfd)
+
+
+def test_a_latin_1_byte_does_not_refuse_a_log(tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    file.write_bytes("prompt: caf\xe9\r\n".encode("latin-1") + made.vllm_log().encode())
+    assert read(file)[0].name == "vllm-log"
+    rows = made.vllm_responses().replace("…", "café").encode("latin-1")
+    file.write_bytes(rows)
+    assert len(read(file)[1].requests) == 3
+
+
+def test_json_that_nests_deeply_is_one_line(tmp_path: Path, capfd: Capture) -> None:
+    file = tmp_path / "file.json"
+    for text in ("[" * 100_000, '{"a":' * 100_000, '{"a": 1}\n' + '{"a":' * 100_000, "[[" * 50_000 + "]]" * 50_000):
+        file.write_text(text)
+        assert "nests too deeply" in refusal(["read", str(file)], capfd)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE", 4096)
+
+
+def _peak(work: Callable[[], object]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_compressed_bomb_is_refused_in_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_pieces: None
+) -> None:
+    file = tmp_path / "bomb.gz"
+    file.write_bytes(gzip.compress(b"\n" * 4_000_000))
+    monkeypatch.setattr(documents, "LARGEST", 1_000_000)
+
+    def refused() -> None:
+        with pytest.raises(UserError, match="bomb.gz: larger than"):
+            read(file)
+
+    assert _peak(refused) < 500_000
+
+
+@pytest.mark.parametrize("name", ["vllm-log", "tensorrt-llm", "sglang", "vllm-response"])
+def test_memory_does_not_grow_with_the_file(name: str, tmp_path: Path, small_pieces: None) -> None:
+    """Logs are read line by line and lists object by object; of requests only their counts are held."""
+    filler = json.dumps({"text": "x" * 3000} | ({"meta_info": {}} if name == "sglang" else {"iter": 1}))
+    filler = "x" * 3000 if name == "vllm-log" else filler
+    text = made.FILES[name]
+    rows = [json.dumps(row) for row in json.loads(text)] if name == "sglang" else text.splitlines()
+    rows = [*rows[:1], *[filler] * 400, *rows[1:]]
+    file = tmp_path / "file"
+    file.write_text("[" + ", ".join(rows) + "]" if name == "sglang" else "\n".join(rows))
+    assert file.stat().st_size > 1_200_000
+    passes = []
+
+    def work() -> None:
+        result = estimate(read(file)[1], Known())
+        assert result is not None
+        passes.append(result.passes)
+
+    assert _peak(work) < 400_000 and passes == [len(RAW)]
+
+
+def test_any_cut_of_a_list_is_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the pieces fall, in the middle of a letter, a number or an object."""
+    file = tmp_path / "file"
+    objects = [{"a": "…é" * n, "b": [n, -1.5e3]} for n in range(12)]
+    file.write_text("\n [ " + " ,\n".join(json.dumps(one, ensure_ascii=False) for one in objects) + " ]\n")
+    for size in (1, 2, 3, 7, 64):
+        monkeypatch.setattr(documents, "PIECE", size)
+        assert [value.fields for value in _document(file).values] == objects
 
 
 def _pass(word: str) -> made.Pass:

@@ -63,6 +63,10 @@ def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list
     for one in best:
         proof = proofs[one.draft, one.gamma]
         measured, called = proof.speedup, names[one.draft]
+        if measured is None:
+            raise UserError(
+                f"{one.draft}: only {proof.alike:.0%} of the completions are as without a draft: no speedup"
+            )
         rows.append({
             "draft": called["draft"], "accept": called["accept"], "lossy": called["lossy"],
             "candidate": called["candidate"], "gamma": one.gamma, "run_id": None, "reused": False,

@@ -18,6 +18,7 @@ ABOUT = (
     "Several files are compared on the same definitions. docs/acceptance.md explains them."
 )
 MOST_GAMMA = 1000
+STDIN = "-"
 
 
 class Source(NamedTuple):
@@ -40,10 +41,13 @@ def main(argv: list[str]) -> int:
 
     names = [form.name for form in readings.FORMATS]
     parser = Options(prog="specbench read", description=ABOUT, allow_abbrev=False)
-    known = "; ".join(f"{form.name}: {form.engine}, {form.about}" for form in readings.FORMATS)
-    parser.add_argument("files", nargs="+", metavar="FILE", help=known)
+    formats = "; ".join(f"{form.name}: {form.engine}, {form.about}" for form in readings.FORMATS)
+    parser.add_argument("files", nargs="+", metavar="FILE", help=f"'-' is the standard input; {formats}")
     parser.add_argument(
         "--as", dest="form", choices=names, metavar="NAME", help="the format of the file; unset: detected"
+    )
+    parser.add_argument(
+        "--since", metavar="FILE", help="an earlier page of the same counters (/metrics), which is subtracted"
     )
     parser.add_argument("--gamma", type=int, metavar="N", help="draft tokens in each pass, if the file does not say")
     parser.add_argument("--c", type=float, metavar="X", help="draft step over target step: gives the best γ by theory")
@@ -53,10 +57,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--format", default="table", choices=FORMATS, help="default table")
     arguments = parser.read(argv)
     _check(arguments.gamma, arguments.c, arguments.v)
-    sources = []
+    if arguments.since is not None and len(arguments.files) > 1:
+        raise UserError(f"--since {arguments.since}: is subtracted from one file, not from {len(arguments.files)}")
+    if [*arguments.files, arguments.since].count(STDIN) > 1:
+        raise UserError("-: the standard input can be read only once; give files")
+    since = None if arguments.since is None else readings.Document.read(Path(arguments.since))
+    known, sources = readings.Known(arguments.gamma, since), []
     for file in arguments.files:
-        form, reading = readings.read(Path(file), readings.Known(arguments.gamma), arguments.form)
-        found = readings.estimate(reading, readings.Known(arguments.gamma))
+        form, reading = readings.read(Path(file), known, arguments.form)
+        found = readings.estimate(reading, known)
         best = None
         if arguments.c is not None and found is not None and found.alpha is not None:
             best = readings.best_gamma(found.alpha, arguments.c, arguments.v or 1.0, found.gamma or 1.0)

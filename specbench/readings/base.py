@@ -43,6 +43,22 @@ class Printed:
     bonus: Bonus = ""
 
 
+@dataclass
+class Mean:
+    """A mean of values that are not held."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count
+
+
 @dataclass(frozen=True)
 class Reading:
     """One file.
@@ -67,6 +83,7 @@ class Format:
         read: the reading; raises UserError for a file that is cut off, damaged, or without speculative decoding.
         page: where the engine describes it.
         version: the version that it was checked against.
+        counters: whether it holds counters since the server's start, so that two readings can be subtracted.
     """
 
     name: str
@@ -76,13 +93,20 @@ class Format:
     version: str
     fits: Callable[[Document], bool]
     read: Callable[[Document, "Known"], Reading] = field(repr=False)
+    counters: bool = False
 
 
 @dataclass(frozen=True)
 class Known:
-    """Facts that the user gives if the file lacks them. `gamma`: tokens drafted in a pass."""
+    """Facts that the user gives if the file lacks them.
+
+    Attributes:
+        gamma: tokens drafted in a pass.
+        since: an earlier reading of the same counters, which is subtracted.
+    """
 
     gamma: int | None = None
+    since: Document | None = None
 
 
 def of_requests(requests: int) -> Pooling:

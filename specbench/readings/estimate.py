@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from specbench.readings.base import Ends, Known, Reading
 from specbench.readings.tally import Tally, together
-from specbench.stats import bootstrap, ratio
+from specbench.stats import FEW_PROMPTS, bootstrap, ratio
 from specbench.theory import expected_tokens, walltime_improvement
 
 CHI2_95 = 3.841458820694124  # the 0.95 quantile of chi squared with one degree of freedom
@@ -23,6 +23,7 @@ RESAMPLES, SEED = 2000, 0
 LIKELIHOOD, MOMENTS = "maximum likelihood", "moments"
 BY_TOKEN = "tokens taken to be independent, which makes it too narrow"
 BY_REQUEST = "bootstrap over {} requests"
+BY_FEW = "of the bootstrap over requests, of which there are fewer than 10, and of independent tokens, the wider"
 LARGEST_GAMMA = 64
 
 
@@ -163,24 +164,31 @@ def _alpha(
     requests: Sequence[Tally], tally: Tally, gamma: float | None
 ) -> tuple[float | None, float | None, float | None, str | None, str | None]:
     """alpha, its bounds, how it was found and what its interval rests on."""
-    several = BY_REQUEST.format(len(requests)) if len(requests) > 1 else BY_TOKEN
+    several = (BY_TOKEN, BY_FEW, BY_REQUEST.format(len(requests)))
+    said = several[0 if len(requests) == 1 else 1 if len(requests) < FEW_PROMPTS else 2]
+    bounds = []  # of tokens taken to be independent, and over requests
     if tally.rejections is not None and (trials := tally.accepted + tally.rejections):
-        if len(requests) == 1:
-            low, high = likelihood_interval(tally.accepted, tally.rejections)
-            return tally.accepted / trials, low, high, LIKELIHOOD, several
+        alpha, method = tally.accepted / trials, LIKELIHOOD
+        bounds.append(likelihood_interval(tally.accepted, tally.rejections))
         columns = [(one.accepted, one.accepted + (one.rejections or 0)) for one in requests]
-        found = bootstrap(columns, ratio, RESAMPLES, SEED)
-        return found.value, found.low, found.high, LIKELIHOOD, several
-    if gamma is None or not tally.passes:
-        return None, None, None, None, None
-    mean = tally.accepted / tally.passes
-    alpha = _alpha_of(mean, gamma)
-    if len(requests) == 1:
+    elif gamma is not None and tally.passes:
+        mean = tally.accepted / tally.passes
+        alpha, method = _alpha_of(mean, gamma), MOMENTS
         half = NORMAL_95 * math.sqrt(_variance(alpha, gamma) / tally.passes)
-        return alpha, _alpha_of(mean - half, gamma), _alpha_of(mean + half, gamma), MOMENTS, several
-    found = bootstrap([(one.accepted, one.passes or 0) for one in requests], ratio, RESAMPLES, SEED)
-    assert found.low is not None and found.high is not None
-    return alpha, _alpha_of(found.low, gamma), _alpha_of(found.high, gamma), MOMENTS, several
+        bounds.append((_alpha_of(mean - half, gamma), _alpha_of(mean + half, gamma)))
+        columns = [(one.accepted, one.passes or 0) for one in requests]
+    else:
+        return None, None, None, None, None
+    if len(requests) > 1:
+        found = bootstrap(columns, ratio, RESAMPLES, SEED)
+        assert found.low is not None and found.high is not None
+        over = (found.low, found.high)
+        bounds.append(
+            over if method == LIKELIHOOD or gamma is None else (_alpha_of(over[0], gamma), _alpha_of(over[1], gamma))
+        )
+        if len(requests) >= FEW_PROMPTS:
+            del bounds[0]
+    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, said
 
 
 def _with_gamma(tally: Tally, gamma: int | None) -> Tally:

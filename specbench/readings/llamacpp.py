@@ -6,6 +6,7 @@ drafted fewer tokens than that position (a draft ends early where its own probab
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from specbench.errors import UserError
@@ -32,15 +33,16 @@ STATISTICS = re.compile(
     r"statistics\s+([\w-]+): #calls.*?#gen drafts\s*=\s*(\d+), #acc drafts\s*=\s*(\d+), #gen tokens\s*=\s*(\d+), "
     r"#acc tokens\s*=\s*(\d+)(.*)"
 )
-PROGRAM = {name: re.compile(rf"^.*\b{name}\s*= (\d+)\s*$", re.M) for name in ("n_draft", "n_drafted", "n_accept")}
+PROGRAM = re.compile(r"^.*\b(n_draft|n_drafted|n_accept)\s*= (\d+)\s*$")
+PROGRAM_NAMES = ("n_draft", "n_drafted", "n_accept")
 TIMINGS = {DRAFTED: "draft_n", ACCEPTED: "draft_n_accepted"}
 
 
 def fits_log(document: Document) -> bool:
     """Whether the document is the log of llama.cpp."""
-    text = document.text
     return not document.is_json and (
-        "draft acceptance" in text or "#gen drafts" in text or bool(PROGRAM["n_drafted"].search(text))
+        document.has("draft acceptance", "#gen drafts")
+        or (document.has("n_drafted") and "n_drafted" in _sums(document))
     )
 
 
@@ -58,10 +60,13 @@ def read_log(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged document, or one without speculative decoding.
     """
-    requests, statistics, rates, lengths = [], dict[str, Tally](), list[float](), list[float]()
+    requests, statistics, rates, lengths = list[Tally](), dict[str, Tally](), list[float](), list[float]()
+    counted = Tally(0, 0, 0)  # what the statistics said before the newest request
     for number, line in enumerate(document.lines, 1):
         where = f"{document.path}, line {number}"
         if match := REQUEST.search(line):
+            if requests:
+                requests[-1], counted = _with_passes(requests[-1], statistics, counted)
             rate, accepted, drafted, rest = match[1], int(match[2]), int(match[3]), match[4]
             mean = MEAN.search(rest)
             requests.append(_tally(accepted, drafted, float(mean[1]) if mean else None, _positions(rest), where))
@@ -84,18 +89,27 @@ def read_log(document: Document, known: Known) -> Reading:
         return Reading(
             printed, [tally], ends="in", notes=[f"sums since the start of: {', '.join(used)}", *_notes(tally)]
         )
+    requests[-1], _ = _with_passes(requests[-1], statistics, counted)
     requests = [one for one in requests if one.drafted]
     if not requests:
         raise UserError(f"{document.path}: the log of llama.cpp says that nothing was drafted")
     tally = together(requests)
+    names = {DRAFTED: "generated", ACCEPTED: "accepted"}
+    by_request, notes = True, _notes(tally)
+    last = together(list(statistics.values()))
+    if tally.passes is None and (last.drafted, last.accepted) == (tally.drafted, tally.accepted):
+        tally, by_request = Tally(tally.accepted, tally.drafted, last.passes), False
+    if not lengths and not tally.kept and tally.passes is not None:
+        names = {PASSES: "#gen drafts", **names}
+        notes = ["passes are the drafts that the statistics count; positions are not in it: α is by moments"]
     pooling = of_requests(len(requests))
-    printed = totals({DRAFTED: "generated", ACCEPTED: "accepted"}, tally, ends="in")
+    printed = totals(names, tally, ends="in")
     printed.append(Printed("draft acceptance", sum(rates) / len(rates), RATE, pooling, "in", "without"))
     if lengths:
         length = sum(lengths) / len(lengths)
         printed.append(Printed("mean acceptance length", length, LENGTH, pooling, "in", "with"))
     printed += _marginals("acceptance rate per position", tally)
-    return Reading(printed, requests, by_request=True, ends="in", notes=_notes(tally))
+    return Reading(printed, requests if by_request else [tally], by_request=by_request, ends="in", notes=notes)
 
 
 def read_timings(document: Document, known: Known) -> Reading:
@@ -122,11 +136,11 @@ def read_timings(document: Document, known: Known) -> Reading:
 
 def _program(document: Document) -> Reading:
     """The end of `llama-speculative`: sums of one text."""
-    found = {name: pattern.search(document.text) for name, pattern in PROGRAM.items()}
-    for name, match in found.items():
-        if match is None:
+    found = _sums(document)
+    for name in PROGRAM_NAMES:
+        if name not in found:
             raise UserError(f"{document.path}: no '{name} ='; the file is cut off")
-    longest, drafted, accepted = (int(match[1]) for match in found.values() if match is not None)
+    longest, drafted, accepted = (found[name] for name in PROGRAM_NAMES)
     tally = Tally.of_sums(accepted, drafted, None, str(document.path))
     if not drafted:
         raise UserError(f"{document.path}: the log of llama.cpp says that nothing was drafted")
@@ -135,6 +149,12 @@ def _program(document: Document) -> Reading:
     return Reading(
         printed, [tally], ends="in", notes=[f"passes are not in it: --gamma {longest} if each drafted {longest}"]
     )
+
+
+def _sums(document: Document) -> dict[str, int]:
+    """The sums that the program prints at its end, by name."""
+    matches = (PROGRAM.search(line) for line in document.lines)
+    return {match[1]: int(match[2]) for match in matches if match is not None}
 
 
 def _positions(rest: str) -> list[float]:
@@ -163,6 +183,21 @@ def _of_statistics(drafts: int, kept: int, drafted: int, accepted: int, rest: st
     """`#acc drafts` are passes that accepted the first token at least."""
     at_position = [round(rate * drafts) for rate in _positions(rest)] or ([kept] if drafted == drafts else [])
     return Tally.of_sums(accepted, drafted, drafts, where, at_position)
+
+
+def _with_passes(request: Tally, statistics: Mapping[str, Tally], before: Tally) -> tuple[Tally, Tally]:
+    """A request with its passes, and the sums that the statistics have come to.
+
+    The statistics count drafts since the server's start, and each draft is verified by one pass. What they grew by is
+    the request's if drafted and accepted tokens agree, so that no other request was served meanwhile.
+    """
+    now = together(list(statistics.values()))
+    if request.passes is not None or now.passes is None or now.drafted is None:
+        return request, now
+    grown = (now.accepted - before.accepted, now.drafted - (before.drafted or 0))
+    if grown != (request.accepted, request.drafted):
+        return request, now
+    return replace(request, passes=now.passes - (before.passes or 0)), now
 
 
 def _marginals(name: str, tally: Tally) -> list[Printed]:

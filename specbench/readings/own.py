@@ -4,6 +4,7 @@ Where a text ends among the accepted tokens, no more of that pass was reached, a
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from specbench.errors import UserError
@@ -30,9 +31,10 @@ def read(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged record, one without prompts, or one of token trees.
     """
-    if len(document.values) != 1 or not document.values[0].fields.get("prompts"):
+    values = list(islice(document.values, 2))
+    if len(values) != 1 or not values[0].fields.get("prompts"):
         raise UserError(f"{document.path}: a record without its prompts; read the file in results/runs or results/kept")
-    record = document.values[0].fields
+    record = values[0].fields
     where = str(document.path)
     try:
         summary = record["summary"]

@@ -58,14 +58,14 @@ def read_aiperf(document: Document, known: Known) -> Reading:
 
 
 def _read(document: Document, key: str, way_out: str) -> Reading:
-    found = [(value.where, stats) for value in document.values for stats in _inside(value, key)]
-    tallies, lengths, rates = [], list[float](), list[float]()
-    for where, stats in found:
-        tally = _request(stats, where)
-        if tally.passes:
-            tallies.append(tally)
-            lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
-            rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
+    tallies, lengths, rates, rows = [], list[float](), list[float](), 0
+    for rows, value in enumerate(document.values, 1):  # noqa: B007
+        for stats in _inside(value, key):
+            tally = _request(stats, value.where)
+            if tally.passes:
+                tallies.append(tally)
+                lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
+                rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
     if not tallies:
         raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {way_out}")
     tally = together(tallies)
@@ -73,7 +73,7 @@ def _read(document: Document, key: str, way_out: str) -> Reading:
     for name, values, meaning in (("mean_acceptance_length", lengths, LENGTH), ("draft_acceptance_rate", rates, RATE)):
         mean = sum(values) / len(values)
         printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "in", bonus_of(meaning)))
-    without = len(document.values) - len(tallies)
+    without = rows - len(tallies)
     notes = [f"{without} rows without passes left out"] if without else []
     if tally.rejections is None:
         notes.append("draft lengths are not in the file: α is by moments")

@@ -18,6 +18,7 @@ from specbench.readings.base import (
     PASSES,
     RATE,
     Known,
+    Mean,
     Printed,
     Reading,
     bonus_of,
@@ -41,7 +42,7 @@ def fits(document: Document) -> bool:
 
 def fits_log(document: Document) -> bool:
     """Whether the document is the log of SGLang."""
-    return not document.is_json and "Decode batch" in document.text
+    return not document.is_json and document.has("Decode batch")
 
 
 def read(document: Document, known: Known) -> Reading:
@@ -50,7 +51,7 @@ def read(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged document, or one without speculative decoding.
     """
-    requests = [(value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta]
+    requests = ((value.where, meta) for value in document.values for meta in _metas(value.fields) if STEPS in meta)
     tallies, lengths, rates, notes = [], list[float](), list[float](), list[str]()
     names = {PASSES: STEPS, DRAFTED: DRAFTED_NAMES[0], ACCEPTED: ACCEPTED_NAMES[0]}
     for where, meta in requests:
@@ -83,18 +84,21 @@ def read_log(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged document, or one without speculative decoding.
     """
-    found = [match for line in document.lines if "Decode batch" in line and (match := LINE.search(line))]
-    if not found:
+    lengths, rates = Mean(), Mean()
+    for line in document.lines:
+        if "Decode batch" in line and (match := LINE.search(line)):
+            lengths.add(float(match[1]))
+            if match[2]:
+                rates.add(float(match[2]))
+    if not lengths.count:
         raise UserError(
             f"{document.path}: 'Decode batch' lines of SGLang without 'accept len'; start the server with "
             "--speculative-algorithm"
         )
-    lengths = [float(match[1]) for match in found]
-    rates = [float(match[2]) for match in found if match[2]]
-    printed = [Printed("accept len", sum(lengths) / len(lengths), LENGTH, "mean of windows", "out", "with")]
-    if rates:
-        printed.append(Printed("accept rate", sum(rates) / len(rates), RATE, "mean of windows", "out", "without"))
-    return Reading(printed, notes=[f"{len(found)} lines, without counts: for α read meta_info of responses"])
+    printed = [Printed("accept len", lengths.value, LENGTH, "mean of windows", "out", "with")]
+    if rates.count:
+        printed.append(Printed("accept rate", rates.value, RATE, "mean of windows", "out", "without"))
+    return Reading(printed, notes=[f"{lengths.count} lines, without counts: for α read meta_info of responses"])
 
 
 def _metas(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -5,10 +5,13 @@ it drafted is censored: how many more the target would have accepted is not know
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from specbench.errors import UserError
+
+HELD = 1000  # tallies held at a time
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,17 @@ def together(tallies: Sequence[Tally]) -> Tally:
         reached=at(one.reached for one in tallies),
         kept=at(one.kept for one in tallies),
     )
+
+
+def gathered(tallies: Iterable[Tally]) -> Tally:
+    """As `together`, of any number of tallies, of which only a few are held."""
+    return together(list(_folded(tallies)))
+
+
+def _folded(tallies: Iterable[Tally]) -> Iterator[Tally]:
+    remaining = iter(tallies)
+    while few := list(islice(remaining, HELD)):
+        yield together(few)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

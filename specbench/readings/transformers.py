@@ -5,7 +5,7 @@ cuts the tokens accepted after it, and replaces the bonus token: a last pass tha
 accepted token fewer (`generation/utils.py`, 5.23).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from specbench.errors import UserError
 from specbench.readings.base import ACCEPTED, LENGTH, RATE, Known, Printed, Reading, totals
@@ -26,12 +26,12 @@ def read(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged document, or one without speculative decoding.
     """
-    requests: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for value in document.values:
         request, drafted, accepted = (whole_number(value.fields.get(name), value.where, name) for name in FIELDS)
         Tally.of_passes([(drafted, accepted)], value.where)  # an error names the line
-        requests[request].append((drafted, accepted))
-    tallies = [Tally.of_passes(passes, str(document.path)) for passes in requests.values()]
+        requests[request][drafted, accepted] += 1
+    tallies = [Tally.of_histogram(passes, str(document.path)) for passes in requests.values()]
     tallies = [one for one in tallies if one.passes]
     if not tallies:
         raise UserError(f"{document.path}: no pass that drafted a token")

@@ -1,11 +1,12 @@
 """vLLM's log: a line every few seconds, 'SpecDecoding metrics: ...', each of the passes since the line before it."""
 
 import re
+from collections.abc import Iterator
 
 from specbench.errors import UserError
-from specbench.readings.base import ACCEPTED, DRAFTED, LENGTH, MARGINAL, RATE, Known, Printed, Reading, totals
+from specbench.readings.base import ACCEPTED, DRAFTED, LENGTH, MARGINAL, RATE, Known, Mean, Printed, Reading, totals
 from specbench.readings.document import Document
-from specbench.readings.tally import Tally, together
+from specbench.readings.tally import Tally, gathered
 
 MARK = "SpecDecoding metrics:"
 LENGTH_NAME, RATE_NAME = "Mean acceptance length", "Avg Draft acceptance rate"
@@ -22,7 +23,7 @@ ROUNDING = 0.0005  # of a rate by position, which is printed with three decimals
 
 def fits(document: Document) -> bool:
     """Whether the document is the log of vLLM."""
-    return MARK in document.text
+    return document.has(MARK)
 
 
 def read(document: Document, known: Known) -> Reading:
@@ -31,7 +32,26 @@ def read(document: Document, known: Known) -> Reading:
     Raises:
         UserError: a damaged document, or one without speculative decoding.
     """
-    windows, lengths, rates = [], list[float](), list[float]()
+    lengths, rates = Mean(), Mean()
+    tally = gathered(_windows(document, lengths, rates))
+    if not lengths.count:
+        raise UserError(f"{document.path}: every line says that nothing was drafted")
+    printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
+    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in", "with"))
+    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in", "without"))
+    printed += [
+        Printed("Per-position acceptance rate", kept / tally.passes, MARGINAL.format(place), "pooled", "in")
+        for place, kept in enumerate(tally.kept, 1)
+        if tally.passes
+    ]
+    notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
+    if tally.rejections is None:
+        notes.append("passes drafted different numbers of tokens: α is by moments")
+    return Reading(printed, [tally], ends="in", notes=notes)
+
+
+def _windows(document: Document, lengths: Mean, rates: Mean) -> Iterator[Tally]:
+    """The tally of each line; its two means are added to `lengths` and `rates`."""
     for number, line in enumerate(document.lines, 1):
         if MARK not in line:
             continue
@@ -44,24 +64,9 @@ def read(document: Document, known: Known) -> Reading:
         accepted, drafted = int(values["Accepted"]), int(values["Drafted"])
         if not drafted:
             continue
-        windows.append(_tally(accepted, drafted, values, where))
-        lengths.append(float(values[LENGTH_NAME]))
-        rates.append(float(values[RATE_NAME]) / 100)
-    if not windows:
-        raise UserError(f"{document.path}: every line says that nothing was drafted")
-    tally = together(windows)
-    printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
-    printed.append(Printed(LENGTH_NAME, _mean(lengths), LENGTH, "mean of windows", "in", "with"))
-    printed.append(Printed(RATE_NAME, _mean(rates), RATE, "mean of windows", "in", "without"))
-    printed += [
-        Printed("Per-position acceptance rate", kept / tally.passes, MARGINAL.format(place), "pooled", "in")
-        for place, kept in enumerate(tally.kept, 1)
-        if tally.passes
-    ]
-    notes = [f"{len(windows)} lines; passes are counted back from rounded rates"]
-    if tally.rejections is None:
-        notes.append("passes drafted different numbers of tokens: α is by moments")
-    return Reading(printed, [tally], ends="in", notes=notes)
+        lengths.add(float(values[LENGTH_NAME]))
+        rates.add(float(values[RATE_NAME]) / 100)
+        yield _tally(accepted, drafted, values, where)
 
 
 def _tally(accepted: int, drafted: int, values: dict[str, str], where: str) -> Tally:
@@ -79,7 +84,3 @@ def _tally(accepted: int, drafted: int, values: dict[str, str], where: str) -> T
         return Tally(accepted, drafted, max(1, round(accepted / total)))
     at_position = [round(rate * passes) for rate in rates]
     return Tally.of_sums(accepted, drafted, int(passes), where, at_position)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

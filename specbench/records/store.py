@@ -8,6 +8,7 @@ later. Copies that are committed are the same, compressed (`records.kept`).
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from specbench.records.schema import SCHEMA_VERSION, Config, FailedRecord, Row, 
 
 FAILED = "error"  # the summary's key that says why a run failed; a finished run has none
 FEWEST_PROMPTS = 20  # of a record that fills a table or a figure, unless fewer are asked for
+FILE_NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,240}")
 HEAD = ("schema_version", "run_id", "summary", "config")  # the keys of the first line
 TAIL = b'"complete": true\n}\n'  # how a whole record ends
 
@@ -53,6 +55,11 @@ def runs_folder(results: str | Path) -> Path:
 def record_file(results: str | Path, run_id: str) -> Path:
     """The file of the record `run_id` in the folder `results`."""
     return runs_folder(results) / f"{run_id}.json"
+
+
+def is_file_name(run_id: object) -> bool:
+    """Whether an id names a file of its folder, and none elsewhere. An id is read from a file of anyone's."""
+    return isinstance(run_id, str) and bool(FILE_NAME.fullmatch(run_id))
 
 
 def head_line(record: Mapping[str, object]) -> str:
@@ -110,4 +117,6 @@ def read_head(file: Path) -> Head:
     if "config" not in head:  # a record of version 1: its first line ends after the summary
         head["config"] = _content(file).get("config", {})
     head = migrated(head)
+    if not is_file_name(head["run_id"]):
+        raise ValueError(f"run_id {json.dumps(head['run_id'])[:100]} is no name of a file")
     return Head(head["run_id"], head["summary"], head["config"], file)

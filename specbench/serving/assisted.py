@@ -38,6 +38,7 @@ class AssistedGeneration:
         max_new_tokens: int,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.must_be_equal = False  # bfloat16 rounds differently in a pass; the share of equal completions is shown
         self.name = f"transformers {version('transformers')}"
         self.target, self.draft = target, draft
         self.max_new_tokens = max_new_tokens

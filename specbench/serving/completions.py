@@ -10,8 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from http.client import HTTPMessage
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from specbench.errors import MachineError, UserError, first_line
@@ -21,6 +22,31 @@ from specbench.sampling import Sampling
 
 PREFIXES = ("vllm:", "llamacpp:")  # of servers that count passes
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only to the server that was asked: the key is not for another."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        """The request of a redirect. Raises UserError where it leads to another server."""
+        asked, other = (_origin(address) for address in (req.full_url, newurl))
+        if asked != other:
+            raise UserError(
+                f"{req.full_url}: redirects to another server, {other[0]}://{other[1]}:{other[2]}, which is not sent "
+                "the request; give the address that answers"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+OPENER = urllib.request.build_opener(_SameServer)
+
+
+def _origin(address: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of an address."""
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 @dataclass(frozen=True)
@@ -122,7 +148,7 @@ class Completions:
         """
         page = f"{self.url.removesuffix('/v1')}/metrics"
         try:
-            document = Document(Path("/metrics"), self._request(page).decode("utf-8", "replace"))
+            document = Document.of_text(Path("/metrics"), self._request(page).decode("utf-8", "replace"))
         except UserError:  # many servers have no such page
             return None
         for prefix in PREFIXES:
@@ -141,7 +167,7 @@ class Completions:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(address, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+            with OPENER.open(request, timeout=self._timeout) as answer:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:

@@ -21,6 +21,7 @@ class Engine(Protocol):
     """A target with one draft, as some engine runs them. Times are seconds, on one clock, with all work done."""
 
     name: str  # with its version
+    must_be_equal: bool  # whether there is no speedup where a draft changes a completion: rounding is not told apart
 
     def time_steps(self, begun: Prompt, tokens: int) -> list[float]:
         """Decode up to `tokens` tokens after `begun` without a draft; the seconds of each step.

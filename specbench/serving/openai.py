@@ -46,6 +46,8 @@ class OpenAIServer:
         self.name = f"openai {plain.model}"
         self.plain, self.drafting, self.gamma = plain, drafting, gamma
         self.sampling, self.max_new_tokens = sampling, max_new_tokens
+        self.must_be_equal = sampling.temperature == 0  # rounding cannot be told from a lossy draft from outside
+        self._compared = False  # gamma with what the server counts
 
     def time_steps(self, begun: Prompt, tokens: int) -> list[float]:
         """As the protocol says; the steps after the first have the same time, which is their mean."""
@@ -90,6 +92,8 @@ class OpenAIServer:
         seen = counted[-1].since(counted[0])
         if more and not seen.passes:
             raise UserError(f"{server.said}: {more} tokens without a pass; start the server with a draft")
+        if more:
+            self._require_gamma(counted[-1])
         found = [Timed(0, 0, 0, True, 0.0, first, 0.0)]
         for number in range(seen.passes if more else 0):
             drafted, accepted = (_share(all_of, seen.passes, number) for all_of in (seen.drafted, seen.accepted))
@@ -109,8 +113,30 @@ class OpenAIServer:
         return rest / more
 
     def generate(self, prompt: Prompt, gamma: int | None, seed: int) -> Generated:
-        found = self._completed(self._server(gamma), prompt, self.max_new_tokens, seed)
+        server = self._server(gamma)
+        before = server.counts() if gamma is not None and not self._compared else None
+        found = self._completed(server, prompt, self.max_new_tokens, seed)
+        if before is not None and (after := server.counts()) is not None:
+            self._require_gamma(after.since(before))
         return Generated(found.tokens, found.seconds, found.text)
+
+    def _require_gamma(self, seen: Counts) -> None:
+        """Compare gamma with the drafted tokens of a completion.
+
+        Near `max_tokens` passes may draft fewer tokens, at least one fewer each: gamma (gamma + 1) / 2 in all.
+
+        Raises:
+            UserError: the server drafts another number.
+        """
+        assert self.drafting is not None
+        most, mean = seen.passes * self.gamma, seen.drafted / max(1, seen.passes)
+        if not most - self.gamma * (self.gamma + 1) // 2 <= seen.drafted <= most:
+            raise UserError(
+                f"{self.drafting.said}: drafts {mean:.3g} tokens a pass by its /metrics, and "
+                f"gamma={self.gamma} was given; give the number that it was started with, and let it draft as many "
+                "in every pass"
+            )
+        self._compared = self._compared or seen.passes > self.gamma + 1
 
     def _server(self, gamma: int | None) -> Completions:
         """The server that drafts so many tokens."""

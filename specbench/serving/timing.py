@@ -79,9 +79,13 @@ def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Pr
 
 @dataclass(frozen=True)
 class Proof:
-    """A candidate's completions against those without a draft: the speedup per token, and the share that are equal."""
+    """A candidate's completions against those without a draft: the speedup per token, and the share that are equal.
 
-    speedup: Interval
+    `speedup` is None where a draft changed the completions: at T = 0 they must be equal where an engine says so
+    (`Engine.must_be_equal`).
+    """
+
+    speedup: Interval | None
     alike: float
 
 
@@ -105,10 +109,13 @@ def prove(
     own = texts[PLAIN, 0]
     return {
         key: Proof(
-            times_faster(found[PLAIN, 0], found[key], seed),
-            sum(a == b for a, b in zip(own, texts[key], strict=True)) / len(own),
+            times_faster(found[PLAIN, 0], found[key], seed)
+            if equal == 1 or not engines[key[0]].must_be_equal
+            else None,
+            equal,
         )
         for key in keys
+        for equal in [sum(a == b for a, b in zip(own, texts[key], strict=True)) / len(own)]
     }
 
 

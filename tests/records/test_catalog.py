@@ -60,6 +60,19 @@ def test_results_lists_kept_records_too_with_their_ids(tmp_path: Path, capsys: C
     assert main(["compare", run_id[:-4], "last", f"results={tmp_path}"]) == 0
 
 
+@pytest.mark.parametrize("run_id", ["../../x", "/x", "a/b", "..", ".hidden", "a\\b", "a\x00b", "x" * 300, "", 7])
+def test_a_record_is_kept_in_its_folder_alone(run_id: object, tmp_path: Path) -> None:
+    """The id of a record that someone else wrote names no file elsewhere."""
+    results = tmp_path / "deep" / "er" / "results"
+    file = store.record_file(results, make(results))
+    file.write_text(file.read_text().replace(json.dumps(file.stem), json.dumps(run_id)))
+    with pytest.warns(UserWarning, match="is no name of a file"):
+        assert Catalog(results).heads == []
+    with warnings.catch_warnings(action="ignore"):
+        keep(Records(results), print)
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [file]
+
+
 def test_the_newer_of_a_run_and_its_copy_is_shown(tmp_path: Path) -> None:
     run_id = make(tmp_path)
     keep(Records(tmp_path), print)

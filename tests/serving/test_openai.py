@@ -41,6 +41,8 @@ class Small:
         self.asked: list[dict[str, Any]] = []
         self.status, self.content = 200, b""  # said in the place of an answer
         self.metrics = True
+        self.redirect = ""
+        self.lossy = False
         self.others = 0  # accepted tokens of other requests, with each of ours
         self.hold = threading.Event()
         self.hold.set()
@@ -80,6 +82,8 @@ class Small:
         else:
             trace = autoregressive(self.target, prompt, sampling=sampling, max_new_tokens=most, generator=generator)
             self.clock += STEP * len(trace.tokens)
+        if drafting and self.lossy:
+            trace.tokens[3] += 1
         usage = {"completion_tokens": len(trace.tokens)}
         return json.dumps({"choices": [{"text": " ".join(map(str, trace.tokens))}], "usage": usage}).encode()
 
@@ -103,7 +107,10 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200 if shown else 404, self.small.page() if shown else b"")
 
     def answer(self, status: int, content: bytes) -> None:
+        if self.small.redirect and not self.path.endswith("elsewhere"):
+            status = 302
         self.send_response(status)
+        self.send_header("Location", self.small.redirect)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -189,6 +196,60 @@ def test_an_answer_that_cannot_be_used_is_one_line(
     with pytest.raises(kind, match="^url=http://127.0.0.1:") as caught:
         engine_of(small).time_steps(PROMPT, 4)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_key_does_not_follow_a_redirect_to_another_server(small: Small) -> None:
+    """Only a redirect on the server that was asked is followed."""
+    seen: list[str | None] = []
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    other = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=other.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        small.redirect = f"http://127.0.0.1:{other.server_port}/v1/completions"
+        with pytest.raises(UserError, match="redirects to another server") as caught:
+            Completions(small.address(False), "m", token="secret").complete((5,), 1, Sampling(), 0)
+        assert "secret" not in str(caught.value) and not seen
+        assert Completions(small.address(True), "m", token="secret").counts() is None and not seen
+        small.redirect = small.address(False) + "/elsewhere"
+        with pytest.raises(UserError, match="HTTP 404"):  # asked again, at the same server
+            Completions(small.address(False), "m", token="secret").complete((5,), 1, Sampling(), 0)
+    finally:
+        other.shutdown()
+        thread.join()
+        other.server_close()
+
+
+def test_gamma_is_compared_with_what_the_server_counts(small: Small) -> None:
+    """A server that drafts 3 tokens a pass is not timed as one that drafts 5, and not as one that drafts 2."""
+    for gamma in (2, 5):
+        plain = Completions(small.address(False), "m", now=small.now)
+        drafting = Completions(small.address(True), "m", key="draft_url", now=small.now)
+        for work in (
+            lambda engine, g: engine.time_verifications(PROMPT, g, 24),
+            lambda engine, g: prove({"server": engine}, [("server", g)], [PROMPT]),
+        ):
+            with pytest.raises(UserError, match=rf"^draft_url=.* tokens a pass by its /metrics, and gamma={gamma} was"):
+                work(OpenAIServer(plain, drafting, gamma, Sampling(), 24), gamma)
+
+
+def test_no_speedup_where_completions_differ(small: Small) -> None:
+    engine = engine_of(small)
+    assert prove({"server": engine}, [("server", GAMMA)], [PROMPT])["server", GAMMA].speedup is not None
+    small.lossy = True
+    proof = prove({"server": engine}, [("server", GAMMA)], [PROMPT])["server", GAMMA]
+    assert proof.speedup is None and proof.alike == 0
 
 
 def test_no_connection_and_no_answer_are_one_line(small: Small) -> None:
