@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     from specbench.files import write_atomically
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
-    from specbench.report.score import score
+    from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
     from specbench.report.tables import build
 
@@ -47,7 +47,11 @@ def main(argv: list[str]) -> int:
     folder = arguments.output and drawing_folder(records, Path(arguments.output), to_stderr)
     if arguments.score and arguments.names:
         raise UserError(f"--score: is of all tables, not of {', '.join(arguments.names)} alone")
-    tables = [score(records)] if arguments.score else build(arguments.names, records)
+    if arguments.score:
+        scored = cells(records)
+        tables = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]
+    else:
+        tables = build(arguments.names, records)
     if forms == ["json"] and folder is None:  # one document, however many tables
         print_rows("json", (), print, document=[document(table) for table in tables])
         return 0

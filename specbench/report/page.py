@@ -4,6 +4,7 @@ What the page looks like is in `templates/page.html.j2`; this file gives it plai
 """
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from specbench.report.figure import Drawn, svg
 from specbench.report.figures import FIGURES
 from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
-from specbench.report.score import score
+from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
 from specbench.report.table import NONE, Table
 from specbench.report.tables import build as build_tables
 
@@ -37,6 +38,7 @@ BEYOND = (
     "verify",
     "strata",
     "online",
+    "batches",
 )
 EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
@@ -45,7 +47,21 @@ PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
 def page(records: Records) -> str:
     """The page as HTML."""
     tables, figures = build_tables((), records), build_figures((), records)
-    titles = [(_anchor(table), table.title) for table in tables] + [(drawn.name, drawn.title) for drawn in figures]
+    scored = cells(records)
+    parts = {
+        "tables": [_table(table) for table in tables if table.name not in BEYOND],
+        "figures": [_figure(drawn) for drawn in figures if drawn.name not in BEYOND],
+        "figures_beyond": [_figure(drawn) for drawn in figures if drawn.name in BEYOND],
+        "tables_beyond": [_table(table) for table in tables if table.name in BEYOND],
+    }
+    listed = {name: [(one["anchor"], _short(one["title"])) for one in part] for name, part in parts.items()}
+    contents = [
+        ("", [(OVERVIEW, "The paper's numbers and ours")]),
+        ("Tables", listed["tables"]),
+        ("Figures of the paper", listed["figures"]),
+        ("Beyond the paper", listed["figures_beyond"] + listed["tables_beyond"]),
+        ("", [("records", "Records"), ("open", "What the paper leaves open")]),
+    ]
     environment = Environment(
         loader=PackageLoader("specbench.report"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
@@ -54,12 +70,10 @@ def page(records: Records) -> str:
         css=Markup(files("specbench.report").joinpath("templates/page.css").read_text(encoding="utf-8")),
         results=str(records.results),
         summary=_summary(records.every),
-        score=score(records).notes[0],
-        links=[(name, title.partition(".")[0]) for name, title in titles],
-        tables=[_table(table) for table in tables if table.name not in BEYOND],
-        tables_beyond=[_table(table) for table in tables if table.name in BEYOND],
-        figures=[_figure(drawn) for drawn in figures if drawn.name not in BEYOND],
-        figures_beyond=[_figure(drawn) for drawn in figures if drawn.name in BEYOND],
+        score=score(records, scored).notes[0],
+        overview=_table(overview(scored)),
+        contents=contents,
+        **parts,
         records=[_record(row) for row in records.all_kinds.to_dict("records")],
         traps=paper()["traps"],
         empty=EMPTY,
@@ -83,23 +97,68 @@ def _summary(frame: pd.DataFrame) -> Row:
     }
 
 
+def _short(title: str) -> str:
+    """A title for the contents, without what comes after a colon: 'Table 2. Measured speedup'."""
+    return title.partition(":")[0]
+
+
 def _anchor(table: Table) -> str:
     """The table's id on the page. A figure may have the table's name."""
     return f"{table.name}-table" if table.name in FIGURES else table.name
 
 
 def _table(table: Table) -> Row:
+    filled, empty = _apart(table.shown.to_dict("records"))
     return {
         "anchor": _anchor(table),
         "title": table.title,
-        "shows": experiment(table.name)["shows"],
+        "shows": experiment(table.name)["shows"] if table.name != OVERVIEW else "",
         "header": list(table.shown.columns),
-        "rows": [
-            {"kind": _kind(row), "cells": [str(cell) for cell in row.values()]}
-            for row in table.shown.to_dict("records")
+        "rows": [_cells(row) for block in filled for row in block],
+        "folded": [
+            {
+                "said": f"{len(blocks)} {verdict}" + (f": {why(verdict)}" if table.name not in BEYOND else ""),
+                "rows": [_cells(row) for block in blocks for row in block],
+            }
+            for verdict, blocks in empty.items()
+            if blocks
         ],
         "notes": table.notes,
     }
+
+
+def _apart(rows: Sequence[Row]) -> tuple[list[list[Row]], dict[Verdict, list[list[Row]]]]:
+    """Blocks of rows with our number, and those without by verdict. A block is a row, or a paper's row with ours."""
+    blocks: list[list[Row]] = []
+    for row in rows:
+        if blocks and _stands_beside(row, blocks[-1]):
+            blocks[-1].append(row)
+        else:
+            blocks.append([row])
+    filled, empty = list[list[Row]](), dict[Verdict, list[list[Row]]]({"not run": [], "not public": []})
+    for block in blocks:
+        if block[-1].get("record") == "not public":
+            empty["not public"].append(block)
+        elif _is_empty(block[-1]):
+            empty["not run"].append(block)
+        else:
+            filled.append(block)
+    return filled, empty
+
+
+def _stands_beside(row: Row, block: list[Row]) -> bool:
+    """Whether a row is what theory or we have for the paper's row that `block` begins with."""
+    theirs = block[0]
+    alike = all(row.get(key) == theirs.get(key) for key in ("task", "T"))
+    return theirs.get("whose") == "paper" != row.get("whose") and alike and not _is_empty(block[-1])
+
+
+def _is_empty(row: Row) -> bool:
+    return str(row.get("record", "")).startswith("none:")
+
+
+def _cells(row: Row) -> Row:
+    return {"kind": _kind(row), "cells": [str(cell) for cell in row.values()]}
 
 
 def _kind(row: Row) -> str:
@@ -114,7 +173,7 @@ def _figure(drawn: Drawn) -> Row:
     # Without a size of its own the picture takes that of its frame.
     tag, rest = svg(drawn).split(">", 1)
     return {
-        "name": drawn.name,
+        "anchor": drawn.name,
         "title": drawn.title,
         "shows": plan["shows"],
         "svg": Markup(re.sub(r' (?:width|height)="[^"]*"', "", tag) + ">" + rest),

@@ -6,7 +6,7 @@ Records of the models that ship are of other models than the paper's, and fill n
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, TypedDict
 
@@ -28,6 +28,7 @@ Verdict = Literal["reproduced", "differs", "not run", "not public"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "differs", "not run", "not public")
 KINDS = (("formulas", True), ("measurements", False))
 FORMULA = "formula"  # instead of a record, where a number follows from other printed numbers
+OVERVIEW = "overview"  # the name of the table that counts the verdicts
 PAIR = ("target", "draft", "task", "temperature")
 
 
@@ -58,15 +59,15 @@ def cells(records: Records) -> list[Cell]:
     return [*_formulas(records), *_measured(ours), *_alphas(records), *_costs(ours), *_lenience(records)]
 
 
-def counts(scored: list[Cell]) -> dict[str, dict[Verdict, int]]:
+def counts(scored: Sequence[Cell]) -> dict[str, dict[Verdict, int]]:
     """How many cells of each verdict there are: of numbers that follow from formulas, and of those to be measured."""
     kinds = {kind: Counter(one["verdict"] for one in scored if (one["run_id"] == FORMULA) is by) for kind, by in KINDS}
     return {kind: {verdict: found[verdict] for verdict in VERDICTS} for kind, found in kinds.items()}
 
 
-def score(records: Records) -> Table:
-    """The cells as a table."""
-    scored = cells(records)
+def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
+    """The cells as a table; `scored` are those of `records`, if they are there already."""
+    scored = cells(records) if scored is None else scored
     values = pd.DataFrame(scored)
     ours = records.every[records.every["run_id"].isin(values["run_id"].dropna())]
     numbers = counts(scored)
@@ -86,7 +87,51 @@ def score(records: Records) -> Table:
     return Table("score", "Score. The paper's numbers and ours", shown, values, under, {"counts": numbers})
 
 
-def _counted(verdicts: dict[Verdict, int]) -> str:
+def overview(scored: Sequence[Cell]) -> Table:
+    """Which numbers are the paper's, which of them we have, and why the others are missing, a row for each list."""
+    rows = []
+    for printed in paper()["score"]["lists"]:
+        own = [
+            one for one in scored if one["table"] == str(printed["table"]) and one["quantity"] in printed["quantities"]
+        ]
+        verdicts = Counter(one["verdict"] for one in own)
+        reasons = [printed.get(verdict) or why(verdict) for verdict in VERDICTS if verdicts[verdict]]
+        row: Row = {
+            "the paper's numbers": printed["name"],
+            "kind": "formula" if all(one["run_id"] == FORMULA for one in own) else "measurement",
+            "printed": len(own),
+        }
+        row |= {str(verdict): verdicts[verdict] for verdict in VERDICTS}
+        rows.append(row | {"why": "; ".join(filter(None, reasons))})
+    values = pd.DataFrame(rows)
+    totals = [_total(values[values["kind"] == kind], f"all {kind}s") for kind in ("formula", "measurement")]
+    shown = pd.DataFrame([_share(row) for row in [*rows, *totals]])
+    return Table(OVERVIEW, "Which numbers are the paper's, which are ours, what is missing", shown, values)
+
+
+def why(verdict: Verdict) -> str:
+    """Why a number of the paper has this verdict, in words; empty for those that we reproduce."""
+    reasons: dict[str, str] = paper()["score"]["why"]
+    return reasons.get(verdict, "")
+
+
+def _total(rows: pd.DataFrame, name: str) -> Row:
+    return {"the paper's numbers": name, **rows[["printed", *VERDICTS]].sum().to_dict(), "why": ""}
+
+
+def _share(row: Row) -> Row:
+    """A row of the overview in words: '28 reproduced' of ours, '65 not run' of what is missing."""
+    ours, missing = VERDICTS[:2], VERDICTS[2:]
+    return {
+        "the paper's numbers": row["the paper's numbers"],
+        "printed": str(row["printed"]),
+        "ours": _counted({one: row[one] for one in ours}) or NONE,
+        "missing": _counted({one: row[one] for one in missing}) or NONE,
+        "why": row["why"] or NONE,
+    }
+
+
+def _counted(verdicts: Mapping[Verdict, int]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items() if count)
 
 

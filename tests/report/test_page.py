@@ -40,9 +40,15 @@ class Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.fixture(scope="module")
+def pages(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
+    """The page with records, and without any; each is drawn once."""
+    return {True: page(Records(results)), False: page(Records(tmp_path_factory.mktemp("nothing")))}
+
+
 @pytest.mark.parametrize("with_records", [True, False])
-def test_the_page_is_whole_and_self_contained(with_records: bool, records: Records, nothing: Records) -> None:
-    text = page(records if with_records else nothing)
+def test_the_page_is_whole_and_self_contained(with_records: bool, records: Records, pages: dict[bool, str]) -> None:
+    text = pages[with_records]
     assert text.startswith("<!doctype html>")
     parser = Balanced()
     parser.feed(text)
@@ -58,6 +64,36 @@ def test_the_page_is_whole_and_self_contained(with_records: bool, records: Recor
         assert all(run_id in text for run_id in records.frame["run_id"])
     else:
         assert "all of ours is empty" in text
+
+
+def test_rows_of_the_paper_without_a_number_of_ours_are_folded(pages: dict[bool, str]) -> None:
+    """A line says how many and why; what is ours stays open, and so does a row of the paper that a record fills."""
+    text = pages[True]
+    assert "12 not run: needs a GPU and the model hub" in pages[False] and "11 not run: needs a GPU" in text
+    assert "3 not public: LaMDA was never released" in text
+    body = text[text.index("<main>") :]
+    shown = re.sub(r'<details class="folded">.*?</details>', "", body, flags=re.S)
+    assert "none: <code>" in body and "no record" in body
+    for name in ("table2", "table3", "table4", "table5"):
+        (part,) = re.findall(rf'<section id="{name}">(.*?)</section>', shown, flags=re.S)
+        assert "none: <code>" not in part, name
+        assert ">t5-nano<" in part or name == "table5"
+    (second,) = re.findall(r'<section id="table2">(.*?)</section>', shown, flags=re.S)
+    assert second.count('<tr class="paper">') == 1 == second.count('<tr class="simulated">')  # the row that is filled
+
+
+def test_the_contents_stand_beside_and_captions_are_folded(pages: dict[bool, str]) -> None:
+    text = pages[True]
+    (contents,) = re.findall(r"<nav.*?</nav>", text, flags=re.S)
+    anchors = re.findall(r'href="#([\w-]+)"', contents)
+    assert len(anchors) == len(set(anchors)) and all(text.count(f'id="{one}"') == 1 for one in anchors)
+    assert set(re.findall(r'<section id="([\w-]+)"', text)) <= set(anchors)
+    body = re.sub(r"<style>.*?</style>", "", text[text.index("<main>") :], flags=re.S)
+    opened = re.sub(r"<details.*?</details>", "", body, flags=re.S)
+    assert "bootstrap over prompts" in body and "bootstrap over prompts" not in opened
+    assert body.count("<table>") == len(re.findall(r'<div class="scroll" tabindex="0"><table>', body))
+    style = text[: text.index("</style>")]
+    assert "prefers-color-scheme: dark" in style and "grid-template-areas" in style and "max-width: 60rem" in style
 
 
 def test_what_a_record_says_is_escaped(tmp_path: Path) -> None:

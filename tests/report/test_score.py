@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from made_records import make
 
 from specbench.cli import main
+from specbench.markdown import markdown_table
 from specbench.records.frame import Records
 from specbench.report.paper import paper
-from specbench.report.score import Cell, _cell, cells, counts
+from specbench.report.score import Cell, _cell, cells, counts, overview
 
+ROOT = Path(__file__).parents[2]
 ROW = {"target": "t5-xxl", "draft": "t5-small", "task": "ende", "temperature": 0.0, "gamma": 7}
 
 
@@ -66,6 +69,35 @@ def test_twins_and_simulations_fill_no_cell(tmp_path: Path) -> None:
     make(tmp_path)
     make(tmp_path, **ROW, alpha=0.75, c=0.02, simulated=True)
     assert all(one["run_id"] in (None, "formula") for one in cells(Records(tmp_path)))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/paper.md", "results/tables/overview.md"])
+def test_the_pages_count_what_the_score_says(page: str) -> None:
+    """Of each list of the paper's numbers: how many are ours, and why the others are missing."""
+    shown = overview(published()).shown
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page != "results/tables/overview.md":
+        text = text.split("<!-- made by specbench tables --score -->\n")[1].split("<!-- end -->")[0]
+    assert markdown_table(shown.columns, shown.itertuples(index=False)).strip() == text.split("missing\n\n")[-1].strip()
+
+
+def test_the_published_score_is_todays(nothing: Records) -> None:
+    """Every printed number is in it, with the formulas' verdicts; the overview counts each number once."""
+    scored = cells(nothing)
+    keys = ("table", "row", "quantity", "printed", "digits")
+    assert [[one[key] for key in keys] for one in published()] == [[one[key] for key in keys] for one in scored]
+    formulas = [[one["verdict"] for one in of if one["run_id"] == "formula"] for of in (published(), scored)]
+    assert formulas[0] == formulas[1]
+    counted = overview(scored)
+    assert counted.values["printed"].sum() == len(scored)
+    missing = counted.values[counted.values[["differs", "not run", "not public"]].sum(axis=1) > 0]
+    assert (missing["why"] != "").all()
+
+
+def published() -> list[Cell]:
+    """The cells of the published score, `results/tables/score.csv`."""
+    frame = pd.read_csv(ROOT / "results" / "tables" / "score.csv", dtype={"table": str}).astype(object)
+    return frame.where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
