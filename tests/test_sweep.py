@@ -172,6 +172,27 @@ def test_any_results_folder_will_do(argv: Callable[..., list[str]], tmp_path: Pa
     assert {file.name for file in odd.glob("sweeps/*/*")} == {"outcomes.jsonl", "multirun.yaml"}
 
 
+def test_each_job_says_which_of_how_many_it_is(argv: Callable[..., list[str]], capfd: Capture) -> None:
+    assert main(argv("sweep", "gamma=1,2", "sampling.temperature=0,1", "hydra.sweeper.max_batch_size=3")) == 0
+    done = [line for line in capfd.readouterr().err.splitlines() if line.endswith("(written)")]
+    assert [line.partition(": ")[0] for line in done] == [f"{number} of 4" for number in (1, 2, 3, 4)]
+
+
+def test_jobs_of_other_launchers_are_counted_while_they_run(
+    argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    def elsewhere(task: object, name: str, schema: object, words: list[str], verb: str) -> None:
+        """As submitit: jobs end in other processes, which write their lines."""
+        (log,) = (word.partition("=")[2].strip("'") for word in words if sweep_log.VARIABLE in word)
+        sweep_log.expect(3)
+        Path(log).parent.mkdir(parents=True)
+        Path(log).write_text('{"code": 1, "keys": [], "error": "E"}\n{"code": 2, "keys": [], "error": "E"}\n')
+
+    monkeypatch.setattr(sweep, "launch", elsewhere)
+    assert main(argv("sweep", "gamma=1,2,3", "hydra/launcher=submitit_local")) == 2
+    assert "2 of 3 jobs ended, 2 of them failed" in capfd.readouterr().err.splitlines()
+
+
 def test_a_line_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
     sweep_log.begin()
     file = tmp_path / "outcomes.jsonl"

@@ -48,12 +48,15 @@ class Screen:
         if not self._console.is_terminal and (done * LOG_LINES) // total > ((done - 1) * LOG_LINES) // total:
             self._console.print(self._done.format(done, total))
 
-    def line(self, result: "Result") -> None:
-        """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout."""
+    def line(self, result: "Result", place: str = "") -> None:
+        """A finished run among many: one line, and what must not be overlooked. The table of all follows on stdout.
+
+        `place` precedes it: which of how many it is.
+        """
         summary = result.record["summary"]
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         state = "already there" if result.reused else "written"
-        console.print(f"{result.record['run_id']}: {brief(summary)} ({state})")
+        console.print(f"{place}{result.record['run_id']}: {brief(summary)} ({state})")
         if summary.get("simulated"):
             console.print(simulated(summary))
         elif not summary["lossless"] and not summary.get("lossy"):

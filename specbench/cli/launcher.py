@@ -7,12 +7,15 @@ last list varying fastest. Other launchers (joblib, SLURM, Ray) run jobs in proc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from omegaconf import open_dict
 
+from specbench.cli import sweep_log
 from specbench.cli.hydra_app import Job, to_schema
 from specbench.cli.job import shared_models
 from specbench.cli.job_order import by_models
@@ -53,15 +56,23 @@ class OrderedLauncher(BasicLauncher):
 
 @contextmanager
 def ordered_launcher() -> Iterator[None]:
-    """A context in which Hydra's basic launcher is replaced by ours.
+    """A context in which Hydra's basic launcher is replaced by ours, and its basic sweeper counts the jobs.
 
     Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
-    registry is exchanged.
+    registry is exchanged. The sweeper's class is changed in place: Hydra imports it anew, so that ours would derive
+    from another class of that name.
     """
-    registry = Plugins.instance().class_name_to_class
-    name = f"{BasicLauncher.__module__}.{BasicLauncher.__qualname__}"
-    registry[name] = OrderedLauncher
+    registry: dict[str, Any] = Plugins.instance().class_name_to_class
+    launcher, sweeper = (f"{plugin.__module__}.{plugin.__qualname__}" for plugin in (BasicLauncher, BasicSweeper))
+    split = registry[sweeper].split_arguments
+
+    def counted(*given: Any) -> list[list[list[str]]]:
+        batches: list[list[list[str]]] = split(*given)
+        sweep_log.expect(sum(map(len, batches)))
+        return batches
+
+    registry[launcher], registry[sweeper].split_arguments = OrderedLauncher, staticmethod(counted)
     try:
         yield
     finally:
-        registry[name] = BasicLauncher
+        registry[launcher], registry[sweeper].split_arguments = BasicLauncher, staticmethod(split)

@@ -1,5 +1,6 @@
 """`specbench sweep`: many jobs, wherever Hydra's launchers run them, and one account of them at the end."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from specbench.errors import MachineError, UserError, error_line
 from specbench.files import require_writable
 from specbench.records import store
 
+BASIC = "basic"
 LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
 
 
@@ -40,7 +42,10 @@ def sweep(command: CommandLine) -> int:
     # Before the user's own keys, which are the last word.
     argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
     try:
-        with ordered_launcher():
+        launcher = value_of(command.overrides, "hydra/launcher", BASIC)
+        # Our own launcher's jobs print a line each in this process.
+        watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
+        with ordered_launcher(), watched:
             launch(job, "run", RunConfig, argv, "sweep")
     except UserError:
         raise  # of the sweep as a whole, before the first job

@@ -9,15 +9,18 @@ run needs no file.
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import IO, NotRequired, TypedDict
 
 from specbench.errors import MachineError
 
+SECONDS_BETWEEN_LOOKS = 2.0
 VARIABLE = "SPECBENCH_OUTCOMES"  # set by Hydra around each job of a sweep, from the override
 _here = list["Outcome"]()
+_expected: int | None = None  # jobs of the sweep that this process runs
 _begun = False  # whether this process is the one that will ask for the outcomes
 
 
@@ -35,9 +38,50 @@ class Outcome(TypedDict):
 
 def begin() -> None:
     """This process starts a run or a sweep."""
-    global _begun
+    global _begun, _expected
     _here.clear()
-    _begun = True
+    _begun, _expected = True, None
+
+
+def expect(jobs: int) -> None:
+    """The sweep that this process runs has so many jobs."""
+    global _expected
+    _expected = jobs
+
+
+def place() -> str:
+    """'3 of 12: ' for the third job of a sweep that ends in this process; '' in a worker, which does not know."""
+    if _expected is None or not in_sweep():
+        return ""
+    return f"{len(all_of(Path(os.environ[VARIABLE]))) + 1} of {_expected}: "
+
+
+@contextlib.contextmanager
+def watching(file: Path, stream: IO[str], every_s: float = SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
+    """Print to `stream` how many jobs are done whenever one has ended, for launchers whose jobs print elsewhere."""
+    ended, seen = threading.Event(), 0
+
+    def look() -> None:
+        nonlocal seen
+        outcomes = all_of(file)
+        if len(outcomes) > seen:
+            seen = len(outcomes)
+            of = "" if _expected is None else f" of {_expected}"
+            failed = sum(outcome["code"] != 0 for outcome in outcomes)
+            print(f"{seen}{of} jobs ended" + (f", {failed} of them failed" if failed else ""), file=stream, flush=True)
+
+    def watch() -> None:
+        while not ended.wait(every_s):
+            look()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()
 
 
 def new_file(results: str) -> Path:
