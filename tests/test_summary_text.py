@@ -4,9 +4,11 @@ import io
 from pathlib import Path
 
 import pytest
+from made_records import make
 
+from specbench.cli import main
 from specbench.cli.console import Screen
-from specbench.cli.summary_text import remarks
+from specbench.cli.summary_text import headline, remarks
 from specbench.runs import Result
 
 SUMMARY = {
@@ -100,3 +102,32 @@ def test_scores_of_two_samples_are_not_held_against_each_other(capfd: pytest.Cap
     assert _shown(sampled | interval | lossy, capfd)["BLEU"].endswith("no difference shown: +6.3 [-1.2, +13.4]")
     better = interval | {"quality_difference_low": 1.2}
     assert _shown(sampled | better | lossy, capfd)["BLEU"].endswith("they differ: +6.3 [+1.2, +13.4]")
+
+
+def test_a_run_says_what_ran() -> None:
+    ran = {"engine": "static", "batch": 1, "tokens_per_second_baseline": 50.2, "tokens_per_second": 72.9}
+    assert "float32 on cpu (2 threads), engine static, batch 1; tokens a second: 50 alone, 73 speculative" in headline(
+        SUMMARY | ran,  # type: ignore[typeddict-item]
+        2,
+    )
+
+
+def test_results_show_the_columns_in_which_rows_differ(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for seed, engine in enumerate(("eager", "eager", "static")):
+        make(tmp_path, gamma=3, seed=seed, engine=engine)
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    first, *rows = capfd.readouterr().out.splitlines()
+    assert first.endswith("  engine") and "dtype" not in first
+    assert [row.split()[-1] for row in rows[:3]] == ["eager", "eager", "static"]
+
+
+def test_compare_says_which_engines_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`auto` that became native is the engine of a run that asked for native."""
+    asked = [make(tmp_path, gamma=gamma, engine="native", config={"engine": how}) for gamma, how in GIVEN]
+    assert main(["compare", *asked, "--results", str(tmp_path)]) == 0
+    out = capfd.readouterr().out
+    assert f"A  {asked[0]}  (engine native (auto), float32 on cpu)" in out
+    assert f"B  {asked[1]}  (engine native, float32 on cpu)" in out and "differ in engine" not in out
+
+
+GIVEN = ((3, "auto"), (5, "native"))

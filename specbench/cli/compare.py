@@ -47,13 +47,14 @@ def main(argv: list[str]) -> int:
     paired = compare(pairs, RESAMPLES, SEED).to_json()
     others = differing(first, second)
     disturbed = ["; ".join(disturbance(one["prompts"], one["summary"]).signs) for one in (first, second)]
+    ran = [_ran(one) for one in (first, second)]
     rows = [
         {"measure": key, **paired[key], "higher": verdict(paired[key]["low"], paired[key]["high"], none), "a": ids[0],
          "b": ids[1], "prompts": paired["prompts"]}
         for key, _, none, *_ in LINES
     ]  # fmt: skip
     document = {"a": ids[0], "b": ids[1], "differ_in": others, **paired}
-    print_rows(arguments.format, rows, lambda: _show(ids, disturbed, paired, others), document=document)
+    print_rows(arguments.format, rows, lambda: _show(ids, ran, disturbed, paired, others), document=document)
     return 0
 
 
@@ -62,6 +63,7 @@ def differing(a: RunRecord, b: RunRecord) -> Differing:
     keys = identity.differing(a["config"], b["config"]).items()
     found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
     for name in MACHINE:
+        found.pop(name, None)  # 'auto' and what it became are one engine
         if a["summary"][name] != b["summary"][name]:
             found[name] = a["summary"][name], b["summary"][name]
     return found
@@ -83,7 +85,15 @@ def _least(detectable: float | None, none: float) -> str:
     return f"±{detectable:.3f}" if none == 0 else f"±{100 * detectable:.1f}%"
 
 
-def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
+def _ran(record: RunRecord) -> str:
+    """Engine, dtype and device of a run, as they were and not as they were asked for."""
+    summary = record["summary"]
+    asked = record["config"].get("engine")
+    engine = f"engine {summary['engine']}" + (" (auto)" if asked == "auto" else "")
+    return f"{engine}, {summary['dtype']} on {summary['device']}"
+
+
+def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -91,7 +101,9 @@ def _show(ids: list[str], disturbed: list[str], paired: PairedRecord, others: Di
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)
-    console.print(f"A  {ids[0]}\nB  {ids[1]}\n{paired['prompts']} prompts in both")
+    for name, run_id, how in zip("AB", ids, ran, strict=True):
+        console.print(f"{name}  {run_id}  ({how})", markup=False)
+    console.print(f"{paired['prompts']} prompts in both")
     for name, seen in zip("AB", disturbed, strict=True):
         if seen:
             console.print(f"{name} was disturbed, so its times are unreliable: {seen}")

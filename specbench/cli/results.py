@@ -33,6 +33,8 @@ SHOWN = {
     "quality_speculative": "quality", "identical": "identical", "proof_z": "proof z", "accept": "rule",
     "batch": "batch", "tokens_per_second": "tok/s", "prediction": "prediction", "disturbed": "disturbed",
 }  # fmt: skip
+# Columns that are shown if rows differ in them.
+TELLING = ("device", "dtype", "engine", "numerics")
 
 
 def main(argv: list[str]) -> int:
@@ -102,13 +104,15 @@ def print_records(form: str, rows: list[Row], draw: Callable[[], object] | None 
 
 def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
-    numbers = [[_cell(column, row) for column in SHOWN] for row in rows if FAILED not in row]
-    lines = [list(SHOWN.values()), *numbers]
+    done = [row for row in rows if FAILED not in row]
+    shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
+    numbers = [[_cell(column, row) for column in shown] for row in done]
+    lines = [list(shown.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if numbers else []:
         cells = [
             cell.ljust(width) if column in ("target", "draft", "task", "accept") else cell.rjust(width)
-            for column, cell, width in zip(SHOWN, line, widths, strict=True)
+            for column, cell, width in zip(shown, line, widths, strict=True)
         ]
         print("  ".join(cells).rstrip())
     for row in rows:

@@ -31,7 +31,18 @@ def headline(s: Summary, threads: int) -> str:
         f"T={s['temperature']:g}, {_gamma(s)}, {_rule(s)}{_batch(s)}{s['prompts']} prompts, "
         f"{s['tokens']} tokens, {s['dtype']} on {s['device']}"
         + (f" ({threads} threads)" if s["device"] == "cpu" else "")
+        + _ran(s)
     )
+
+
+def _ran(s: Summary) -> str:
+    """The engine, the batch, and tokens a second of the target alone and of speculative decoding."""
+    said = f", engine {s['engine']}" if s.get("engine") else ""
+    said += f", batch {s.get('batch', 1)}" if s.get("batch", 1) == 1 else ""  # a larger batch is named before
+    if (alone := s.get("tokens_per_second_baseline")) is None:
+        return said
+    ours = _number(s.get("tokens_per_second"), 0)
+    return said + f"; tokens a second: {alone:.0f} alone, {ours} speculative"
 
 
 def _gamma(s: Summary) -> str:
