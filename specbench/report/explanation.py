@@ -92,7 +92,8 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
         cost = float(levels.costs["drafting"])
         return (
             f"drafting {drafted / passes:.1f} tokens takes {cost:.2f} steps a pass (mean c = "
-            f"{cost * passes / drafted:.3f}, {cost * _step_ms(found):.2f} ms): {change}; a draft that costs nothing would give {alone}"
+            f"{cost * passes / drafted:.3f}, {cost * _step_ms(found):.2f} ms): {change}; "
+            f"a draft that costs nothing would give {alone}"
         )
     if step.name == "verification":
         cost = float(levels.costs["verification"])
