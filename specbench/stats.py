@@ -64,12 +64,12 @@ def bootstrap(
 def resampled_totals(
     columns: ArrayLike, resamples: int, seed: int, variances: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """The column totals of `columns` [N, K] under each resample of its rows: [S, K]; [0, K] with fewer than two rows.
+    """The column totals of `columns` [N, K] under each resample of its rows: [S, K].
 
-    `variances` as in `bootstrap`.
+    With fewer than two rows, or without resamples, [0, K]. `variances` as in `bootstrap`.
     """
     columns = np.asarray(columns, float)
-    if len(columns) < 2:
+    if len(columns) < 2 or resamples < 1:
         return np.empty((0, columns.shape[-1]))
     generator = np.random.default_rng(seed)
     blocks = []
