@@ -19,7 +19,8 @@ from specbench.decoding import DecodingSpec, autoregressive, speculative
 from specbench.drafts import ModelDraft
 from specbench.gamma import Constant
 from specbench.measure.certificate import greedy_certificate, greedy_power, sampled_certificate
-from specbench.measure.departures import departures
+from specbench.measure.departures import departures, difference
+from specbench.measure.lossless import first_difference
 from specbench.measure.proof import Proof, Statistic
 from specbench.models import Vocabulary, load_tokenizer
 from specbench.models.eager import EagerModel
@@ -94,8 +95,8 @@ def test_one_changed_token_is_found_with_its_margin(folders: Folders, tmp_path: 
     assert code == 1 and found["departures"][0]["position"] == 5
 
 
-def test_a_near_tie_is_put_down_to_rounding() -> None:
-    """One pass and a step differ by more than the two best tokens do."""
+def rounding_target(noisy: Callable[[int], bool] = lambda _: True) -> ToyModel:
+    """Tokens 3 and 5 nearly tie everywhere; in `noisy` rows one pass and a step differ by more than these two do."""
     row = torch.zeros(WORDS).log_softmax(-1)
     row[3], row[5] = row[3] + 2.0, row[3] + 1.999
 
@@ -104,9 +105,10 @@ def test_a_near_tie_is_put_down_to_rounding() -> None:
             self.length = 0
 
         def extend(self, tokens: Sequence[int]) -> torch.Tensor:
-            self.length += len(tokens)
             rows = row.repeat(len(tokens), 1)
-            rows[:, 3] += 0.01 * (len(tokens) > 1)
+            for index in range(len(tokens)):
+                rows[index, 3] += 0.01 * (len(tokens) > 1 and noisy(self.length + index))
+            self.length += len(tokens)
             return rows
 
     class Rounding(ToyModel):
@@ -115,11 +117,42 @@ def test_a_near_tie_is_put_down_to_rounding() -> None:
         def start(self, prompt: object) -> Session:  # type: ignore[override]
             return Session()
 
-    target = Rounding(torch.zeros(1))
-    near, far = [departures(target, WIDE, [3, token, 3, 3]) for token in (5, 7)]  # type: ignore[arg-type]
+    return Rounding(torch.zeros(1))
+
+
+def test_a_near_tie_is_put_down_to_rounding() -> None:
+    target = rounding_target()
+    near, far = [departures(target, WIDE, [3, token, 3, 3]) for token in (5, 7)]
     assert [one.is_rounding for one in near] == [True] and near[0].position == 1
     assert [one.is_rounding for one in far] == [False] and far[0].margin == pytest.approx(2.0, abs=0.01)
-    assert [one.is_rounding for one in departures(target, WIDE, [3, 7, 3], noise=1.5)] == [True]  # type: ignore[arg-type]
+    assert [one.is_rounding for one in departures(target, WIDE, [3, 7, 3], noise=1.5)] == [True]
+
+
+@pytest.mark.parametrize("text", [[3, 7, 3, 3], [3, 5, 7, 3], [3, 5, 3, 9]])
+def test_a_near_tie_excuses_no_other_token(text: list[int]) -> None:
+    """Where the target's two best tokens nearly tie, only these may win, and what follows is tested too."""
+    target, own = rounding_target(), [3] * 4
+    tie = first_difference(target, WIDE, own, text)
+    assert tie is not None and tie.is_rounding  # so the two best tokens of the first place alone do not decide
+    found = difference(target, WIDE, own, text)
+    fault = next(index for index, token in enumerate(text) if token not in (3, 5))
+    assert found is not None and not found.is_rounding and found.position == fault
+    assert found.to_json()["departures"] == sum(token != 3 for token in text[: fault + 1])
+
+
+def test_the_noise_of_another_row_excuses_nothing() -> None:
+    target = rounding_target(noisy=lambda row: row == 1)
+    here, elsewhere = [difference(target, WIDE, [3] * 4, text) for text in ([3, 5, 3, 3], [3, 5, 5, 3])]
+    assert here is not None and here.is_rounding
+    assert elsewhere is not None and not elsewhere.is_rounding and elsewhere.position == 2
+
+
+def test_a_completion_must_end_where_it_should() -> None:
+    target = rounding_target()
+    assert difference(target, WIDE, [3, 3, 3], [3, 3, 3], 3) is None
+    for text in ([3, 3], [3, 3, 3, 3], [3, 5]):
+        found = difference(target, WIDE, [3, 3, 3], text, 3)
+        assert found is not None and not found.is_rounding and found.misplaced_end
 
 
 @pytest.mark.statistical

@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from specbench.cli.hydra_app import to_schema
 from specbench.config import RunConfig, conf_dir
 from specbench.drafts import Draft, LookupDraft, MergedDraft, ModelDraft, TreeDraft
-from specbench.measure.lossless import first_difference
+from specbench.measure.departures import difference
 from specbench.runs.build import Parts, build_each, resolve
 from specbench.sampling import Sampling
 from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
@@ -82,8 +82,8 @@ def test_greedy_texts_are_the_targets_own(name: str, engine: str) -> None:
         own = autoregressive(target, prompt, **options).tokens
         for plan in PLANS.values():
             trace = speculative(target, TreeDraft(draft, plan, "distinct", ends), prompt, gamma=plan.depth, **options)
-            difference = first_difference(target, prompt, own, trace.tokens)
-            counts["same" if difference is None else "rounding" if difference.is_rounding else "other"] += 1
+            found = difference(target, prompt, own, trace.tokens, TOKENS)
+            counts["same" if found is None else "rounding" if found.is_rounding else "other"] += 1
             counts["accepted"] += sum(a_pass.accepted for a_pass in trace.passes)
     print(f"\n{name}, {engine}: {len(every[0].prompts)} prompts, {dict(counts)}")
     assert counts["same"] + counts["rounding"] == 3 * PROMPTS and counts["rounding"] <= 3

@@ -11,7 +11,7 @@ from specbench.choose.passes import time_passes
 from specbench.decoding import Trace, autoregressive, speculative
 from specbench.gamma import Constant, Gamma
 from specbench.measure.collection import already_collected
-from specbench.measure.lossless import first_difference
+from specbench.measure.departures import difference
 from specbench.measure.probe import Round
 from specbench.records.documents import DecodedRecord
 from specbench.runs import Progress
@@ -132,8 +132,8 @@ def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
             if name[0] != candidate.name or candidate.lossy is not None:
                 continue
             for prompt, right, text in zip(parts.prompts, own, one.texts, strict=False):
-                difference = first_difference(parts.target, prompt, right, text)
-                if difference is not None and not difference.is_rounding:
+                differing = difference(parts.target, prompt, right, text, parts.spec.max_new_tokens)
+                if differing is not None and (parts.invariant or not differing.is_rounding):
                     found.add(name)
     return found
 

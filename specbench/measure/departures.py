@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specbench.measure.agreement import logits_along
-from specbench.measure.lossless import NOISE_FACTOR
+from specbench.measure.lossless import NOISE_FACTOR, Difference, first_place
 from specbench.models import Model, Prompt
 from specbench.sampling import NOT_FINITE
 
@@ -67,6 +67,45 @@ def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: flo
     return found
 
 
+def difference(
+    target: Model, prompt: Prompt, baseline: Sequence[int], written: Sequence[int], limit: int | None = None
+) -> Difference | None:
+    """Whether rounding explains that `written` is not the target's own greedy completion; None if they are equal.
+
+    All of `written` is read, also after the first difference, and each of its tokens must lie within the noise of its
+    own row. Reports the first token that does not, or else the one whose margin is the largest share of its noise.
+
+    Args:
+        target: the target.
+        prompt: the prompt of both.
+        baseline: the target's own completion, token by token.
+        written: the completion in question.
+        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token.
+
+    Raises:
+        FloatingPointError: logits are not finite.
+    """
+    if list(baseline) == list(written):
+        return None
+    place = first_place(baseline, written)
+    found = departures(target, prompt, written)
+    if found and not found[-1].is_rounding:
+        return Difference(found[-1].position, found[-1].margin, found[-1].noise, len(found))
+    if place == min(len(baseline), len(written)) or not _ends_in_place(target, written, limit):
+        return Difference(place, 0.0, 0.0, len(found), misplaced_end=True)
+    if not found:  # the target's own completion took the other side of a near tie, and this one the best token
+        return Difference(place, 0.0, 0.0)
+    worst = max(found, key=lambda one: one.margin / one.noise if one.noise else 0.0)
+    return Difference(worst.position, worst.margin, worst.noise, len(found))
+
+
+def _ends_in_place(target: Model, written: Sequence[int], limit: int | None) -> bool:
+    """Whether an end token is the last token, or there is none and the completion is as long as it may be."""
+    if any(token in target.eos_ids for token in written[:-1]):
+        return False
+    return limit is None or len(written) >= limit or (bool(written) and written[-1] in target.eos_ids)
+
+
 def _weighed(
     target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None
 ) -> list[Departure]:
@@ -79,7 +118,7 @@ def _weighed(
         moved = float(torch.nan_to_num(step_V - rows[place], 0.0).abs().max())
         token, best = tokens[place], int(step_V.argmax())
         margin = float(step_V[best] - step_V[token])
-        allowed = moved if noise is None else max(moved, noise / NOISE_FACTOR * 2)
+        allowed = moved if noise is None else max(moved, noise)
         found.append(Departure(place - len(prompt.prefix), token, best, margin, allowed))
         if not found[-1].is_rounding:
             break

@@ -54,12 +54,14 @@ class TraceRecord(TypedDict):
 
 
 class DifferenceRecord(TypedDict):
-    """The first difference between two completions that should be equal (T = 0)."""
+    """The token that decides whether rounding explains how two completions differ that should be equal (T = 0)."""
 
     position: int
-    margin: Annotated[float, "logits between the target's two best tokens"]
+    margin: Annotated[float, "logits of the target's best token above the emitted one; older: above its second best"]
     noise: Annotated[float, "difference in logits between two ways of computing the row"]
     is_rounding: bool
+    departures: NotRequired[Annotated[int, "tokens that are not the target's best; older records lack it"]]
+    misplaced_end: NotRequired[Annotated[bool, "the completion ends too early, or continues after its end"]]
 
 
 class RuleSums(TypedDict):

@@ -137,7 +137,7 @@ def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
     found = first_difference(target, row.prompt, own, [*own[:shared], -1])
     assert found is not None
     best = own[shared] if shared < len(own) else -1
-    moved = found.noise if noise is None else max(found.noise, noise / 2)
+    moved = found.noise if noise is None else max(found.noise, noise)
     return [Departure(shared, -1, best, found.margin, moved)], shared + 1
 
 

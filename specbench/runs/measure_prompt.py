@@ -12,8 +12,8 @@ from specbench.decoding import DecodingSpec, Trace, autoregressive, speculative
 from specbench.drafts import TreeDraft, growing
 from specbench.errors import MachineError
 from specbench.measure.agreement import agreements
+from specbench.measure.departures import difference
 from specbench.measure.evidence import evidence
-from specbench.measure.lossless import first_difference
 from specbench.measure.lossy import LENIENCES
 from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.measure.tree_forecast import counts_of_children, forecast_passes
@@ -70,13 +70,14 @@ def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None
     Raises:
         MachineError: they are not.
     """
-    difference = first_difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens)
-    if difference is not None and (parts.invariant or not difference.is_rounding):
+    limit = parts.spec.max_new_tokens
+    found = difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens, limit)
+    if found is not None and (parts.invariant or not found.is_rounding):
         how = "although numerics are invariant" if parts.invariant else "by more than rounding"
         raise MachineError(
             f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
-            f"{difference.position + 1}, {how} (margin {difference.margin:.3g}, noise "
-            f"{difference.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
+            f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
+            f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
         )
 
 
@@ -116,7 +117,7 @@ def prompt_record(
         return raw
     lossy = parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
-        found = first_difference(parts.target, prompt, baseline.tokens, ours.tokens)
+        found = difference(parts.target, prompt, baseline.tokens, ours.tokens, parts.spec.max_new_tokens)
         raw["difference"] = None if found is None else found.to_json()
         if raw["difference"] is not None and parts.invariant:  # then nothing rounds in two ways
             raw["difference"]["is_rounding"] = False
