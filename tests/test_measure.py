@@ -15,7 +15,7 @@ from specbench.measure.agreement import agreements, beta
 from specbench.measure.by_position import acceptance_by_position, tokens_by_position
 from specbench.measure.lossless import Difference, first_difference
 from specbench.measure.paired import compare, shared
-from specbench.measure.summary import summarise
+from specbench.measure.summary import summarise, verify_cost
 from specbench.measure.theorems import acceptance_when_asked
 from specbench.models import Prompt
 from specbench.models.eager import EagerModel
@@ -216,6 +216,15 @@ def test_no_speed_for_a_text_that_is_not_the_targets() -> None:
 def test_one_prompt_has_no_interval() -> None:
     s = summary(PROMPTS[:1])
     assert s["alpha_low"] is None and s["speedup_low"] is None
+
+
+def test_v_of_passes_with_parents_counts_them_all() -> None:
+    """A look-ahead pass of 3 nodes on 2 levels is no more a full pass of gamma = 3 than one of 5 nodes."""
+    passes = [a_pass(3, 1, verify_s=9.0), a_pass(5, 1, verify_s=2.0), a_pass(5, 1, verify_s=2.0)]
+    for one, parents in zip(passes, ([-1, 0, -1], [-1, 0, -1, 2, -1], [-1, 0, -1, 2, -1]), strict=True):
+        one["parents"], one["path"] = parents, [0]
+    v = verify_cost([raw(6, passes, [1.0] * 6)], 3, 100, 0)
+    assert v is not None and v.value == 2.0
 
 
 def test_first_difference_and_its_margin() -> None:

@@ -158,11 +158,16 @@ def summarise(
 def verify_cost(prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int) -> Interval | None:
     """v: the median verification of a full pass over the median step of the target alone, with its interval.
 
-    Every pass counts where `gamma` is None. The interval resamples prompts (`MOST_RESAMPLES_OF_V` times at most). None
-    without a full pass.
+    Every pass counts where `gamma` is None, and every pass over a tree (with parents): it drafts nodes, not `gamma`
+    tokens, so that none of its counts makes it full. The interval resamples prompts
+    (`MOST_RESAMPLES_OF_V` times at most). None without a full pass.
     """
     of_passes = [
-        [one["verify_s"] for one in prompt["speculative"]["passes"] if gamma is None or one["drafted"] == gamma]
+        [
+            one["verify_s"]
+            for one in prompt["speculative"]["passes"]
+            if gamma is None or one.get("parents") is not None or one["drafted"] == gamma
+        ]
         for prompt in prompts
     ]
     if not any(of_passes):
