@@ -25,6 +25,7 @@ from specbench.measure.proof import Proof, Statistic
 from specbench.models import Vocabulary, load_tokenizer
 from specbench.models.eager import EagerModel
 from specbench.models.load import load_model
+from specbench.runs.outputs import read_outputs
 from specbench.sampling import Sampling
 
 Capture = pytest.CaptureFixture[str]
@@ -241,6 +242,52 @@ def test_a_text_that_claims_to_have_ended_where_the_target_goes_on(
     assert certified(file, folders["gpt2"], capfd, "within=0.2")[0] == 0
 
 
+def _outputs(tmp_path: Path, folder: Path, eos_ids: set[int], **fields: Any) -> Any:
+    vocabulary = load_tokenizer(ModelConfig(path=str(folder)), "target")
+    file = tmp_path / "one.jsonl"
+    file.write_text(json.dumps({"prompt": "the", "tokens": [5, 6], **fields}) + "\n")
+    (row,) = read_outputs(file, vocabulary, frozenset(eos_ids), None, None, "t").rows
+    return row.tokens, row.ends
+
+
+def test_any_end_of_the_target_ends_a_completion(folders: Folders, tmp_path: Path) -> None:
+    """A stop string or another stop token is no end; a server that names its end is believed."""
+    ends, stop = {3, 4}, "stop"
+    assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop) == ([5, 6], (3, 4))
+    assert _outputs(tmp_path, folders["gpt2"], {4}, finish_reason=stop) == ([5, 6, 4], ())
+    assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=3) == ([5, 6, 3], ())
+    assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason={"type": stop, "matched": 4}) == ([5, 6, 4], ())
+    for stopped in ("###", 9):
+        assert _outputs(tmp_path, folders["gpt2"], ends, finish_reason=stop, stop_reason=stopped) == ([5, 6], ())
+
+
+def test_the_end_that_the_target_prefers_is_tested(
+    folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target with several ends: the second was taken for the first, and a right server for a wrong one."""
+    rows = texts(folders, most=4)
+    last = rows[0]["tokens"][-1]
+    assert last not in rows[0]["tokens"][:-1]
+    row = {"prompt": rows[0]["prompt"], "tokens": rows[0]["tokens"][:-1], "finish_reason": "stop"}
+    (end,) = loaded(folders["gpt2"])[1].eos_ids
+    made = EagerModel.__init__
+    monkeypatch.setattr(
+        EagerModel, "__init__", lambda self, net, size, _: made(self, net, size, frozenset({end, last}))
+    )
+    file = written(tmp_path / "o.jsonl", [row])
+    code, found = certified(file, folders["gpt2"], capfd, "within=0.6")
+    assert code == 0 and found["tokens"] == len(rows[0]["tokens"])
+
+
+def test_copies_of_a_row_count_once(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
+    for temperature in (0.0, 1.0):
+        rows = texts(folders, temperature=temperature, most=30)[:2]
+        file = written(tmp_path / "o.jsonl", rows * 16, "prompt", "tokens")
+        code, found = certified(file, folders["gpt2"], capfd, f"sampling.temperature={temperature}")
+        assert code != 1 and found["rows"] == 2 and sum(found["rows_left_out"].values()) == 30
+        assert found["tokens"] == sum(len(row["tokens"]) for row in rows)
+
+
 def test_rows_that_cannot_be_judged_are_counted(folders: Folders, tmp_path: Path, capfd: Capture) -> None:
     rows = texts(folders, temperature=1.0)
     rows = [{"prompt": row["prompt"], "text": row["text"]} for row in rows]
@@ -264,6 +311,9 @@ def test_verdicts() -> None:
     fine, wrong = Statistic(1.0, 0.3), Statistic(9.0, 1e-12)
     right = Proof(500, fine, fine, fine, fine, 0.05, 0)
     assert sampled_certificate(right, 0.1).verdict == "the target's"
+    assert "draft=" in sampled_certificate(right, 0.1).not_covered
+    assert "but for model" in sampled_certificate(right, 0.1, suspect="model").not_covered
+    assert not sampled_certificate(right, 0.01).not_covered and greedy_certificate(29, [], 0.1).not_covered
     assert sampled_certificate(right, 0.01).needed == 500 * 25
     assert sampled_certificate(Proof(500, fine, fine, fine, fine, 0.05, 2), 0.1).verdict == "not the target's"
     failed = sampled_certificate(Proof(500, wrong, fine, fine, fine, 0.05, 0), 0.1)

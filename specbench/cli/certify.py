@@ -74,6 +74,7 @@ def as_document(found: Certified) -> dict[str, Any]:
         "verdict": certificate.verdict,
         "exit_code": certificate.exit_code,
         "reason": certificate.reason,
+        "not_covered": certificate.not_covered,
         "target": found.target,
         **asdict(found.sampling),
         "dtype": found.dtype,
@@ -99,6 +100,8 @@ def draw(found: Certified) -> None:
     console = Console(highlight=False, soft_wrap=True)
     certificate = found.certificate
     console.print(f"[bold]{certificate.verdict}[/bold]: {certificate.reason}")
+    if certificate.not_covered:
+        console.print(f"not covered: {certificate.not_covered}", markup=False)
     table = Table(box=None, pad_edge=False, show_header=False)
     greedy = found.sampling.temperature == 0
     rows = [

@@ -35,6 +35,7 @@ class Certificate:
         power: what would have shown: at T > 0 the total variation a token, at T = 0 the share of tokens that differ.
         needed: about how many tokens give the requested `power`, if there are too few.
         tests: at T > 0, the tests as records name them.
+        not_covered: what a positive verdict does not exclude; '' for the others.
     """
 
     verdict: Verdict
@@ -43,6 +44,7 @@ class Certificate:
     power: float | None
     needed: int | None = None
     tests: Proved | None = None
+    not_covered: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -61,7 +63,9 @@ def greedy_certificate(tokens: int, found: Sequence[Departure], within: float) -
     if power is None or power > within:
         needed = math.ceil(math.log(MISSED) / math.log1p(-within))
         return Certificate("cannot tell", f"{tokens} tokens are too few{rounding}", tokens, power, needed)
-    return Certificate("the target's", f"every token is the target's own choice{rounding}", tokens, power)
+    reason = f"every token is the target's own choice{rounding}"
+    left = f"faults in fewer than {power:.2g} of the tokens, and completions at T > 0"
+    return Certificate("the target's", reason, tokens, power, not_covered=left)
 
 
 def greedy_power(tokens: int) -> float | None:
@@ -69,8 +73,15 @@ def greedy_power(tokens: int) -> float | None:
     return 1 - MISSED ** (1 / tokens) if tokens else None
 
 
-def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "") -> Certificate:
-    """The certificate of sampled completions. `retokenised`: how the tokenizer may explain a failing test, or ''."""
+def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "", suspect: str = "") -> Certificate:
+    """The certificate of sampled completions.
+
+    Args:
+        proof: the tests; None without tokens.
+        within: the total variation a token that a positive verdict excludes.
+        retokenised: how the tokenizer may explain a failing test, or ''.
+        suspect: the draft that the tests were made with, or '' for the default, which suspects none.
+    """
     if proof is None or not proof.tokens:
         return Certificate("cannot tell", "no token was read", 0, None)
     tests, power = proof.columns(), proof.power
@@ -90,4 +101,6 @@ def sampled_certificate(proof: Proof | None, within: float, retokenised: str = "
     if power > within:
         needed = math.ceil(proof.tokens * (power / within) ** 2)
         return Certificate("cannot tell", f"{proof.tokens} tokens are too few", proof.tokens, power, needed, tests)
-    return Certificate("the target's", "no test finds a difference", proof.tokens, power, tests=tests)
+    left = "another model, a lossy rule or rounded weights, under which tokens are as likely"
+    left = f"{left} (but for {suspect})" if suspect else f"{left}: name the suspect with draft="
+    return Certificate("the target's", "no test finds a difference", proof.tokens, power, tests=tests, not_covered=left)

@@ -1,8 +1,8 @@
 """Load a target and test the completions of a server."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from specbench.config import CertifyConfig, RunConfig, certify_run
 from specbench.config.model import name_of
 from specbench.decoding import DecodingSpec, autoregressive
 from specbench.drafts import Draft
+from specbench.measure.agreement import logits_along
 from specbench.measure.certificate import Certificate, greedy_certificate, sampled_certificate
 from specbench.measure.departures import Departure, departures
 from specbench.measure.evidence import evidence
@@ -27,10 +28,12 @@ from specbench.runs.draft_builders.base import DraftRequest, needed_of_target
 from specbench.runs.error_translation import translated_errors
 from specbench.runs.model_loader import ModelLoader, ModelRequest, Say
 from specbench.runs.outputs import Output, Outputs, read_outputs
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, standardise
 
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
 BEYOND = 8  # tokens that the target writes past a text that is compared as text
+IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws are copies
+COPIES = "the prompt and the completion of an earlier row"
 NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
 
 
@@ -108,11 +111,60 @@ def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str,
     """Of each row the departures that matter: all that rounding explains, or the first that it does not."""
     where: list[tuple[str, Departure]] = []
     tokens = 0
+    _drop_copies(found, lambda row: True)
+    _with_ends(judge, found)
     for row in found.rows:
         differing, read = _departures(judge, row)
         tokens += read
         where += [(row.where, one) for one in differing]
     return greedy_certificate(tokens, [one for _, one in where], judge.config.within), where
+
+
+def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:
+    """Leave out rows with the prompt and the completion of an earlier row, as a reused seed or a cache makes them.
+
+    They are no further evidence. A sampled completion may also be drawn twice, so `is_copy` decides.
+    """
+    seen, rows = set[Hashable](), []
+    copies: dict[Hashable, bool] = {}
+    for row in found.rows:
+        key = (row.prompt, tuple(row.tokens), row.ends, row.text)
+        if key in seen and copies.setdefault(key, is_copy(row)):
+            found.left_out[COPIES] += 1
+        else:
+            rows.append(row)
+        seen.add(key)
+    found.rows[:] = rows
+
+
+def _log_probability(judge: _Judge, row: Output) -> float:
+    """Of a completion under the target, natural logarithm."""
+    tokens, first = [*row.prompt.prefix, *row.tokens], len(row.prompt.prefix)
+    total = 0.0
+    for start, logits_LV in logits_along(judge.target.start(row.prompt), tokens, first):
+        p_LV = standardise(logits_LV, judge.sampling, judge.target.vocabulary_size)
+        chosen = torch.tensor(tokens[start : start + len(p_LV)], device=p_LV.device)
+        total += float(p_LV.gather(1, chosen[:, None]).double().log().sum())
+    return total
+
+
+def _with_ends(judge: _Judge, found: Outputs) -> None:
+    """Append an end to rows that ended with one of several and do not say which.
+
+    At T = 0 it is the end that the target prefers: if that is not its choice, no other end is. At T > 0 it is drawn
+    from the target's probabilities of these ends, so that the completions of a right server keep its distribution.
+    """
+    for place, row in enumerate(found.rows):
+        if not row.ends:
+            continue
+        session = judge.target.start(row.prompt)
+        logits_V = session.extend([*row.prompt.prefix, *row.tokens][session.length :])[-1]
+        p_E = standardise(logits_V[None], judge.sampling, judge.target.vocabulary_size)[0, list(row.ends)].double()
+        if judge.sampling.temperature and float(p_E.sum()) > 0:
+            chosen = int(torch.multinomial(p_E, 1, generator=_generator(judge, place)))
+        else:
+            chosen = int(logits_V[list(row.ends)].argmax())
+        found.rows[place] = replace(row, tokens=[*row.tokens, row.ends[chosen]], ends=())
 
 
 def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
@@ -162,12 +214,19 @@ def _own_text(judge: _Judge, row: Output) -> tuple[list[int], str, bool]:
         room *= 2  # the tokenizer needs fewer tokens for this text than the target
 
 
+def _suspect(judge: _Judge) -> str:
+    """The draft that the user named, whose faults the tests detect; '' for the default."""
+    return "" if judge.config.draft.kind == CertifyConfig().draft.kind else judge.config.draft.kind
+
+
 def _read(differing: Sequence[Departure], row: Output) -> int:
     """Tokens of a row that were compared: all, or those up to the first that rounding does not explain."""
     return differing[-1].position + 1 if differing and not differing[-1].is_rounding else len(row.tokens)
 
 
 def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    _drop_copies(found, lambda row: _log_probability(judge, row) < IMPLAUSIBLE)
+    _with_ends(judge, found)
     rows = []
     for row in found.rows:
         if row.text is not None and judge.vocabulary.text(row.tokens) != row.text:
@@ -178,7 +237,7 @@ def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str
     raw: list[dict[str, EvidenceRecord]] = [
         {"proof": evidence(judge.target, judge.draft, row.prompt, row.tokens, judge.sampling).to_json()} for row in rows
     ]
-    certificate = sampled_certificate(prove(raw), judge.config.within)  # type: ignore[arg-type]
+    certificate = sampled_certificate(prove(raw), judge.config.within, suspect=_suspect(judge))  # type: ignore[arg-type]
     if certificate.verdict == "not the target's" and any(row.text is not None for row in rows):
         other = _written_otherwise(judge, rows)
         if other:

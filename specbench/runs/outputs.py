@@ -26,12 +26,17 @@ LONGEST = 1_000_000  # tokens of a prompt: never cut
 
 @dataclass(frozen=True)
 class Output:
-    """A prompt, and the tokens that were written for it. `text` is what the row holds where it holds no tokens."""
+    """A prompt, and the tokens that were written for it.
+
+    `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
+    the row does not say which.
+    """
 
     where: str
     prompt: Prompt
     tokens: list[int]
     text: str | None = None
+    ends: tuple[int, ...] = ()
 
 
 @dataclass
@@ -64,23 +69,35 @@ def _add(
 ) -> None:
     prompt = _prompt(row, vocabulary, target)
     tokens, text = _tokens(row, vocabulary, target)
-    reason = row.fields.get("finish_reason")
-    reason = reason.get("type") if isinstance(reason, dict) else reason
-    ends = vocabulary.tokenizer.eos_token_id
+    reason, stopped = _finish(row)
+    ends: tuple[int, ...] = ()
     if vocabulary.is_encoder_decoder and tokens[:1] == [vocabulary.start]:
         tokens = tokens[1:]
     end = next((place for place, token in enumerate(tokens, 1) if token in eos_ids), None)
     if end is not None:
         found.after_end += len(tokens) - end
         tokens = tokens[:end]
-    elif reason in ENDED and ends is not None and tokens:
-        tokens = [*tokens, ends]  # servers leave it out of what they return
+    elif reason in ENDED and tokens:
+        # Servers leave the end out of what they return. A stop string, or a stop token of the request, is no end.
+        possible = sorted(eos_ids) if stopped is None else [end for end in eos_ids if end == stopped]
+        if len(possible) == 1:
+            tokens = [*tokens, *possible]
+        else:
+            ends = tuple(possible)
     if not tokens:
         found.left_out["nothing was written"] += 1
-    elif longest is not None and len(prompt.prefix) + len(tokens) > longest:
+    elif longest is not None and len(prompt.prefix) + len(tokens) + bool(ends) > longest:
         found.left_out[f"longer than the {longest} positions of the target"] += 1
     else:
-        found.rows.append(Output(row.where, prompt, tokens, text))
+        found.rows.append(Output(row.where, prompt, tokens, text, ends))
+
+
+def _finish(row: Row) -> tuple[object, object]:
+    """Why a completion ended, and the token or string at which it stopped, where the row says it (vLLM, SGLang)."""
+    reason, stopped = row.fields.get("finish_reason"), row.fields.get("stop_reason")
+    if not isinstance(reason, dict):
+        return reason, stopped
+    return reason.get("type"), reason.get("matched", stopped)
 
 
 def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:

@@ -26,10 +26,13 @@ def settings(wanted: Recommended) -> Settings:
         values = {
             "--speculative-algorithm": "NGRAM",
             "--speculative-num-draft-tokens": verified,
-            "--speculative-ngram-max-match-window-size": wanted.options.get("match", 3),
             "--speculative-ngram-max-bfs-breadth": 1,
         }
-        notes += [LOOKUP_DIFFERS, "NGRAM needs CUDA, and its cache holds earlier requests too"]
+        notes += [
+            LOOKUP_DIFFERS,
+            "NGRAM runs on CUDA and on CPU; it matches as long a suffix as its trie holds "
+            "(--speculative-ngram-max-trie-depth), and its cache holds earlier requests too",
+        ]
     else:
         draft = weights_of_draft(wanted, "SGLang")
         values = {"--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": draft.place}
@@ -58,7 +61,7 @@ def settings(wanted: Recommended) -> Settings:
 ENGINE = ServingEngine(
     "sglang",
     "SGLang",
-    "main at 067ad4d33 (docs/advanced_features/speculative_decoding.md)",
+    "main of 2026 (srt/arg_groups/speculative_hook.py, srt/server_args.py)",
     "https://docs.sglang.io/advanced_features/speculative_decoding.html",
     settings,
 )
