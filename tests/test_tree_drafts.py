@@ -285,6 +285,14 @@ def test_children_of_a_level_are_draws_without_replacement() -> None:
         choose(torch.full((1, 4), torch.nan), [2], "distinct", generator)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_drawing_children_leaves_q_as_it_is(dtype: torch.dtype) -> None:
+    q_LV = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=dtype)
+    before = q_LV.clone()
+    choose(q_LV, [3], "distinct", torch.Generator().manual_seed(5))
+    assert torch.equal(q_LV, before)
+
+
 def test_masks_of_trees_that_follow_the_text_stay_within_their_bound() -> None:
     cache = TensorCache(most=1000)
     for key in range(100):

@@ -55,6 +55,29 @@ def test_a_sampled_run_of_a_tree_is_proved(run: Any, tree: tuple[str, ...], acce
     assert summary["speedup_measured"] > 0 and summary["tokens_per_pass_predicted"] >= 1
 
 
+OF_MODEL = "draft@draft.{0}=gpt-nano draft.{0}.shipped=null draft.{0}.path={1}"
+BATCHED = {
+    "widths": "draft.path={1} tree=widths tree.widths=[2,2]",
+    "sequoia": "draft.path={1} tree=sequoia tree.size=6 tree.depth=3 accept=traversal",
+    "dynamic": "draft.path={1} tree=dynamic tree.size=6 tree.depth=3 tree.top=3",
+    "several drafts": f"draft=merged {OF_MODEL.format('first', '{1}')} draft@draft.third=lookup tree=widths",
+    "a window of its own": "draft=lookahead",
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("name", BATCHED)
+def test_rows_of_a_batch_read_trees(run: Any, folders: dict[str, Path], name: str, temperature: int) -> None:
+    """Rows whose drafts find nothing, or whose last pass drafts nothing, read a chain beside them."""
+    draft, *words = BATCHED[name].format("", folders["gpt2-draft"]).split()
+    of = ("engine=static", "warmup=1", "limit=3", f"sampling.temperature={temperature}", "batch=2")
+    code, _, err, record = run(*words, *of, draft=draft)
+    assert code == 0, err
+    summary = record["summary"]
+    assert summary["lossless"] and summary["batch"] == 2 and summary["tokens_per_pass"] >= 1
+    assert temperature or summary["identical"] == 1.0
+
+
 def test_an_ngram_draft_grows_trees(run: Any, tmp_path: Path) -> None:
     code, _, err, record = run(
         "tree=widths", f"draft.cache_dir={tmp_path / 'cache'}", "engine=eager", draft="draft=bigram"
@@ -102,7 +125,6 @@ def test_trees_have_a_table_and_a_figure_with_published_figures_beside_them(
     assert "widths" not in capfd.readouterr().out.split("## ")[-1]  # trees have a table of their own
 
 
-OF_MODEL = "draft@draft.{0}=gpt-nano draft.{0}.shipped=null draft.{0}.path={1}"
 DRAFTS = {
     "lookup": "draft=lookup",
     "retrieval": "draft=retrieval",

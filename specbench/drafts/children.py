@@ -41,7 +41,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
     if how == "replaced":
         drawn_LK = _draw(q_LV, most, generator)
     else:
-        left_LV, columns = q_LV.double(), list[Tensor]()
+        left_LV, columns = q_LV.to(torch.float64, copy=True), list[Tensor]()
         places = torch.arange(len(counts), device=device)
         for rank in range(most):
             if rank:  # of the nodes that have so many children

@@ -87,6 +87,7 @@ class Batch:
         keys, values = (states[row : row + 1, :, :length] for states in self._of_source.pair(layer))
         return keys, values
 
+    @torch.inference_mode()
     def keep(self, session: "RowSession", slots: list[int], start: int) -> None:
         """Copy the content of `slots` of the session's row to the slots from `start` on."""
         self._own.rows(session.row, session.row + 1).move_slots(slots, start)
@@ -139,7 +140,9 @@ class Batch:
             if one is None or not read:
                 layouts.append(chain(0 if one is None else one.end, count, self._numbers_1C))
             else:
-                layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), one.end, count))
+                # A tree has grown already; a sequence grows once it is read.
+                end = one.end if one.tree else one.end + read
+                layouts.append(padded(one.tree.layout(one.length, read, self._numbers_1C), end, count))
         slots_BL, positions_BC, visible_BLC = (
             torch.cat(tensors) for tensors in zip(*(layout.tensors for layout in layouts), strict=True)
         )

@@ -142,7 +142,10 @@ class CapturedSteps:
         program = self._programs[rows > 1]
         step = program.one if count == 1 else program.last if last_row else program.several
         slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)
-        lengths_B = self._once(self._sources, tuple(source_lengths), lambda: (torch.tensor(source_lengths),))[0]
+        device = ids_BL.device
+        (lengths_B,) = self._once(
+            self._sources, tuple(source_lengths), lambda: (torch.tensor(source_lengths, device=device),)
+        )
         inputs = (ids_BL, *layout.tensors, lengths_B, *own, *of_source)
         fixed = self._once(self._fixed, (id(step), rows, count, *slots), lambda: step.of_sizes(*inputs))
         inputs += fixed

@@ -61,8 +61,10 @@ class StepGraph:
         self._placed: list[Tensor | None] = [None] * len(self._layout)
         self._sources = 1
         inputs = [self._ids_1L, *self._layout, self._source_length_1, *buffers]
-        self._kept = step, inputs  # a graph is found by the id of its step and the addresses of its buffers
         of_sizes = step.of_sizes(*inputs)
+        # A graph reads addresses: what was allocated outside of it must live as long as it does. It is also found by
+        # the id of its step and the addresses of its buffers.
+        self._kept = step, inputs, of_sizes
         with _unchanged(buffers, count):
             self._captured = capture(lambda: step.following(of_sizes, *inputs))
 
