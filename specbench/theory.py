@@ -90,7 +90,8 @@ def guaranteed_improvement(alpha: float, c: float) -> float:
 @lru_cache(maxsize=8192)  # a report draws the same curves again and again
 def optimal_gamma(alpha: float, c: float, limit: int = 100) -> int:
     """The gamma from 1 to `limit` that maximises Theorem 3.8; the smallest of equal gammas."""
-    return max(range(1, limit + 1), key=lambda gamma: walltime_improvement(alpha, gamma, c))
+    expected = list(accumulate(alpha**power for power in range(limit + 1)))  # `expected_tokens` of each gamma, in turn
+    return max(range(1, limit + 1), key=lambda gamma: expected[gamma] / (gamma * c + 1.0))
 
 
 def accepted_per_drafted(alpha: float, gamma: int) -> float:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import hydra
 import pytest
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
 from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
@@ -153,8 +152,3 @@ def test_a_model_of_the_hub_needs_the_hub_or_a_copy(capfd: pytest.CaptureFixture
         assert (
             "target: some/model is not in the local cache and the model hub cannot be reached" in capfd.readouterr().err
         )
-
-
-def test_the_schema_has_no_key_without_a_reader() -> None:
-    keys = OmegaConf.structured(RunConfig).keys()
-    assert "gamma" in keys and "results" in keys

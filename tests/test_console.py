@@ -2,7 +2,18 @@
 
 import io
 
-from specbench.cli.console import Screen
+import pytest
+
+from specbench.cli.console import Screen, counted
+
+
+def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for total in (1, 17):
+        with counted(total, "tables") as step:
+            for _ in range(total):
+                step()
+        lines = capsys.readouterr().err.splitlines()
+        assert (lines[:1], lines[-1:]) == ((["tables: 0 of 17"], ["tables: 17 of 17"]) if total == 17 else ([], []))
 
 
 def test_progress_in_a_log_is_a_few_plain_lines() -> None:

@@ -48,6 +48,38 @@ def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Cal
     assert needs == sorted(needs)
 
 
+def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object]]:
+    """Each choice as its files say, and as Hydra composes it."""
+    from specbench.cli import choices as read
+
+    composed = (
+        read._contents(group, names, []) if group != "target" else {name: read._target(name, []) for name in names}
+    )
+    return [(read._read(group, name, [conf_dir()]), composed[name]) for name in names]
+
+
+@pytest.mark.parametrize("group", ["draft", "task"])
+def test_what_the_files_say_is_what_hydra_composes(group: str) -> None:
+    names = sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+    for read, composed in read_and_composed(group, names):
+        assert read == composed
+
+
+@pytest.mark.parametrize("name", ["gpt-mini", "llama3.1-8b", "flan-t5-base", "random-t5-xxl"])
+def test_what_a_targets_files_say_is_what_hydra_composes(name: str) -> None:
+    [(read, composed)] = read_and_composed("target", [name])
+    assert read == composed
+
+
+@pytest.mark.parametrize("text", ["defaults:\n  - optional other: x\n", "# @package _global_\nname: own\n"])
+def test_a_file_that_uses_more_of_hydra_is_left_to_hydra(text: str, tmp_path: Path) -> None:
+    from specbench.cli import choices as read
+
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "own.yaml").write_text(text)
+    assert read._read("draft", "own", [tmp_path]) is None
+
+
 def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
     rows = {(row["group"], row["name"]): row for group in GROUPS for row in rows_of(group)}
     assert rows["target", "t5-mini"]["needs"] == "now" and rows["target", "t5-mini"]["default_task"] == "ende-mini"

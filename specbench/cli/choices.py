@@ -8,20 +8,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import hydra
 import yaml
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
-from specbench.cli.unnamed import store_extensions
 from specbench.config import ModelConfig, RunConfig, conf_dir
 from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig, TrainedConfig
+from specbench.config.extensions import extensions
 from specbench.config.paths import shipped
 from specbench.report.paper import times_of
 from specbench.train.places import SHIPPED
 
 Content = dict[Any, Any]  # of a choice
 GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
+READ = ("target", "draft", "task")  # groups whose files say what a choice needs
+PARTS = (*READ, "model")  # groups that a choice may be made of
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What a choice needs, the least first.
 NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
 NEEDS = (NOW, DOWNLOAD, TRAIN, INSTALL, KEYS)
@@ -51,63 +51,132 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
     folders = [conf_dir(), *([own] if own is not None else [])]
     files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
-    with _search(own) as search:
-        added = {name: note for name, note in store_extensions().get(group, {}).items() if name not in files}
-        contents = _contents(group, [*files, *added], search) if group in ("draft", "task") else {}
-        found = [_choice(group, file, search, contents.get(file.stem)) for file in files.values()]
-        found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
+    search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
+    added = {name: note for name, note in _of_packages(group).items() if name not in files}
+    contents = {name: _read(group, name, folders) for name in files} if group in READ else {}
+    if unread := [name for name in [*files, *added] if contents.get(name) is None and group in ("draft", "task")]:
+        contents |= _contents(group, unread, search)
+    found = [_choice(group, file, search, contents.get(file.stem)) for file in files.values()]
+    found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
 
+def _of_packages(group: str) -> dict[str, str]:
+    """The choices of `group` that other packages add, and their notes."""
+    if not any(extensions(kind) for kind in ("targets", "drafts", "tasks", "rules")):
+        return {}
+    from specbench.cli.unnamed import store_extensions
+
+    return store_extensions().get(group, {})
+
+
+def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str | None] | None:
+    """The content of a choice and the task that it names, as Hydra composes them, from its files alone.
+
+    Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
+    holds more than parts by name and a task: then Hydra composes it.
+    """
+    file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
+    text = file.read_text(encoding="utf-8") if file is not None else "# @package"
+    if "@package" in text or not isinstance(own := yaml.load(text, _LOADER) or {}, dict):
+        return None
+    content, task, listed = dict[Any, Any](), None, own.pop("defaults", [])
+    for entry in listed if "_self_" in listed else [*listed, "_self_"]:
+        place, part = next(iter(entry.items())) if isinstance(entry, dict) else (f"/{group}@_here_", entry)
+        folder, _, package = place.removeprefix("/").partition("@")
+        if part == "_self_":
+            content = _merged(content, own)
+        elif place == "override /task@_global_.task":
+            task = part
+        elif place == "override /draft@_global_.draft":
+            continue  # a target's usual draft, no part of it
+        elif folder not in PARTS or package.partition(".")[0] in ("", "_global_") or " " in place:
+            return None
+        elif part is not None:
+            if (found := _read(folder, part, folders)) is None:
+                return None
+            content = _merged(content, found[0] if package == "_here_" else {package: found[0]})
+    return content, task
+
+
+def _merged(left: Content, right: Content) -> Content:
+    """`right` over `left`, dictionary into dictionary."""
+    both = {
+        name: _merged(left[name], right[name])
+        for name in left.keys() & right.keys()
+        if isinstance(left[name], dict) and isinstance(right[name], dict)
+    }
+    return left | right | both
+
+
 @contextmanager
-def _search(own: Path | None) -> Iterator[list[str]]:
-    """The overrides under which Hydra finds the choices of `own`, too."""
+def _composing() -> Iterator[None]:
+    """A context in which Hydra composes from `conf/`."""
+    import hydra
+    from hydra.core.config_store import ConfigStore
+
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
+        yield
 
 
-def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, Content]:
+def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, tuple[Content, str | None]]:
     """The content of the choices `names` of `group`, composed at once: each composition reads all of Hydra's files."""
+    from hydra import compose
+    from omegaconf import OmegaConf
+
     together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
-    contents: Any = OmegaConf.to_container(hydra.compose(overrides=[*search, *together]).choices)
-    return {name: contents[f"n{place}"] for place, name in enumerate(names)}
+    with _composing():
+        contents: Any = OmegaConf.to_container(compose(overrides=[*search, *together]).choices)
+    return {name: (contents[f"n{place}"], None) for place, name in enumerate(names)}
 
 
 def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
-    """Return a target's content and its default task.
+    """Return a target's content and its default task, composed.
 
     It names that, and maybe its usual draft, by overrides, which replace what must be there.
     """
-    composed = hydra.compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
+    from hydra import compose
+    from omegaconf import OmegaConf
+
+    with _composing():
+        composed = compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
     content: Any = OmegaConf.to_container(composed.target)
     return content, composed.task.name
 
 
-def _choice(group: str, file: Path, search: Sequence[str], content: Content | None) -> Choice:
-    name, comment, task = file.stem, _comment(file), None
+def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
+    """What an experiment needs: what its target, task and draft need."""
+    from hydra import compose
+    from omegaconf import OmegaConf
+
+    with _composing():
+        composed = compose("run", overrides=[*search, f"experiment={name}"])
+    groups = ("target", "task", *(["draft"] if composed.draft.get("path") else []))
+    parts: Any = [OmegaConf.to_container(composed[part]) for part in groups]
+    return max(map(_place, parts, groups), key=lambda one: NEEDS.index(one[0]))
+
+
+def _choice(group: str, file: Path, search: Sequence[str], found: tuple[Content, str | None] | None) -> Choice:
+    name, comment = file.stem, _comment(file)
     if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
         recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
         return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":
-        composed = hydra.compose("run", overrides=[*search, f"experiment={name}"])
-        groups = ("target", "task", *(["draft"] if composed.draft.get("path") else []))
-        parts: Any = [OmegaConf.to_container(composed[part]) for part in groups]
-        needs, origin = max(map(_place, parts, groups), key=lambda one: NEEDS.index(one[0]))
-        return Choice(group, name, needs, origin, comment, time="; ".join(times_of(name)) or None)
-    if content is None:
-        content, task = _target(name, search)
+        return Choice(group, name, *_experiment(name, search), comment, time="; ".join(times_of(name)) or None)
+    if found is None or (group == "target" and found[1] is None):
+        found = _target(name, search)
+    content, task = found
     return Choice(group, name, *_place(content, group), str(content.get("note") or comment), task)
 
 
-def _added(group: str, name: str, note: str, search: Sequence[str], content: Content | None) -> Choice:
+def _added(group: str, name: str, note: str, search: Sequence[str], found: tuple[Content, str | None] | None) -> Choice:
     """A choice of another package."""
     if group == "accept":
         return Choice(group, name, NOW, "", note)
-    if content is None:
-        content, _ = _target(name, search)
+    content, _ = found or _target(name, search)
     if group == "task" and content.get("path"):
         return Choice(group, name, NOW, str(content["path"]), note)
     return Choice(group, name, *_place(content, group), note)

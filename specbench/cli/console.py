@@ -1,5 +1,9 @@
 """Progress of a run, on a terminal or in a log, and what a terminal shows when it is done."""
 
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
@@ -12,7 +16,24 @@ from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline
 if TYPE_CHECKING:
     from specbench.runs import Result
 
+FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
+
+
+@contextmanager
+def counted(total: int, what: str) -> Iterator[Callable[[], None]]:
+    """A function to call before each of `total` steps, for progress on stderr; a few steps are quick and show none."""
+    started = itertools.count()
+    if total < FEWEST_STEPS:
+        yield lambda: None
+        return
+    with Screen(sys.stderr, what, f"{what}: {{}} of {{}}") as screen:
+
+        def step() -> None:
+            screen.advance(next(started), total)
+
+        yield step
+        screen.advance(total, total)
 
 
 class Screen:

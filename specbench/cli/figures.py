@@ -18,18 +18,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
+    from specbench.cli.console import counted
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
     from specbench.report.figure import FORMATS, save, write_index
-    from specbench.report.figures import build
+    from specbench.report.figures import FIGURES, build
 
     forms = listed(arguments.format, FORMATS, "--format")
     records = Records(arguments.results, arguments.min_prompts)
-    figures = build(arguments.names, records)
-    folder = drawing_folder(records, Path(arguments.output or records.results / "figures"), to_stderr)
-    for drawn in figures:
-        for file in save(drawn, folder, forms):
-            print(file)
+    names = arguments.names or list(FIGURES)
+    with counted(2 * len(names) if len(names) > 1 else 0, "figures, drawn and written") as step:
+        figures = build(names, records, step)
+        folder = drawing_folder(records, Path(arguments.output or records.results / "figures"), to_stderr)
+        for drawn in figures:
+            step()
+            for file in save(drawn, folder, forms):
+                print(file)
     if not arguments.names:
         print(write_index(figures, folder, forms))
     return 0

@@ -32,6 +32,7 @@ from specbench.config.choose import require_used
 from specbench.config.tree import KEYS_OF
 from specbench.errors import UserError
 from specbench.files import require_writable
+from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
     from specbench.cli.console import Screen
@@ -106,6 +107,8 @@ def progress(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> 
     for config in configs:
         check_choose(config)
     require_writable(configs[0].results)
+    for task, limit in {repr(config.task): (config.task, config.limit) for config in configs}.values():
+        check_own_rows(task, limit, later_turns=False)
     from specbench.cli.console import Screen
 
     with Screen(stream or sys.stderr, "working", "{} of {}") as screen:

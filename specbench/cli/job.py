@@ -14,6 +14,7 @@ from specbench.cli.hydra_app import task_overrides, to_schema
 from specbench.cli.results import print_records
 from specbench.config import RunConfig, check
 from specbench.errors import MachineError, UserError, error_line
+from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
     from specbench.runs import Result, SharedModels
@@ -75,6 +76,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None) -> "Result | None":
     Raises:
         UserError, MachineError: as `runs.execute`.
     """
+    check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     from specbench.cli.console import Screen  # torch is imported only from here on
     from specbench.runs import SharedModels, execute, follow, rank
 

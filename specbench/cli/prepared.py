@@ -14,6 +14,7 @@ from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config import RunConfig
 from specbench.files import require_writable
+from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
     from specbench.runs.build import Parts
@@ -51,6 +52,7 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     """
     folder = Path(config.results) / verb
     require_writable(folder)
+    check_own_rows(config.task, config.limit, later_turns=False)
     from specbench.runs.build import build, resolve
     from specbench.runs.error_translation import translated_errors
 

@@ -19,9 +19,10 @@ def main(argv: list[str]) -> int:
     arguments = parser.read(argv)
     if arguments.output is None and not Path(arguments.results).is_dir():
         raise UserError(f"--results {arguments.results}: there is no such folder; 'specbench run' makes records in one")
+    from specbench.cli.console import counted
     from specbench.records.catalog import kept_folder
     from specbench.records.frame import Records
-    from specbench.report.page import write
+    from specbench.report.page import STEPS, write
 
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
@@ -32,6 +33,7 @@ def main(argv: list[str]) -> int:
         records = Records(arguments.results, arguments.min_prompts)  # with the numbers of the copies
         print(f"{len(copies)} records in {kept_folder(arguments.results)}")
     file = Path(arguments.output or Path(arguments.results) / "report.html")
-    write(records, file)
+    with counted(STEPS, "tables and figures") as step:
+        write(records, file, step)
     print(file)
     return 0

@@ -35,12 +35,13 @@ def main(argv: list[str]) -> int:
     )
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
+    from specbench.cli.console import counted
     from specbench.files import write_atomically
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
-    from specbench.report.tables import build
+    from specbench.report.tables import TABLES, build
 
     forms = ["markdown" if form == "table" else form for form in listed(arguments.format, KNOWN, "--format")]
     records = Records(arguments.results, arguments.min_prompts)
@@ -51,7 +52,8 @@ def main(argv: list[str]) -> int:
         scored = cells(records)
         tables = [*([] if forms == ["json"] else [overview(scored)]), score(records, scored)]
     else:
-        tables = build(arguments.names, records)
+        with counted(len(arguments.names) or len(TABLES), "tables") as step:
+            tables = build(arguments.names, records, step)
     if forms == ["json"] and folder is None:  # one document, however many tables
         print_rows("json", (), print, document=[document(table) for table in tables])
         return 0

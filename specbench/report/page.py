@@ -4,7 +4,7 @@ What the page looks like is in `templates/page.html.j2`; this file gives it plai
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from specbench.report.figures import build as build_figures
 from specbench.report.paper import experiment, paper, takes
 from specbench.report.score import OVERVIEW, Verdict, cells, overview, score, why
 from specbench.report.table import NONE, Table
+from specbench.report.tables import TABLES
 from specbench.report.tables import build as build_tables
 
 # Tables and figures that the paper does not have.
@@ -44,14 +45,17 @@ EMPTY = ("no record", "not public", NONE)  # cells without a number
 PIXELS_PER_INCH = 130  # at which a figure's letters are as large as the page's
 
 
-def page(records: Records) -> str:
-    """The page as HTML."""
-    tables, figures = build_tables((), records), build_figures((), records)
+STEPS = len(TABLES) + 2 * len(FIGURES)  # a figure is drawn, then written
+
+
+def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
+    """The page as HTML; `step` is called before each of the STEPS."""
+    tables, figures = build_tables((), records, step), build_figures((), records, step)
     scored = cells(records)
     parts = {
         "tables": [_table(table) for table in tables if table.name not in BEYOND],
-        "figures": [_figure(drawn) for drawn in figures if drawn.name not in BEYOND],
-        "figures_beyond": [_figure(drawn) for drawn in figures if drawn.name in BEYOND],
+        "figures": [_figure(drawn, step) for drawn in figures if drawn.name not in BEYOND],
+        "figures_beyond": [_figure(drawn, step) for drawn in figures if drawn.name in BEYOND],
         "tables_beyond": [_table(table) for table in tables if table.name in BEYOND],
     }
     listed = {name: [(one["anchor"], _short(one["title"])) for one in part] for name, part in parts.items()}
@@ -80,9 +84,9 @@ def page(records: Records) -> str:
     )
 
 
-def write(records: Records, file: Path) -> None:
-    """Write the page to `file`."""
-    write_atomically(file, page(records), "--output FILE")
+def write(records: Records, file: Path, step: Callable[[], None] = lambda: None) -> None:
+    """Write the page to `file`; `step` is called before each of the STEPS."""
+    write_atomically(file, page(records, step), "--output FILE")
 
 
 def _summary(frame: pd.DataFrame) -> Row:
@@ -167,7 +171,8 @@ def _kind(row: Row) -> str:
     return "empty" if whose == "ours" and "no record" in row.values() else whose
 
 
-def _figure(drawn: Drawn) -> Row:
+def _figure(drawn: Drawn, step: Callable[[], None]) -> Row:
+    step()
     plan = experiment(drawn.name)
     time = [f"Time of the sweeps: {takes(drawn.name)}"] if plan["takes"] else []
     # Without a size of its own the picture takes that of its frame.

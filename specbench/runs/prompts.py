@@ -11,7 +11,7 @@ from specbench.errors import UserError
 from specbench.models import Prompt, Vocabulary
 from specbench.runs.model_loader import Say
 from specbench.runs.probe_prompts import rows_to_read, split_examples
-from specbench.tasks import Example, Task, interleaved, shuffled
+from specbench.tasks import Example, Task, interleaved, require_prompt, shuffled
 
 
 class EncodedTask(NamedTuple):
@@ -99,8 +99,7 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
     """
     task = config.task
     where = f"task={task.name}, row {example.index + 1}"
-    if task.source_field is not None and not example.prompt.removeprefix(task.prefix).strip():
-        raise UserError(f"{where}: the prompt is empty (field '{task.source_field}')")
+    require_prompt(task, example)
     messages = example.messages
     if _in_template(config, vocabulary, example):
         messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))

@@ -4,6 +4,6 @@ A `Task` streams `Example`s and training text. It handles fields and files, and 
 """
 
 from specbench.tasks.conversation import Message, interleaved
-from specbench.tasks.task import Example, Task, shuffled
+from specbench.tasks.task import Example, Task, check_own_rows, require_prompt, shuffled
 
-__all__ = ["Example", "Message", "Task", "interleaved", "shuffled"]
+__all__ = ["Example", "Message", "Task", "check_own_rows", "interleaved", "require_prompt", "shuffled"]

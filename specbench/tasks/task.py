@@ -46,6 +46,26 @@ def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
     return list(itertools.chain.from_iterable(rows))
 
 
+def require_prompt(config: TaskConfig, example: Example) -> None:
+    """Raise UserError if `example` has nothing to answer but the task's prefix."""
+    if config.source_field is not None and not example.prompt.removeprefix(config.prefix).strip():
+        where = f"task={config.name}, row {example.index + 1}"
+        raise UserError(f"{where}: the prompt is empty (field '{config.source_field}')")
+
+
+def check_own_rows(config: TaskConfig, limit: int | None, later_turns: bool) -> None:
+    """Read the rows of a file of the user's (`task.path`), before anything slow is imported or loaded.
+
+    Raises:
+        UserError: the file is missing, or one of its first `limit` rows is no prompt.
+    """
+    if config.path is None:
+        return
+    words = config.prompt_words if config.source_field is not None else config.prompt_words or 0
+    for example in Task(replace(config, prompt_words=words)).examples(limit, later_turns):
+        require_prompt(config, example)
+
+
 class Task:
     """The examples of a `TaskConfig`, and its training text. `prompt_words` must be resolved."""
 

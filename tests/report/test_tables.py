@@ -13,6 +13,7 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.config import conf_dir
+from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, one_sample
 from specbench.records.kept import keep
@@ -21,6 +22,8 @@ from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
 from specbench.report.tree_runs import tree_runs
+
+Capture = pytest.CaptureFixture[str]
 
 
 def config_note(name: str) -> str:
@@ -355,3 +358,13 @@ def test_chains_of_a_trees_own_draft_stand_beside_it(tmp_path: Path) -> None:
     tree = make(tmp_path, draft="eagle", tree="sequoia 16", config={"tree": {"shape": "sequoia", "size": 16}})
     runs = tree_runs(Records(tmp_path))
     assert dict(zip(runs["run_id"], runs["shape"], strict=True)) == {chain: "chain", tree: "sequoia"}
+
+
+def test_each_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    for seed in range(3):
+        make(tmp_path, seed=seed, gamma=3 + seed)
+    opened: list[Path] = []
+    monkeypatch.setattr(store, "_content", lambda file, read=store._content: opened.append(file) or read(file))
+    assert main(["tables", f"results={tmp_path}"]) == 0
+    assert len(opened) == len(set(opened)) == 3
+    assert "tables: 0 of" in capsys.readouterr().err, "what takes a while says how far it is"

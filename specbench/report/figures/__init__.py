@@ -43,8 +43,11 @@ FIGURES: dict[str, Callable[[Records], Drawn]] = {
 }
 
 
-def build(names: Sequence[str], records: Records) -> list[Drawn]:
-    """The named figures, all of them where none is named."""
-    wanted = selected(names, FIGURES, "figure")
+def build(names: Sequence[str], records: Records, step: Callable[[], None] = lambda: None) -> list[Drawn]:
+    """The named figures, all of them where none is named; `step` is called before each."""
+    drawn = []
     with styled():
-        return [draw(records) for draw in wanted]
+        for draw in selected(names, FIGURES, "figure"):
+            step()
+            drawn.append(draw(records))
+    return drawn

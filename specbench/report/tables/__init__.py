@@ -29,6 +29,10 @@ TABLES: dict[str, Callable[[Records], Table]] = {
 }
 
 
-def build(names: Sequence[str], records: Records) -> list[Table]:
-    """The named tables, all of them where none is named."""
-    return [make(records) for make in selected(names, TABLES, "table")]
+def build(names: Sequence[str], records: Records, step: Callable[[], None] = lambda: None) -> list[Table]:
+    """The named tables, all of them where none is named; `step` is called before each."""
+    built = []
+    for make in selected(names, TABLES, "table"):
+        step()
+        built.append(make(records))
+    return built

@@ -4,6 +4,7 @@ alpha(l) comes from a record's `lenience`, which any run along the target's comp
 alpha_low, alpha_high, total_variation}. Old records lack it. Speeds and completions come from runs with accept=lenient.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,14 +19,21 @@ from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
+TIMED = {
+    "target", "task", "draft", "temperature", "top_k", "top_p", "accept", "gamma", *MACHINE, *SIZE_THEN_SPEED,
+    "run_id", "speedup_low", "speedup_high", "lossy", "tokens_per_pass",
+    "quality_metric", "quality_baseline", "quality_speculative", "identical",
+}  # fmt: skip
+
 
 def table5(records: Records) -> Table:
     """Table 5: acceptance and speed under lenience."""
     printed, frame, runs = _printed(), alphas(records), records.every
-    rows = [_ours_beside(row, frame) for row in printed]
+    lenient, timed = _lenient_records(frame), _timed(runs)
+    rows = [_ours_beside(row, lenient) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}
-    rows += _other_pairs(frame, theirs)
-    rows = [row | _measured(row, runs) for row in rows]
+    rows += _other_pairs(lenient, theirs)
+    rows = [row | _measured(row, timed) for row in rows]
     values = pd.DataFrame(rows)
     shown = pd.DataFrame([_show(row) for row in rows])
     run_ids = {*values["run_id"].dropna(), *values["run_measured"].dropna()}
@@ -83,16 +91,16 @@ def _speed(alpha: float, c: float, gamma: int | None = None) -> float:
     return theory.walltime_improvement(alpha, gamma or theory.optimal_gamma(alpha, c), c)
 
 
-def _ours_beside(row: Row, frame: pd.DataFrame) -> Row:
-    for record in _lenient_records(frame):
+def _ours_beside(row: Row, lenient: "Sequence[pd.Series[Any]]") -> Row:
+    for record in lenient:
         if all(record[key] == row[key] for key in ("target", "task", "draft", "temperature")):
             return row | _ours(record, row["lenience"])
     return row | {"run_id": None, "command": fill("table5")}
 
 
-def _other_pairs(frame: pd.DataFrame, theirs: set[tuple[str, str, str]]) -> list[Row]:
+def _other_pairs(lenient: "Sequence[pd.Series[Any]]", theirs: set[tuple[str, str, str]]) -> list[Row]:
     rows = []
-    for record in _lenient_records(frame):
+    for record in lenient:
         if (record["target"], record["draft"], record["task"]) not in theirs:
             named = {key: record[key] for key in ("target", "task", "draft", "temperature")}
             leniences = [cell["lenience"] for cell in record["lenience"]]
@@ -123,13 +131,20 @@ def _ours(record: "pd.Series[Any]", lenience: float) -> Row:
     return {"run_id": None, "command": fill("table5")}
 
 
-def _measured(row: Row, runs: pd.DataFrame) -> Row:
+def _timed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The measured runs at a fixed gamma without top-k and top-p, and of their columns only those that are shown."""
+    found = measured(runs)[[column for column in runs if column in TIMED]]
+    found = found.dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str})
+    return found[found["top_k"].isna() & found["top_p"].isna()]
+
+
+def _measured(row: Row, timed: pd.DataFrame) -> Row:
     """The fastest of the runs with this lenience over the most prompts; at l = 1 at a gamma of the lenient runs."""
     lenience = row["lenience"]
-    found = measured(runs).dropna(subset=["speedup_measured", "gamma"]).astype({"accept": str})
-    found = found[found["top_k"].isna() & found["top_p"].isna()]
+    same = pd.Series(True, index=timed.index)
     for key in ("target", "task", "draft", "temperature"):
-        found = found[found[key] == row[key]]
+        same &= timed[key] == row[key]
+    found = timed[same]
     if lenience == 1:
         gammas = set(found[found["accept"].str.startswith("lenient")]["gamma"])
         found = found[(found["accept"] == "exact") & (found["gamma"].isin(gammas) if gammas else True)]
