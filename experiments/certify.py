@@ -21,21 +21,23 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specbench.acceptance import Verification, accept_exact
-from specbench.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.gamma import Constant
+from specbench.analysis.acceptance.agreement import logits_along, total_variation
+from specbench.analysis.proof.departures import departures
+from specbench.analysis.proof.evidence import evidence
+from specbench.analysis.proof.martingales import prove
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
-from specbench.decoding import DecodingSpec, autoregressive, speculative
-from specbench.drafts import ModelDraft, UniformDraft
-from specbench.gamma import Constant
-from specbench.measure.agreement import logits_along
-from specbench.measure.departures import departures
-from specbench.measure.evidence import evidence
-from specbench.measure.lossy import total_variation
-from specbench.measure.proof import prove
-from specbench.models import Prompt, load_tokenizer
-from specbench.models.eager import EagerModel
-from specbench.models.load import load_model
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.engine.weights.load import load_model, load_tokenizer
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.records.schema import EvidenceRecord
 from specbench.sampling import Sampling, before_argmax, standardise
 from specbench.tasks.rows import read_rows

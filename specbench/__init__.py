@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specbench.api import Alphas, Ranking, Run, alpha, recommend, run
+__all__ = ["Alphas", "Ranking", "Run", "alpha", "recommend", "run"]
 
 __version__ = "0.1.0"
-__all__ = ["Alphas", "Ranking", "Run", "alpha", "recommend", "run"]
 
 
 def __getattr__(name: str) -> Any:

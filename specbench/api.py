@@ -30,7 +30,9 @@ from specbench.cli.grid import as_text, combined, compose_each, progress
 from specbench.cli.hydra_app import composing, to_schema
 from specbench.cli.job import decode
 from specbench.cli.recommend import draw as draw_ranking
-from specbench.config import ChooseConfig, RunConfig, check
+from specbench.config.checks import check
+from specbench.config.schema import RunConfig
+from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument
 from specbench.records.schema import RunRecord, Summary
@@ -109,7 +111,7 @@ class Run(_Shown):
         return _frame([{"run_id": self.record["run_id"], **self.summary}])
 
     def _print(self) -> None:
-        from specbench.runs import Result
+        from specbench.experiment.runner import Result
 
         Screen(sys.stderr).show(Result(self.file, self.record, self.reused))
 

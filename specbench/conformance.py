@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import AcceptanceRule
-from specbench.drafts import Draft
-from specbench.models import Prompt
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.draft import Draft
+from specbench.engine.session import Prompt
 from specbench.sampling import Sampling, draw
 
 ALARM = 1e-4

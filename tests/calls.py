@@ -40,7 +40,7 @@ def small_run(
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> Iterator[None]:
     """Runs inside are interrupted, as by Ctrl-C, when `after` prompts have been measured."""
-    from specbench.runs import runner
+    from specbench.experiment import runner
 
     measure, left = runner.measure_prompt, iter(range(after))
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from specbench.models.cudagraph import CudaGraphModel
-from specbench.models.engines import KINDS
-from specbench.models.graph.native import NotCompiled, library
-from specbench.models.program import Step
-from specbench.models.replayed import StepGraph
-from specbench.models.static import StaticModel
+from specbench.engine.capture.program import Step
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.choice import KINDS
+from specbench.engine.cuda.graphs import CudaGraphModel
+from specbench.engine.cuda.replayed import StepGraph
+from specbench.engine.native.compiler import NotCompiled, library
 
 
 def fastest_on_a_cpu() -> str:

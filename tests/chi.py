@@ -9,8 +9,8 @@ from decode import speculative
 from scipy.stats import chisquare
 from toy import exact
 
-from specbench.drafts import Draft
-from specbench.models import Model, Prompt
+from specbench.algorithm.draft import Draft
+from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
 
 ALARM = 1e-4  # below this a test fails: a false alarm for one seed in 10,000

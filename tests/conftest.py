@@ -12,7 +12,7 @@ import pytest
 import sweeps
 from hypothesis import settings
 
-from specbench.measure.disturbance import Disturbance
+from specbench.analysis.costs.disturbance import Disturbance
 
 # The same examples at every run: a test that passed does not fail tomorrow at random.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -87,7 +87,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> sweeps.Undisturbed:
 @pytest.fixture(scope="session", autouse=True)
 def captured_anew() -> Iterator[None]:
     """What is tested is captured by the code that is tested. `test_capture_cache` puts the cache back."""
-    from specbench.models import capture_cache, eagle_program, program
+    from specbench.engine.capture import cache as capture_cache
+    from specbench.engine.capture import program
+    from specbench.methods.eagle import captured as eagle_program
 
     for module in (program, eagle_program):
         module.cached_capture = lambda network, settings, make: capture_cache.Capture(*make())
@@ -101,9 +103,9 @@ def short_probes() -> Iterator[None]:
     """Probe for gamma or a tree in two rounds over two texts, for a file's tests that do not judge the choice. A probe
     takes 8 rounds or more otherwise, on at least 8 texts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
-        patch.setattr("specbench.runs.probe_texts.FEWEST_PROMPTS", 2)
-        patch.setattr("specbench.runs.probe_texts.TOKENS", 1)
+        patch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
+        patch.setattr("specbench.experiment.tree.FEWEST_PROMPTS", 2)
+        patch.setattr("specbench.experiment.tree.TOKENS", 1)
         yield
 
 
@@ -111,6 +113,6 @@ def short_probes() -> Iterator[None]:
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests share their machine with each other and with what else runs there: no record says that it was disturbed, or
     tables would be empty. `test_disturbance` puts the judgement back."""
-    monkeypatch.setattr("specbench.measure.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
+    monkeypatch.setattr("specbench.analysis.summary.disturbance", lambda prompts, summary: Disturbance(None, None))
     monkeypatch.setattr("specbench.choose.passes.of_steps", lambda waited, steps_s: Disturbance(waited, None))
-    monkeypatch.setattr("specbench.runs.core_time.between", lambda before, after: None)
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda before, after: None)

@@ -2,12 +2,14 @@
 
 import torch
 
-from specbench import decoding
-from specbench.acceptance import AcceptanceRule, Verification, accept_exact
-from specbench.decoding import DecodingSpec, Trace
-from specbench.drafts import Draft
-from specbench.gamma import Constant, Gamma
-from specbench.models import Model, Prompt
+from specbench.algorithm import decoding
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.decoding.spec import DecodingSpec, Trace
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
 
 

@@ -17,8 +17,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from specbench.models import eagle_program, program
-from specbench.models.graph import capture
+from specbench.engine.capture import program
+from specbench.engine.capture.capture import capture
+from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")
 aten: Any = torch.ops.aten

@@ -8,11 +8,14 @@ from decode import speculative
 from torch import Tensor
 from toy import ToyModel
 
-from specbench.acceptance import AcceptanceRule, Proposal, Verdict, accept_exact, accept_match
-from specbench.drafts import Draft, ModelDraft
-from specbench.measure.evidence import Evidence, evidence
-from specbench.measure.proof import Proof, prove
-from specbench.models import Prompt
+from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal, Verdict
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.match import accept_match
+from specbench.algorithm.draft import Draft
+from specbench.analysis.proof.evidence import Evidence, evidence
+from specbench.analysis.proof.martingales import Proof, prove
+from specbench.engine.session import Prompt
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, draw, standardise
 
 WORDS = 16

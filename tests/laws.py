@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from toy import EOS, PROMPT, VOCABULARY, ToyModel
 
-from specbench.acceptance import TokenRule, residual
-from specbench.acceptance.block import chances
+from specbench.algorithm.acceptance.base import TokenRule, residual
+from specbench.algorithm.acceptance.block import chances
 from specbench.sampling import Sampling, standardise
 
 Rows = torch.Tensor

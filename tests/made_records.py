@@ -8,9 +8,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from specbench.config import AcceptConfig, ModelConfig, RunConfig, SamplingConfig, TaskConfig
-from specbench.config.draft_kinds import ModelDraftConfig
-from specbench.measure.summary import summarise
+from specbench.analysis.summary import summarise
+from specbench.config.model import ModelConfig
+from specbench.config.schema import AcceptConfig, RunConfig, SamplingConfig, TaskConfig
+from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.schema import Quality
 

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import tokenizer
 
-import specbench.runs.runner as runner
+import specbench.experiment.runner as runner
 from specbench.cli import main
-from specbench.config import RunConfig
-from specbench.config.draft_kinds import DRAFT_KINDS
-from specbench.models import Vocabulary
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.schema import RunConfig
+from specbench.engine.vocabulary import Vocabulary
 from specbench.records import store
 
 Folders = dict[str, Path]

@@ -7,10 +7,10 @@ import pytest
 from calls import called, refusal, small_run
 
 from specbench.cli import main
-from specbench.config import AcceptConfig
+from specbench.config.schema import AcceptConfig
+from specbench.experiment.accept import canonicalise, rule_label, slug
 from specbench.records.frame import Records
 from specbench.report.tables import TABLES
-from specbench.runs.accept import canonicalise, rule_label, slug
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ def test_block_verification_writes_the_targets_own_text(run, kind: str) -> None:
 
 def test_at_t_1_block_verification_is_proved_greedily_and_lenience_is_not(run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     proofs = []
-    monkeypatch.setattr("specbench.runs.measure_prompt.prove_greedily", lambda *_: proofs.append(1))
+    monkeypatch.setattr("specbench.experiment.measure.prove_greedily", lambda *_: proofs.append(1))
     assert run("accept=block", SAMPLED)[0] == 0 and proofs == [1]
     for accept in (["accept=lenient", "accept.lenience=0.3"], ["accept=typical"]):
         code, out, _, record = run(*accept, SAMPLED)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.acceptance import Verdict, accept_exact, residual
+from specbench.algorithm.acceptance.base import Verdict, residual
+from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.sampling import Sampling, draw, standardise
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import agreements
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 

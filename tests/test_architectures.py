@@ -16,11 +16,11 @@ from decode import autoregressive, speculative
 from toy import EOS, START, VOCABULARY
 
 from specbench.config.paths import PACKAGE
-from specbench.drafts import ModelDraft
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.engines import with_engine
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 SIZE, ENDS = 40, frozenset({1})

@@ -11,15 +11,26 @@ from hypothesis import strategies as st
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import Typical, accept_block, lenient
-from specbench.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative, together
-from specbench.drafts import CascadeDraft, Draft, LookupDraft, ModelDraft, TreeDraft, UniformDraft, in_batch
-from specbench.gamma import Heuristic
-from specbench.models import Batch, Prompt, Read, read_together
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.sequence import autoregress, speculate
+from specbench.algorithm.decoding.spec import DecodingSpec, Trace
+from specbench.algorithm.decoding.together import together
+from specbench.algorithm.draft import Draft, in_batch
+from specbench.algorithm.gamma import Heuristic
+from specbench.algorithm.growing import TreeDraft
+from specbench.engine.batch import Batch, read_together
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt, Read
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
-from specbench.trees import ByConfidence, FixedShape, Shape
+from specbench.theory.trees import ByConfidence, FixedShape, Shape
 
 SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")

@@ -7,12 +7,21 @@ import pytest
 import torch
 from networks import network
 
-from specbench.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
-from specbench.beam.search import IMPOSSIBLE, begin, step
-from specbench.beam.speculative import draft_beams
-from specbench.bench.hf_baseline import beam_search as generate
-from specbench.models import PrefixBatch, Prompt
-from specbench.models.eager import EagerModel
+from specbench.algorithm.beam import (
+    IMPOSSIBLE,
+    BeamDraft,
+    BeamSettings,
+    BeamTrace,
+    Hypothesis,
+    beam_search,
+    begin,
+    draft_beams,
+    step,
+)
+from specbench.bench.baselines import beam_search as generate
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.prefix_batch import PrefixBatch
+from specbench.engine.session import Prompt
 
 KINDS = ["t5", "gpt2"]
 SIZE = 40  # of the head's 64

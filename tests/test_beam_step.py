@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.beam.search import Beams, BeamSettings, Hypothesis, begin, continuations, step
+from specbench.algorithm.beam import Beams, BeamSettings, Hypothesis, begin, continuations, step
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:

@@ -9,16 +9,16 @@ import torch
 from networks import network
 from toy import EOS, VOCABULARY, ToyModel
 
-from specbench.bench import Bench, bench
-from specbench.bench.bench import Row
+from specbench.bench.baselines import at_fixed_gamma, generate
+from specbench.bench.bench import Bench, Row, bench
 from specbench.bench.breakdown import take_apart
-from specbench.bench.hf_baseline import at_fixed_gamma, generate
 from specbench.bench.output import table, write
 from specbench.bench.timing import Timing, in_turn, times_faster
 from specbench.cli import main
-from specbench.drafts import ModelDraft, UniformDraft
-from specbench.models import Prompt
-from specbench.models.engines import with_engine
+from specbench.engine.choice import with_engine
+from specbench.engine.session import Prompt
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 ENDS = frozenset({1})

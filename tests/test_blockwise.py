@@ -10,16 +10,17 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
-from specbench.drafts import BlockwiseDraft
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.saved_heads import fingerprint
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import walk
-from specbench.measure.predict import ratios_ahead
-from specbench.models import Heads, Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.hidden import hand_over
-from specbench.models.saved_heads import fingerprint
-from specbench.models.static import StaticModel
+from specbench.methods.blockwise.draft import BlockwiseDraft
+from specbench.methods.blockwise.network import Heads
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
@@ -113,7 +114,7 @@ def test_every_engine_hands_over_the_same_states() -> None:
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_scores_are_those_of_the_first_drafted_token(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the target in parts of 3 tokens; alone in one; and as drafted."""
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 3)
     target, draft = made(kind)
     prompt, sampling, text = prompts(kind)[0], Sampling(1.0), [7, 9, 30, 4, 22, 8, 5]
     tokens, first = [*prompt.prefix, *text], len(prompt.prefix)
@@ -150,7 +151,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(
             elif place < len(q_GV):
                 assert torch.allclose(row, q_GV[place], atol=1e-4)
     (whole,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 3)
     (parts,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
     assert len(whole.ahead) == len(parts.ahead) == K - 2
     for one, other in zip([whole, *whole.ahead], [parts, *parts.ahead], strict=True):

@@ -16,16 +16,19 @@ from networks import network
 from test_specdec import decoder_on
 from torch import Tensor
 
+from specbench.engine.capture import cache as capture_cache
+from specbench.engine.capture import program, stored
+from specbench.engine.capture.cache import NotTold
+from specbench.engine.capture.capture import capture
+from specbench.engine.capture.rows_check import rows_agree
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.saved_heads import extend
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt, capture_cache, parallel_session, program
-from specbench.models.capture_cache import NotTold
-from specbench.models.eager import EagerModel
-from specbench.models.engines import with_engine
-from specbench.models.graph import capture, stored
-from specbench.models.hidden import hand_over
-from specbench.models.look_ahead import extend
-from specbench.models.rows_check import rows_agree
-from specbench.models.static import StaticModel
+from specbench.methods.specdec import captured as parallel_session
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +192,7 @@ def test_what_a_capture_depends_on_is_in_its_name(monkeypatch: pytest.MonkeyPatc
             found.append(digest())
     monkeypatch.setattr(torch, "__version__", "9.9")
     found.append(digest())
-    monkeypatch.setattr("specbench.models.capture_cache._own_code", lambda: "other")
+    monkeypatch.setattr("specbench.engine.capture.cache._own_code", lambda: "other")
     found.append(digest())
     assert len(set(found)) == len(found)
 
@@ -299,7 +302,7 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
     captures.clear()
     assert start()._program_of_rows.cached is None and len(captures) == 1
     assert start()._program_of_rows.cached == file and len(captures) == 1
-    monkeypatch.setattr("specbench.models.static.rows_agree", lambda *_: False)
+    monkeypatch.setattr("specbench.engine.capture.static.rows_agree", lambda *_: False)
     with pytest.raises(UserError, match="the captured step of several rows differs"):
         start().steps_of_rows(3)
 

@@ -9,13 +9,17 @@ from networks import network
 from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.draft import Draft, DraftSession, start_beside
+from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.cascades import Inside, of_cascades
-from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, LookupDraft, ModelDraft, Proposal, UniformDraft
-from specbench.drafts.base import DraftSession, start_beside
-from specbench.drafts.cascade import CascadeSession
-from specbench.measure.agreement import agreements
-from specbench.models import Prompt, Session
-from specbench.models.eager import EagerModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt, Session
+from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 CPU = torch.device("cpu")

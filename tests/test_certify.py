@@ -12,20 +12,22 @@ from calls import refusal
 from faults import WIDE, WORDS
 from toy import ToyModel
 
-from specbench.acceptance import Verification, accept_exact
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.gamma import Constant
+from specbench.analysis.proof.certificate import greedy_certificate, greedy_power, sampled_certificate
+from specbench.analysis.proof.departures import departures, difference
+from specbench.analysis.proof.lossless import first_difference
+from specbench.analysis.proof.martingales import Proof, Statistic
 from specbench.cli import main
 from specbench.config.model import ModelConfig
-from specbench.decoding import DecodingSpec, autoregressive, speculative
-from specbench.drafts import ModelDraft
-from specbench.gamma import Constant
-from specbench.measure.certificate import greedy_certificate, greedy_power, sampled_certificate
-from specbench.measure.departures import departures, difference
-from specbench.measure.lossless import first_difference
-from specbench.measure.proof import Proof, Statistic
-from specbench.models import Vocabulary, load_tokenizer
-from specbench.models.eager import EagerModel
-from specbench.models.load import load_model
-from specbench.runs.outputs import read_outputs
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_model, load_tokenizer
+from specbench.interop.certify.outputs import read_outputs
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 Capture = pytest.CaptureFixture[str]

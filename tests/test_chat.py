@@ -10,10 +10,12 @@ from calls import newest
 from networks import network, tokenizer
 
 from specbench.cli import main
-from specbench.config import ModelConfig, TaskConfig
+from specbench.config.model import ModelConfig
+from specbench.config.schema import TaskConfig
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
-from specbench.models import Vocabulary, load_tokenizer
-from specbench.tasks import Task
+from specbench.tasks.task import Task
 
 Folders = dict[str, Path]
 MARKS = ["<|user|>", "<|assistant|>", "<|end|>"]

@@ -234,7 +234,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
 def test_a_resumed_run_keeps_the_gamma_that_was_found(
     argv: list[str], folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench.runs import gamma, runner
+    from specbench.experiment import gamma, runner
 
     keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
     whole = runner.measure_prompt

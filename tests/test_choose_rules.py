@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from specbench.algorithm.decoding.spec import Pass, Trace
+from specbench.analysis.proof.lossless import Difference
 from specbench.choose.interleaved import Decoded
 from specbench.cli import main
-from specbench.decoding import Pass, Trace
-from specbench.measure.lossless import Difference
 from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
@@ -92,8 +92,8 @@ def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
 def test_errors_are_estimated_over_measured_on_the_same_prompts(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1, 2))
-    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1, 2))
+    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
     assert main(["validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
@@ -126,8 +126,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 ) -> None:
     """Under block verification and lossy rules accepted over tested tokens is a different quantity; nor is it alpha of
     a draft that is accepted less often the further ahead it drafts."""
-    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.5", "sampling.temperature=1"]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     assert main(["validate", *argv, "draft=[bigram,lookup]", *rules, "gammas=[1]", "rounds=2", "repeats=1"]) == 0
@@ -144,8 +144,8 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
 def test_a_way_that_left_the_targets_text_has_no_speed(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.runs.gamma.CANDIDATES", (1,))
-    monkeypatch.setattr("specbench.runs.gamma.ROUNDS", (2, 2))
+    monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1,))
+    monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
     monkeypatch.setattr("specbench.choose.interleaved.difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]

@@ -9,7 +9,10 @@ from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
-from specbench.config import ModelConfig, RunConfig, check, conf_dir
+from specbench.config.checks import check
+from specbench.config.model import ModelConfig
+from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig
 from specbench.config.tree import TreeConfig
 
 GROUPS = ("target", "draft", "task", "accept", "tree")

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.drafts import counts as counting
-from specbench.drafts.cache import Arrays, cached
-from specbench.drafts.corpus import gather
-from specbench.drafts.counts import Counts, fit
+from specbench.methods.from_text import Arrays, cached, gather
+from specbench.methods.ngram import counts as counting
+from specbench.methods.ngram.counts import Counts, fit
 
 V, START = 8, 0
 sequences = st.lists(st.lists(st.integers(1, V - 1), max_size=6), max_size=8)

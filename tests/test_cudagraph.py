@@ -10,11 +10,15 @@ from decode import autoregressive, speculative
 from networks import network
 from torch import Tensor
 
-from specbench.decoding import sequence
-from specbench.drafts import CascadeDraft, Draft, EarlyExitDraft, ModelDraft, UniformDraft
-from specbench.models import Prompt
-from specbench.models.cudagraph import COUNTS, MOST_GRAPHS, CudaGraphModel
-from specbench.models.eager import EagerModel
+from specbench.algorithm.decoding import sequence
+from specbench.algorithm.draft import Draft
+from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 GREEDY: dict[str, Any] = {"sampling": Sampling(), "generator": torch.Generator()}
@@ -99,7 +103,7 @@ def test_a_longer_step_runs_uncaptured_once_and_is_captured_for_the_next_text() 
 
 
 def test_no_more_graphs_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.models.cudagraph.MOST_GRAPHS", 6)
+    monkeypatch.setattr("specbench.engine.cuda.graphs.MOST_GRAPHS", 6)
     target = graphs_before_the_clock(network("t5", seed=5))
     exact = EagerModel(network("t5", seed=5), 40, frozenset({1}))
     for length in (3, 70, 300, 3):  # three sizes of source buffers, each with four graphs

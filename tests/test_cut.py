@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.config import ModelConfig
-from specbench.models import load_tokenizer
+from specbench.config.model import ModelConfig
+from specbench.engine.weights.load import load_tokenizer
 from specbench.records import store
 
 Folders = dict[str, Path]

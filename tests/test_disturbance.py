@@ -10,15 +10,15 @@ import pytest
 from calls import called, small_run
 from made_records import make
 
+from specbench.analysis.costs.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible, of_steps
 from specbench.api import DisturbedWarning, Run
 from specbench.cli import main
-from specbench.measure.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible, of_steps
+from specbench.experiment.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.frame import Records
 from specbench.records.kept import drawing_folder, keep
 from specbench.report.tables import TABLES
-from specbench.runs.core_time import CoreTime, between, core_times, least_disturbed
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -125,8 +125,8 @@ def test_this_system_is_read() -> None:
 @pytest.fixture
 def run(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A run on small random networks beside something else; returns (exit code, stdout, stderr, record)."""
-    monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
-    monkeypatch.setattr("specbench.runs.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.summary.disturbance", disturbance)
+    monkeypatch.setattr("specbench.experiment.measure.between", lambda *_: CoreTime(1.2, 0.8))
 
     def call(*overrides: str, verb: str = "run"):  # type: ignore[no-untyped-def]
         return called(small_run(folders, tmp_path, *overrides, verb=verb), tmp_path, capfd)
@@ -233,11 +233,11 @@ def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
 def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it was quiet, three times at most; then the least disturbed time is used, and its share returned."""
     loads = [CoreTime(1.0, 1.0), CoreTime(0.96, 0.04), CoreTime(3.0, 1.0), CoreTime(1.0, 1.0), CoreTime(1.0, 2.0)]
-    monkeypatch.setattr("specbench.runs.core_time.between", lambda *_: loads.pop(0))
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: loads.pop(0))
     work = iter(range(9))
     assert least_disturbed(lambda: next(work)) == (1, pytest.approx(0.04)) and len(loads) == 3
     assert least_disturbed(lambda: next(work)) == (2, pytest.approx(0.25)) and not loads
-    monkeypatch.setattr("specbench.runs.core_time.between", lambda *_: None)  # a system that does not tell
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: None)  # a system that does not tell
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
@@ -246,7 +246,7 @@ def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setattr("specbench.choose.passes.of_steps", of_steps)
-    monkeypatch.setattr("specbench.runs.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     timed = ["gammas=[1]", "rounds=2"] if verb != "alpha" else ["sampling.temperature=0"]
     argv = [
         verb, f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
@@ -263,8 +263,8 @@ def test_times_of_other_verbs_are_marked(
 
 
 def test_recommend_proves_nothing_by_it(folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("specbench.measure.summary.disturbance", disturbance)
-    monkeypatch.setattr("specbench.runs.measure_prompt.between", lambda *_: CoreTime(1.2, 0.8))
+    monkeypatch.setattr("specbench.analysis.summary.disturbance", disturbance)
+    monkeypatch.setattr("specbench.experiment.measure.between", lambda *_: CoreTime(1.2, 0.8))
     argv = [
         "recommend", f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=8",

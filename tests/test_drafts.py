@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from specbench.drafts import LookupDraft, NgramDraft, UniformDraft
-from specbench.drafts.corpus import gather
-from specbench.drafts.counts import Counts, fit
-from specbench.models import Prompt
+from specbench.engine.session import Prompt
+from specbench.methods.from_text import gather
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.ngram.counts import Counts, fit
+from specbench.methods.ngram.draft import NgramDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 V, START = 8, 0

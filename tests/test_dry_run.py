@@ -8,8 +8,10 @@ import yaml
 
 from specbench.cli import main
 from specbench.cli.dry_run import ALIKE, _most_similar, size, span
-from specbench.config import ModelConfig, RunConfig, TaskConfig, conf_dir
-from specbench.models.size import parameters
+from specbench.config.model import ModelConfig
+from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig, TaskConfig
+from specbench.engine.weights.size import parameters
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]

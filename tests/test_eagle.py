@@ -11,19 +11,20 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
-from specbench.drafts import EagleDraft, TreeDraft
-from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import walk
-from specbench.measure.predict import ratios_ahead
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.eagle import Eagle, EagleShape
-from specbench.models.eagle_cache import EagleCache
-from specbench.models.eagle_layer import Source, layer_shape
-from specbench.models.hidden import hand_over
-from specbench.models.static import StaticModel
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.session import Prompt
+from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.methods.eagle.cache import EagleCache
+from specbench.methods.eagle.draft import EagleDraft
+from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.sampling import Sampling, standardise
-from specbench.trees import ByConfidence, FixedShape, Plan, Shape
+from specbench.theory.trees import ByConfidence, FixedShape, Plan, Shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
 SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)

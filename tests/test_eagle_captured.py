@@ -14,13 +14,14 @@ from test_batches import alone, in_rows, prompts_of
 from test_batches import same as same_texts
 from test_eagle import GREEDY, SIZE, TAPS, made, prompts, random_eagle
 
-from specbench.models import capture_cache, eagle_program
-from specbench.models.eagle import Eagle
-from specbench.models.eagle_cache import EagleCache, Prediction
-from specbench.models.eagle_layer import Source
-from specbench.models.eagle_session import CapturedEagle, CapturedEagleSession
-from specbench.models.eagle_session import captured as captured_eagle
-from specbench.models.static import StaticModel
+from specbench.engine.capture import cache as capture_cache
+from specbench.engine.capture.static import StaticModel
+from specbench.methods.decoder_layer import Source
+from specbench.methods.eagle import captured as eagle_program
+from specbench.methods.eagle.cache import EagleCache, Prediction
+from specbench.methods.eagle.captured import CapturedEagle, CapturedEagleSession
+from specbench.methods.eagle.captured import captured as captured_eagle
+from specbench.methods.eagle.network import Eagle
 
 ENGINES: dict[str, Any] = {"static": StaticModel, "native": captured.fastest, "cudagraph": captured.graphs}
 SOURCE = 5

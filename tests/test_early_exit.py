@@ -10,13 +10,13 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
-from specbench.drafts import EarlyExitDraft
-from specbench.measure.agreement import agreements
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.exits import decoder_layers, first_layers
-from specbench.models.hidden import hand_over
-from specbench.models.static import StaticModel
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import decoder_layers, first_layers
+from specbench.engine.eager.states import hand_over
+from specbench.engine.session import Prompt
+from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
@@ -135,7 +135,7 @@ def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first layers keep rejected tokens: completions differ, or shapes do not fit."""
-    monkeypatch.setattr("specbench.models.eager_session.EagerSession.level", lambda self: setattr(self, "ahead", 0))
+    monkeypatch.setattr("specbench.engine.eager.sessions.EagerSession.level", lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:
             same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(TARGETS[kind], 1), gamma=3))

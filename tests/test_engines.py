@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
 
-from specbench.drafts import ModelDraft
+from specbench.engine.capture.rows_check import ROUNDING
+from specbench.engine.capture.static import NativeModel, StaticModel
+from specbench.engine.capture.static_sessions import StaticSession
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.compiler import NotCompiled, library
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.engines import ROUNDING, with_engine
-from specbench.models.graph.native import NotCompiled, library
-from specbench.models.static import NativeModel, StaticModel
-from specbench.models.static_session import StaticSession
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]

@@ -12,9 +12,14 @@ from chi import ALARM
 from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, accept_match
-from specbench.drafts import Draft, LookupDraft, ModelDraft
-from specbench.gamma import Gamma, Heuristic
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.match import accept_match
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Gamma, Heuristic
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 LENGTH = 4

@@ -15,9 +15,13 @@ from chi import ALARM
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
 
-from specbench.acceptance import Verdict, accept_exact
-from specbench.drafts import Draft, LookupDraft, ModelDraft, UniformDraft
-from specbench.gamma import Adaptive, Gamma
+from specbench.algorithm.acceptance.base import Verdict
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Adaptive, Gamma
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling, draw
 
 LENGTH = 4

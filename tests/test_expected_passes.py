@@ -9,11 +9,15 @@ import torch
 from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, accept_match
-from specbench.drafts import LookupDraft, ModelDraft
-from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.expected_passes import walk
-from specbench.measure.predict import ratios_ahead
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.match import accept_match
+from specbench.analysis.acceptance.agreement import Agreement, agreements
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import Interval, bootstrap, ratio
 

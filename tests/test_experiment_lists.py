@@ -5,9 +5,9 @@ import shlex
 import pytest
 
 from specbench.cli import main
-from specbench.config import ChooseConfig
+from specbench.config.verbs import ChooseConfig
+from specbench.experiment.accept import rule_label
 from specbench.report.paper import fill_twin, fills, paper
-from specbench.runs.accept import rule_label
 
 Capture = pytest.CaptureFixture[str]
 

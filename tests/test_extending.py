@@ -11,17 +11,20 @@ import pytest
 import torch
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import Proposal, Verdict, accept_block, accept_exact
+from specbench.algorithm.acceptance.base import Proposal, Verdict
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule
-from specbench.drafts import ModelDraft
+from specbench.methods.model.draft import ModelDraft
 
 EXAMPLE = PACKAGE.parent / "docs" / "extension"
 SCRIPT = """
 import contextlib, io, json, sys
 import specbench_example.draft as example, specbench_example.rule
-from specbench.conformance import check_draft, check_rule
-from specbench.models import Prompt
+from specbench.conformance import check_draft
+from specbench.conformance import check_rule
+from specbench.engine.session import Prompt
 import torch
 check_rule(specbench_example.rule.accept_cautiously)
 check_draft(example.RepeatDraft(2, 5, torch.device("cpu")), 5, Prompt((), (0, 3)), [1, 1, 2])

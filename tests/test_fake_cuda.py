@@ -16,18 +16,31 @@ from networks import network
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 
-from specbench import decoding, sampling
-from specbench.acceptance import AcceptanceRule, AcceptByChance, Typical, accept_block, accept_exact, lenient
-from specbench.decoding import Trace
-from specbench.drafts import CascadeDraft, Draft, EagleDraft, LookupDraft, ModelDraft, UniformDraft
-from specbench.models import Batch, Prompt, eagle_session
-from specbench.models.clock import clock_of
-from specbench.models.cudagraph import CudaGraphModel
-from specbench.models.eager import EagerModel
-from specbench.models.eagle import Eagle, EagleShape
-from specbench.models.eagle_layer import layer_shape
-from specbench.models.hidden import hand_over
-from specbench.models.static import StaticModel
+from specbench import sampling
+from specbench.algorithm import decoding
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.chance import AcceptByChance
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.draft import Draft
+from specbench.engine.batch import Batch
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.clock import clock_of
+from specbench.engine.cuda.graphs import CudaGraphModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.session import Prompt
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.decoder_layer import layer_shape
+from specbench.methods.eagle import captured as eagle_session
+from specbench.methods.eagle.draft import EagleDraft
+from specbench.methods.eagle.network import Eagle, EagleShape
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 SIZE, GAMMA, TOKEN = 40, 3, 5

@@ -76,7 +76,7 @@ def test_every_verb_that_measures_prints_rows_alone(verb: str, small: list[str],
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(
     verb: str, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
-    monkeypatch.setattr("specbench.runs.model_loader.load_model", None)  # no model is loaded
+    monkeypatch.setattr("specbench.loading.model_loader.load_model", None)  # no model is loaded
     (tmp_path / "file").write_text("")
     assert main([verb, *small, *VERBS[verb], f"results={tmp_path}/file"]) == 1
     err = capfd.readouterr().err

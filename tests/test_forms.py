@@ -9,11 +9,11 @@ import pytest
 from calls import newest
 
 from specbench.cli import main
-from specbench.config import TaskConfig
+from specbench.config.schema import TaskConfig
 from specbench.errors import UserError
 from specbench.quality import quality
 from specbench.quality.rows import ROW_SCORES, columns_of
-from specbench.tasks import Example, Task
+from specbench.tasks.task import Example, Task
 
 Folders = dict[str, Path]
 Read = Callable[..., list[Example]]

@@ -12,12 +12,12 @@ import torch
 from networks import network
 from torch import Tensor
 
-from specbench.models import Prompt
-from specbench.models.engines import with_engine
-from specbench.models.graph import fused
-from specbench.models.graph.budget import Budget, budget
-from specbench.models.program import Program
-from specbench.models.static import StaticModel
+from specbench.bench.parts import Budget, budget
+from specbench.engine.capture.program import Program
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.choice import with_engine
+from specbench.engine.cuda import fused
+from specbench.engine.session import Prompt
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def test_fewer_kernels_and_the_same_logits(kind: str, launches: int | None, monk
 
 
 def test_a_sum_that_an_earlier_operation_reads_is_left_alone(everywhere: None) -> None:
-    from specbench.models.graph import PackedWeights, capture, lower, simplify
+    from specbench.engine.capture.capture import capture
+    from specbench.engine.capture.lower import PackedWeights, lower
+    from specbench.engine.capture.rewrite import simplify
 
     weight = torch.nn.Parameter(torch.rand(16))
 
@@ -78,7 +80,9 @@ def test_a_sum_that_an_earlier_operation_reads_is_left_alone(everywhere: None) -
 
 INTERPRETED = """
 import torch
-from specbench.models.graph import fused, kernels, triton_kernels
+from specbench.engine.cuda import fused
+from specbench.engine.capture import kernels
+from specbench.engine.cuda import triton as triton_kernels
 for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
     for width in (96, 512, 1100):
         torch.manual_seed(0)

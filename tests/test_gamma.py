@@ -3,7 +3,7 @@
 import pytest
 
 from specbench import theory
-from specbench.gamma import Adaptive, Constant, Heuristic
+from specbench.algorithm.gamma import Adaptive, Constant, Heuristic
 
 
 def test_a_constant_never_changes() -> None:

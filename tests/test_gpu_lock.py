@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.runs import gpu_lock
-from specbench.runs.gpu_lock import locked_device
+from specbench.loading import devices as gpu_lock
+from specbench.loading.devices import locked_device
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,9 @@ import pytest
 
 from specbench.cli import main
 from specbench.cli.overrides import read, value_of
-from specbench.config import BenchConfig, ChooseConfig, RunConfig, conf_dir
+from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig
+from specbench.config.verbs import BenchConfig, ChooseConfig
 from specbench.errors import UserError
 
 Capture = pytest.CaptureFixture[str]

@@ -9,21 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
-from specbench.models.graph import (
-    PackedWeights,
-    capture,
-    for_last_row,
-    for_one_token,
-    for_outputs,
-    hoist,
-    lower,
-    markers,
-    simplify,
-)
-from specbench.models.graph.budget import Budget, budget
-from specbench.models.graph.capture import example_sizes
-from specbench.models.graph.nodes import aten, calls
-from specbench.models.program import Program
+from specbench.bench.parts import Budget, budget
+from specbench.engine.capture import markers
+from specbench.engine.capture.capture import capture, example_sizes
+from specbench.engine.capture.lower import PackedWeights, lower
+from specbench.engine.capture.nodes import aten, calls
+from specbench.engine.capture.program import Program
+from specbench.engine.capture.rewrite import simplify
+from specbench.engine.capture.specialise import for_last_row, for_one_token, for_outputs, hoist
 
 
 def test_what_a_tensor_was_changed_to_is_not_shared_with_what_it_was() -> None:

@@ -10,27 +10,25 @@ from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.acceptance import Verification, lenient
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.draft import Draft, growing
+from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.reasons import reasons
 from specbench.cli.overrides import read
-from specbench.config import RunConfig
-from specbench.config.draft_kinds import DRAFT_KINDS, BigramConfig, HorizontalConfig
-from specbench.drafts import (
-    CascadeDraft,
-    Draft,
-    EarlyExitDraft,
-    HorizontalDraft,
-    LookupDraft,
-    ModelDraft,
-    UniformDraft,
-    growing,
-)
-from specbench.drafts.cascade import CascadeSession
-from specbench.drafts.horizontal import HorizontalSession
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.schema import RunConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
+from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.horizontal.config import HorizontalConfig
+from specbench.methods.horizontal.draft import HorizontalDraft, HorizontalSession
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.ngram.config import BigramConfig
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 CPU = torch.device("cpu")

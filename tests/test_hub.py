@@ -10,7 +10,7 @@ import yaml
 from hub import NEWEST, Hub, Outcome, Repository, run_all, serve
 from test_published_medusa import write as write_medusa
 
-from specbench.config import conf_dir
+from specbench.config.paths import conf_dir
 
 Folders = dict[str, Path]
 SMALL = ["device=cpu", "dtype=float32", "engine=eager", "max_new_tokens=4", "resamples=100", "limit=2"]

@@ -7,13 +7,17 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.decoding import Trace
-from specbench.drafts import Draft, LookupDraft, ModelDraft, NgramDraft, UniformDraft
-from specbench.drafts.corpus import gather
-from specbench.drafts.counts import fit
-from specbench.gamma import Adaptive, Gamma
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
+from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Adaptive, Gamma
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.from_text import gather
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]

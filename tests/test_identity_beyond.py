@@ -7,11 +7,16 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.acceptance import AcceptanceRule, accept_block, accept_exact, lenient
-from specbench.drafts import Draft, ModelDraft, UniformDraft
-from specbench.gamma import Gamma, Heuristic
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
+from specbench.algorithm.acceptance.base import AcceptanceRule
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Gamma, Heuristic
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
 
 KINDS = ["t5", "gpt2", "llama"]

@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
-from specbench.config import ModelConfig, RunConfig, TaskConfig
-from specbench.runs.identity import identify
+from specbench.config.model import ModelConfig
+from specbench.config.schema import RunConfig, TaskConfig
+from specbench.experiment.identity import identify
 
 
 def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from networks import network
 
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.in_fp32 import in_fp32
+from specbench.engine.choice import in_fp32
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 
 
 def logits(network: object, kind: str) -> torch.Tensor:

@@ -12,8 +12,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
-from specbench.models import Heads
-from specbench.models.saved_heads import WEIGHTS, fingerprint
+from specbench.engine.saved_heads import WEIGHTS, fingerprint
+from specbench.methods.blockwise.network import Heads
 
 Folders = dict[str, Path]
 Run = Callable[..., tuple[int, str]]

@@ -16,15 +16,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.config.paths import shipped
-from specbench.drafts import LookupDraft, ModelDraft
-from specbench.models import Prompt, Session, path_to
-from specbench.models.engines import with_engine
-from specbench.models.graph import invariant as kernels
-from specbench.models.graph.lower import lower
-from specbench.models.invariant import culprit, make_invariant, objection
-from specbench.models.static import StaticModel
+from specbench.engine.capture import invariant as kernels
+from specbench.engine.capture.invariance_test import culprit, make_invariant, objection
+from specbench.engine.capture.lower import lower
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.choice import with_engine
+from specbench.engine.layout import path_to
+from specbench.engine.session import Prompt, Session
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.trees import ROOT
+from specbench.theory.trees import ROOT
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 # Every kind in the dtype whose rounding is coarse; the kernels are the same in the other.
@@ -132,7 +134,7 @@ def test_the_proof_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "linear of [1, 13, 32]" in culprit(fast) or "attend of" in culprit(fast)
     assert objection(fast) is not None
 
-    monkeypatch.setattr("specbench.models.engines.make_invariant", lambda model: "a kernel of that machine")
+    monkeypatch.setattr("specbench.engine.choice.make_invariant", lambda model: "a kernel of that machine")
     fallen = with_engine("static", network("t5", seed=5), SIZE, ENDS, "invariant")
     assert fallen.engine == "static" and not fallen.invariant
     assert fallen.not_invariant == "a kernel of that machine"
@@ -145,7 +147,7 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
         tried.append(model.rows)
         return None if model.rows >= 4 else "a kernel"
 
-    monkeypatch.setattr("specbench.models.invariant.objection", differs_below_four)
+    monkeypatch.setattr("specbench.engine.capture.invariance_test.objection", differs_below_four)
     model = StaticModel(network("llama", seed=5), SIZE, ENDS, invariant=True)
     assert make_invariant(model) is None and tried == [1, 4] and model.rows == 4
     monkeypatch.undo()
@@ -154,7 +156,9 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("engine", ["eager", "compile"])
 def test_engines_that_choose_their_kernels_themselves_say_so(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.models.static.CompiledModel.lowering", staticmethod(lower))  # no minute of compiling
+    monkeypatch.setattr(
+        "specbench.engine.capture.static.CompiledModel.lowering", staticmethod(lower)
+    )  # no minute of compiling
     made = with_engine(engine, network("gpt2", seed=5), SIZE, ENDS, "invariant")
     assert not made.invariant and made.not_invariant == f"engine={engine} does not control its kernels"
 

@@ -77,7 +77,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_reused(
         other.__exit__(None, None, None)
 
     monkeypatch.setattr("specbench.records.journal.time.sleep", finish)
-    monkeypatch.setattr("specbench.runs.runner.measure_prompt", None)  # decodes nothing
+    monkeypatch.setattr("specbench.experiment.runner.measure_prompt", None)  # decodes nothing
     capfd.readouterr()
     assert main(argv) == 0
     out, err = capfd.readouterr()
@@ -125,7 +125,7 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(folders, tmp_path / "whole")) == 0
-    import specbench.runs.runner as runner
+    import specbench.experiment.runner as runner
 
     real, measured = runner.measure_prompt, []
 

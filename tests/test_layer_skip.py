@@ -11,16 +11,17 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.skips import Texts, search
-from specbench.drafts import EarlyExitDraft, LayerSkipDraft, TreeDraft
-from specbench.measure.agreement import agreements
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.exits import reduced, sublayers
-from specbench.models.part import without
-from specbench.models.static import StaticModel
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import reduced, sublayers
+from specbench.engine.session import Prompt, without
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.layer_skip.draft import LayerSkipDraft
 from specbench.sampling import Sampling, standardise
-from specbench.trees import FixedShape, Shape
+from specbench.theory.trees import FixedShape, Shape
 
 KINDS = ["t5", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE = 3, 40
@@ -152,7 +153,7 @@ def test_a_tree_of_it(kind: str) -> None:
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the remaining sublayers read of a rejected proposal is kept: texts differ, or shapes do not fit."""
-    monkeypatch.setattr("specbench.models.eager_session.EagerSession.level", lambda self: setattr(self, "ahead", 0))
+    monkeypatch.setattr("specbench.engine.eager.sessions.EagerSession.level", lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:
             draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])

@@ -5,10 +5,10 @@ import torch
 from networks import PADDED, network
 from torch import Tensor
 
-from specbench.models.buffers import Buffers
-from specbench.models.graph.nodes import aten
-from specbench.models.layout import Layout, chain
-from specbench.models.program import Program, Step
+from specbench.engine.buffers import Buffers
+from specbench.engine.capture.nodes import aten
+from specbench.engine.capture.program import Program, Step
+from specbench.engine.layout import Layout, chain
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 CAPACITY = 32

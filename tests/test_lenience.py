@@ -5,13 +5,13 @@ import torch
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import TokenRule, Verdict, accept_exact, lenient, residual
-from specbench.acceptance.lenient import Lenient, NearBest
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import agreements
-from specbench.measure.lossy import accepted, emitted, total_variation
-from specbench.measure.summary import under_lenience
-from specbench.models.eager import EagerModel
+from specbench.algorithm.acceptance.base import TokenRule, Verdict, residual
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import Lenient, NearBest, lenient
+from specbench.analysis.acceptance.agreement import accepted, agreements, emitted, total_variation
+from specbench.analysis.summary import under_lenience
+from specbench.engine.eager.model import EagerModel
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, before_argmax, standardise
 
 LENIENCES = (1.0, 0.5, 0.3, 0.1)

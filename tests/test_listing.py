@@ -13,7 +13,7 @@ import pytest
 
 from specbench.cli import main
 from specbench.cli.choices import GROUPS, NEEDS, choices
-from specbench.config import conf_dir
+from specbench.config.paths import conf_dir
 
 Capture = pytest.CaptureFixture[str]
 Rows = list[dict[str, Any]]

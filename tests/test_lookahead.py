@@ -11,19 +11,21 @@ from decode import autoregressive, spec_of, speculative
 from networks import network
 from toy import PROMPT, ToyModel, exact, random_table
 
-from specbench.acceptance import Verdict, verify
-from specbench.decoding import speculate, together
-from specbench.drafts import LookaheadDraft
-from specbench.drafts.lookahead import Window
-from specbench.measure.agreement import agreements
-from specbench.models import Batch, Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.algorithm.acceptance.base import Verdict
+from specbench.algorithm.acceptance.verify import verify
+from specbench.algorithm.decoding.sequence import speculate
+from specbench.algorithm.decoding.together import together
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.engine.batch import Batch
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.lookahead.draft import LookaheadDraft, Window
 from specbench.sampling import Sampling
-from specbench.trees import Shape
+from specbench.theory.trees import Shape
 
 CPU = torch.device("cpu")
-VERIFYING = sys.modules["specbench.acceptance.verify"]
+VERIFYING = sys.modules["specbench.algorithm.acceptance.verify"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE = 40
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]

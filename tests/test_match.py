@@ -15,12 +15,14 @@ from laws import token_by_token
 from torch import Tensor
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import accept_exact, accept_match, greedy_rows, match_probability, residual
-from specbench.acceptance.lenient import Lenient
+from specbench.algorithm.acceptance.base import residual
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import Lenient
+from specbench.algorithm.acceptance.match import accept_match, greedy_rows, match_probability
+from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
 from specbench.conformance import check_rule
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import agreements
+from specbench.methods.model.draft import ModelDraft
 from specbench.records.catalog import Catalog
 from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
@@ -49,7 +51,9 @@ def match(monkeypatch: pytest.MonkeyPatch) -> Played:
         for draws in itertools.product(range(V), repeat=len(drafted) + 1):
             chance = float(torch.stack([p_V[token] for p_V, token in zip(p_GV, draws, strict=True)]).prod())
             if chance > 0:
-                monkeypatch.setattr("specbench.acceptance.match.drawn", lambda rows, _, now=draws: torch.tensor(now))
+                monkeypatch.setattr(
+                    "specbench.algorithm.acceptance.match.drawn", lambda rows, _, now=draws: torch.tensor(now)
+                )
                 verdict = accept_match(p_GV, q_GV, drafted, torch.Generator())
                 yield verdict.accepted, chance, torch.eye(V, dtype=torch.float64)[verdict.token]
 

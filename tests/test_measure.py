@@ -9,16 +9,17 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.acceptance import lenient
-from specbench.drafts import ModelDraft, UniformDraft
-from specbench.measure.agreement import agreements, beta
-from specbench.measure.by_position import acceptance_by_position, tokens_by_position
-from specbench.measure.lossless import Difference, first_difference
-from specbench.measure.paired import compare, shared
-from specbench.measure.summary import summarise, verify_cost
-from specbench.measure.theorems import acceptance_when_asked
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.analysis.acceptance.agreement import agreements, beta
+from specbench.analysis.acceptance.by_position import acceptance_by_position, tokens_by_position
+from specbench.analysis.forecast.theorems import acceptance_when_asked
+from specbench.analysis.paired import compare, shared
+from specbench.analysis.proof.lossless import Difference, first_difference
+from specbench.analysis.summary import summarise, verify_cost
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.random.draft import UniformDraft
 from specbench.records import store
 from specbench.sampling import Sampling, standardise
 from specbench.stats import bootstrap, ratio, ratio_of_ratios
@@ -289,7 +290,7 @@ def test_many_drafts_in_chunks_are_each_alone_and_whole(sampling: Sampling, monk
     prompt, text = Prompt((), (3, 7, 9)), [5, 8, 8, 30, 2, 17, 9]
     rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in (1.0, 0.5)}
     whole = agreements(target, [far, self_draft, uniform], prompt, text, sampling, rules)
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 3)
     parts = agreements(target, [far, self_draft, uniform], prompt, text, sampling, rules)
     for a, b in zip(whole, parts, strict=True):
         assert a.beta == pytest.approx(b.beta, abs=1e-5)
@@ -302,15 +303,15 @@ def test_many_drafts_in_chunks_are_each_alone_and_whole(sampling: Sampling, monk
 
 def test_no_distribution_outlives_its_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory bound that the module states: rows alive at a time do not grow with the text."""
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 16)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 16)
     seen: list[int] = []
 
     def counted(logits: torch.Tensor, *rest: object) -> torch.Tensor:
         seen.append(logits.shape[0])
         return standardise(logits, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("specbench.measure.agreement.standardise", counted)
-    monkeypatch.setattr("specbench.drafts.model.standardise", counted)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.standardise", counted)
+    monkeypatch.setattr("specbench.methods.model.draft.standardise", counted)
     agreements(TARGET, [DRAFT, DRAFT], PROMPT, [1, 2] * 200, Sampling(1.0))
     assert max(seen) == 16 and sum(seen) == 3 * 400
 

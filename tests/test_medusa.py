@@ -14,21 +14,25 @@ from networks import network
 from test_blockwise import SIZE, prompts
 from toy import EOS, VOCABULARY
 
-from specbench.drafts import HydraDraft, MedusaDraft, TreeDraft
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.acceptance.ranks import RankReader
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.positions import along
+from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.analysis.forecast.trees import tree_passes
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.saved_heads import SavedHeads, fingerprint
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.measure.expected_by_position import along
-from specbench.measure.expected_passes import walk
-from specbench.measure.expected_tree_passes import tree_passes
-from specbench.measure.predict import ratios_ahead
-from specbench.measure.ranks import RankReader
-from specbench.models import HydraHeads, MedusaHeads, Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.hidden import hand_over
-from specbench.models.saved_heads import SavedHeads, fingerprint
-from specbench.models.static import StaticModel
+from specbench.methods.hydra.draft import HydraDraft
+from specbench.methods.hydra.network import HydraHeads
+from specbench.methods.medusa.draft import MedusaDraft
+from specbench.methods.medusa.network import MedusaHeads
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence, FixedShape, Shape
+from specbench.theory.trees import ByConfidence, FixedShape, Shape
 
 KINDS, FAMILIES = ["medusa", "hydra"], ["t5", "gpt2"]
 HEADS, WIDTH, ROWS = 4, 32, 64
@@ -134,7 +138,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(
                 assert torch.allclose(row, after._q()[0], atol=1e-4)
                 after = drafting.after_nodes([tokens[at + place]], [place - 1])
     (whole,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 3)
     (parts,) = agreements(target, [draft], prompt, text, sampling, ahead=9)
     for one, other in zip([whole, *whole.ahead], [parts, *parts.ahead], strict=True):
         assert one.beta == pytest.approx(other.beta, abs=1e-4) and one.silent == other.silent

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
-from specbench.config import ChooseConfig, RunConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
+from specbench.config.schema import RunConfig
+from specbench.config.verbs import ChooseConfig
 
 # Keys, and the names of target and draft.
 NAMES = {

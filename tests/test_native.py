@@ -9,14 +9,15 @@ import torch
 from networks import network
 from torch.nn import functional
 
+from specbench.engine.capture.static import NativeModel
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.native import compiler
+from specbench.engine.native.assemble import laid_out
+from specbench.engine.native.compiler import NotCompiled, library
+from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.engines import with_engine
-from specbench.models.graph.native import NotCompiled, compiler, library
-from specbench.models.graph.native.assemble import laid_out
-from specbench.models.graph.native.instructions import Instruction, Op, Value, encoded, fused
-from specbench.models.static import NativeModel
 
 ENDS = frozenset({1})
 SOURCE = (5, 9, 12, 30, 1)

@@ -16,16 +16,14 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.cli import main
-from specbench.drafts import OnlineDraft, VerifiedText
-from specbench.drafts.online import OnlineSession
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.loading.model_loader import ModelLoader
+from specbench.methods.model.online import OnlineDraft, OnlineLearner, OnlineSession, VerifiedText
 from specbench.records.frame import Records
 from specbench.report.figures import build
-from specbench.runs.model_loader import ModelLoader
 from specbench.sampling import Sampling
-from specbench.train.online import OnlineLearner
 
 Folders = dict[str, Path]
 WARM, GREEDY = Sampling(1.0), Sampling(0.0)

@@ -13,19 +13,20 @@ from decode import autoregressive, spec_of, speculative
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact
 
-from specbench.decoding import speculate, together
-from specbench.drafts import ParallelDraft
-from specbench.drafts.parallel import ParallelSession
-from specbench.models import Batch, Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.eager_session import EagerSession
-from specbench.models.layout import tree
-from specbench.models.look_ahead import extend
-from specbench.models.static import StaticModel
+from specbench.algorithm.decoding.sequence import speculate
+from specbench.algorithm.decoding.together import together
+from specbench.engine.batch import Batch
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.sessions import EagerSession
+from specbench.engine.layout import tree
+from specbench.engine.saved_heads import extend
+from specbench.engine.session import Prompt
+from specbench.methods.parallel_sampling.draft import ParallelDraft, ParallelSession
 from specbench.sampling import Sampling, standardise
 
 CPU = torch.device("cpu")
-TREES = sys.modules["specbench.models.tree"]
+TREES = sys.modules["specbench.engine.token_tree"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE, AHEAD = 40, 3
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]

@@ -5,9 +5,9 @@ from networks import tokenizer as words_alone
 from tokenized import KINDS, SHOWN, byte_level
 from transformers import PreTrainedTokenizerFast
 
-from specbench.config import ModelConfig
-from specbench.models import Vocabulary
-from specbench.models.load import load_tokenizer
+from specbench.config.model import ModelConfig
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_tokenizer
 from specbench.report.passes import lines
 
 

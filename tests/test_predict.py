@@ -10,12 +10,12 @@ from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
+from specbench.analysis.acceptance.agreement import Agreement, agreements
+from specbench.analysis.costs.costs import Costs
+from specbench.analysis.costs.probe import Round, Timed
+from specbench.analysis.forecast.predict import Predictions
 from specbench.choose.reasons import reasons, winning_alpha, winning_c
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import Agreement, agreements
-from specbench.measure.costs import Costs
-from specbench.measure.predict import Predictions
-from specbench.measure.probe import Round, Timed
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import Interval
 

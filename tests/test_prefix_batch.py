@@ -4,8 +4,9 @@ import pytest
 import torch
 from networks import network
 
-from specbench.models import PrefixBatch, Prompt, TokenSequence
-from specbench.models.eager import EagerModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.prefix_batch import PrefixBatch, TokenSequence
+from specbench.engine.session import Prompt
 
 SIZE = 40
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from calls import called
 
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.errors import UserError
-from specbench.runs import gamma as run_gamma
-from specbench.runs.probe_prompts import rows_to_read, split_examples
-from specbench.tasks import Example
+from specbench.experiment import gamma as run_gamma
+from specbench.experiment.prompts import rows_to_read, split_examples
+from specbench.tasks.task import Example
 
 
 def config(gamma: int | str, limit: int | None) -> RunConfig:

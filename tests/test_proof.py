@@ -15,12 +15,12 @@ from faults import DRAFT, LENGTH, ONE, TARGET, WIDE, WORDS, proof_of, raw, writt
 from scipy import stats
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance.block import accept_block
-from specbench.drafts import ModelDraft
-from specbench.measure import agreement
-from specbench.measure.evidence import Sums, evidence
-from specbench.measure.proof import LIMIT, SCORES, Proof, prove, upper_tail
-from specbench.models import Prompt
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.analysis.acceptance import agreement
+from specbench.analysis.proof.evidence import Sums, evidence
+from specbench.analysis.proof.martingales import LIMIT, SCORES, Proof, prove, upper_tail
+from specbench.engine.session import Prompt
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, standardise
 
 SMALL_DRAFT = ModelDraft(ToyModel(random_table(2)), VOCABULARY)

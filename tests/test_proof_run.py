@@ -8,9 +8,10 @@ import pytest
 from calls import called, small_run
 from made_records import make
 
-from specbench.acceptance import Verdict, accept_exact
+from specbench.algorithm.acceptance.base import Verdict
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.analysis.proof.martingales import UNPROVED
 from specbench.cli import main
-from specbench.measure.proof import UNPROVED
 from specbench.records.frame import Records
 from specbench.report.page import page
 
@@ -62,7 +63,7 @@ def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.Monkey
         unlikely = int(p_GV[verdict.accepted].argmin())
         return verdict if float(p_GV.max()) == 1 else Verdict.chain(verdict.accepted, unlikely)
 
-    monkeypatch.setattr("specbench.runs.accept.accept_exact", wrong)
+    monkeypatch.setattr("specbench.experiment.accept.accept_exact", wrong)
     code, out, _, record = run(SAMPLED, "sampling.top_k=2")
     summary = record["summary"]
     assert code == 0 and summary["lossless"] is False and summary["lossy"] is False

@@ -12,17 +12,17 @@ from decode import autoregressive, speculative
 from networks import network
 from published import SIZE
 
+from specbench.algorithm.growing import TreeDraft
 from specbench.cli import main
-from specbench.drafts import EagleDraft, TreeDraft
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.eagle import OURS, Eagle
-from specbench.models.hidden import hand_over
-from specbench.models.published_eagle import published_eagle
-from specbench.models.published_eagle_weights import load_published_eagle
+from specbench.methods.eagle.draft import EagleDraft
+from specbench.methods.eagle.network import OURS, Eagle
+from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence
+from specbench.theory.trees import ByConfidence
 
 GREEDY = Sampling(0.0)
 PROMPT = Prompt((), (5, 9, 12, 30))

@@ -15,15 +15,16 @@ from networks import network
 from published import SIZE
 from toy import EOS, VOCABULARY
 
+from specbench.algorithm.growing import TreeDraft
 from specbench.cli import main
-from specbench.drafts import HydraDraft, TreeDraft
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.hidden import hand_over
-from specbench.models.published_hydra import published_hydra
+from specbench.methods.hydra.draft import HydraDraft
+from specbench.methods.hydra.published import published_hydra
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence
+from specbench.theory.trees import ByConfidence
 
 GREEDY = Sampling(0.0)
 CASES = {"heads": published.hydra(), "two blocks": published.hydra(blocks=2), "prefix": published.hydra(True, blocks=2)}

@@ -9,24 +9,23 @@ import torch
 from branches import Branch, outcomes
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance.tree import (
-    Tree,
+from specbench.algorithm.acceptance.tree import transport
+from specbench.algorithm.acceptance.tree.base import Tree
+from specbench.algorithm.acceptance.tree.expected import distinct, fixed, k_sequential, of_k_sequential, replaced
+from specbench.algorithm.acceptance.tree.rounds import (
+    WithoutReplacement,
+    WithReplacement,
     accept_k_sequential,
-    distinct,
-    fixed,
-    k_sequential,
-    of_k_sequential,
-    optimal_acceptance,
-    replaced,
-    transport,
+    acceptance_by_rank,
+    without,
 )
-from specbench.acceptance.tree.rounds import WithoutReplacement, WithReplacement, acceptance_by_rank, without
+from specbench.algorithm.acceptance.tree.transport import optimal_acceptance
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.acceptance.ranks import OPTIMUM, RankReader, acceptance_vector
 from specbench.cli import main
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import agreements
-from specbench.measure.ranks import OPTIMUM, RankReader, acceptance_vector
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.trees import ROOT
+from specbench.theory.trees import ROOT
 
 P, Q = torch.tensor([[0.4, 0.3, 0.2, 0.1]]), torch.tensor([[0.1, 0.2, 0.3, 0.4]])
 EVERY_TOKEN = torch.arange(4)[:, None]

@@ -19,10 +19,18 @@ from kept_records import newest
 
 from specbench.cli import main
 from specbench.errors import UserError
-from specbench.readings import FORMATS, Known, Reading, best_gamma, difference, estimate, read
-from specbench.readings import document as documents
-from specbench.readings.estimate import Estimate, expected_accepted, likelihood_interval
-from specbench.readings.tally import Tally
+from specbench.interop.readings import FORMATS, read
+from specbench.interop.readings import document as documents
+from specbench.interop.readings.base import Known, Reading
+from specbench.interop.readings.estimate import (
+    Estimate,
+    best_gamma,
+    difference,
+    estimate,
+    expected_accepted,
+    likelihood_interval,
+)
+from specbench.interop.readings.tally import Tally
 from specbench.theory import accepted_per_drafted, expected_tokens, optimal_gamma
 
 Capture = pytest.CaptureFixture[str]
@@ -55,7 +63,7 @@ def test_a_file_of_each_format_is_recognised(name: str, tmp_path: Path) -> None:
 
 
 def _document(file: Path):  # type: ignore[no-untyped-def]
-    from specbench.readings.document import Document
+    from specbench.interop.readings.document import Document
 
     return Document.read(file)
 

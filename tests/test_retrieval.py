@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.drafts import MergedDraft, RetrievalDraft, growing, suffixes
-from specbench.drafts.corpus import gather
-from specbench.drafts.store import GrowingStore
-from specbench.drafts.suffixes import SuffixIndex
-from specbench.models import Prompt
+from specbench.algorithm.draft import growing
+from specbench.engine.session import Prompt
+from specbench.methods.from_text import gather
+from specbench.methods.merged.draft import MergedDraft
+from specbench.methods.retrieval import store as suffixes
+from specbench.methods.retrieval.draft import RetrievalDraft
+from specbench.methods.retrieval.store import GrowingStore, SuffixIndex
 from specbench.sampling import Sampling
 
 pytest.importorskip("pydivsufsort", reason="needs pydivsufsort")

@@ -13,16 +13,20 @@ from captured import graphs
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.drafts import CascadeDraft, EarlyExitDraft, HorizontalDraft, LayerSkipDraft, LookupDraft, TreeDraft
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.engines import objection_to_reuse
-from specbench.models.part import Part, without
-from specbench.models.shallow import Reusable
-from specbench.models.split import Entry
-from specbench.models.static import NativeModel, StaticModel
+from specbench.algorithm.growing import TreeDraft
+from specbench.engine.capture.static import NativeModel, StaticModel
+from specbench.engine.choice import objection_to_reuse
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.shallow import Reusable
+from specbench.engine.eager.split import Entry
+from specbench.engine.session import Part, Prompt, without
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.horizontal.draft import HorizontalDraft
+from specbench.methods.layer_skip.draft import LayerSkipDraft
+from specbench.methods.lookup.draft import LookupDraft
 from specbench.sampling import Sampling
-from specbench.trees import FixedShape, Shape
+from specbench.theory.trees import FixedShape, Shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE, ENDS = 4, 40, frozenset({1})

@@ -15,23 +15,22 @@ from host_reads import HostReads
 from networks import network
 from torch import Tensor
 
-from specbench.acceptance import (
-    AcceptanceRule,
-    AcceptByChance,
-    PendingProposal,
-    TopBeta,
-    Typical,
-    accept_block,
-    accept_exact,
-    lenient,
-)
-from specbench.decoding import Trace
-from specbench.drafts import CascadeDraft, Draft, ModelDraft
-from specbench.gamma import Constant, Gamma, Heuristic
-from specbench.models import Prompt, engines
-from specbench.models.cudagraph import CudaGraphModel
-from specbench.models.replayed import RolloutGraph
-from specbench.models.rollout import Rollout
+from specbench.algorithm.acceptance.base import AcceptanceRule, PendingProposal
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.chance import AcceptByChance
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.top_beta import TopBeta
+from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Constant, Gamma, Heuristic
+from specbench.engine import choice as engines
+from specbench.engine.cuda.graphs import CudaGraphModel
+from specbench.engine.cuda.replayed import Rollout, RolloutGraph
+from specbench.engine.session import Prompt
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling
 
 SIZE = 40
@@ -126,8 +125,8 @@ def _drafting(models: tuple[CudaGraphModel, CudaGraphModel]) -> tuple[CudaGraphM
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2])
 def test_buffers_grow(sampling: Sampling, pending: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.models.cudagraph.FIRST_CAPACITY", 8)
-    monkeypatch.setattr("specbench.models.cudagraph.GROWTH", 2)
+    monkeypatch.setattr("specbench.engine.cuda.graphs.FIRST_CAPACITY", 8)
+    monkeypatch.setattr("specbench.engine.cuda.graphs.GROWTH", 2)
     model.cache_clear()
     prompts = [prompt("llama", length) for length in (3, 6)]
     want, _ = texts(*_drafting(pair("llama", StepByStep, frozenset())), prompts, 4, sampling, tokens=50)

@@ -5,9 +5,11 @@ import torch
 from laws import Law, Outcomes, block, token_by_token, total_variation
 from toy import EOS, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import Typical, accept_block, accept_exact, residual
-from specbench.acceptance.block import chances
-from specbench.acceptance.lenient import Lenient, NearBest
+from specbench.algorithm.acceptance.base import residual
+from specbench.algorithm.acceptance.block import accept_block, chances
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.lenient import Lenient, NearBest
+from specbench.algorithm.acceptance.typical import Typical
 from specbench.sampling import Sampling, before_argmax
 
 TARGET = ToyModel(random_table(1, zeros=True))

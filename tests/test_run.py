@@ -11,7 +11,7 @@ from calls import called
 
 from specbench.cli import main
 from specbench.cli.results import COLUMNS
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import Catalog
 
@@ -103,7 +103,7 @@ def test_a_failed_run_says_why_in_its_record_and_is_run_again(
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("specbench.runs.runner.measure_prompt", out_of_memory)
+    monkeypatch.setattr("specbench.experiment.runner.measure_prompt", out_of_memory)
     code, _, err, record = run()
     assert code == 1 and "out of memory; lower gamma, max_new_tokens or task.max_source_tokens" in err
     assert "out of memory" in record["summary"]["error"] and record["config"]["gamma"] == RunConfig().gamma
@@ -135,7 +135,7 @@ def test_impossible_pairs_are_refused_before_weights_are_loaded(
     def never(*_: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr("specbench.runs.model_loader.load_model", never)
+    monkeypatch.setattr("specbench.loading.model_loader.load_model", never)
     code, _, err, _ = run(f"draft.path={folders['gpt2-draft']}")
     assert code == 2
     assert "draft=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err
@@ -217,7 +217,7 @@ def test_a_hub_that_refuses_for_now(run, monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object, **__: object) -> None:
         raise OSError("cannot load") from Refused("Too Many Requests")
 
-    monkeypatch.setattr("specbench.models.load.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("specbench.engine.weights.load.hub_is_reachable", lambda: True)
     monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
     code, _, err, _ = run("target=t5-small", "target.path=null")
     assert code == 1 and "the model hub refused google-t5/t5-small for now (HTTP 429); run it again later" in err
@@ -267,7 +267,7 @@ def test_unconditional_text_and_its_first_words(run, folders: Folders) -> None: 
 
 
 def test_a_hub_name_without_a_network(run, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("specbench.models.load.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("specbench.engine.weights.load.hub_is_reachable", lambda: False)
     code, _, err, _ = run("target=t5-small", "target.path=null")
     assert code == 1
     assert "google-t5/t5-small is not in the local cache and the model hub cannot be reached" in err
@@ -284,7 +284,7 @@ def test_interrupted_runs_leave_no_half_record(run, monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specbench.runs.measure_prompt.agreements", interrupt)
+    monkeypatch.setattr("specbench.experiment.measure.agreements", interrupt)
     code, _, err, record = run()
     assert code == 130 and record is None and "interrupted" in err
     assert not list(tmp_path.rglob("*.part"))

@@ -246,7 +246,7 @@ def test_the_middle_model_of_a_cascade_must_share_the_vocabulary(run: Run, folde
 
 
 def test_retrieval_without_its_library_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.runs.draft_builders.from_text.find_spec", lambda name: None)
+    monkeypatch.setattr("specbench.methods.retrieval.draft.find_spec", lambda name: None)
     code, err, _ = run("retrieval")
     assert code == 2 and "draft.kind=retrieval: pydivsufsort" in err
     assert "pip install pydivsufsort" in err

@@ -9,9 +9,9 @@ import pytest
 from kept_records import CHAIN, HERE, kept
 from made_records import make
 
+from specbench.analysis.sample_size import alpha_spread, detectable, speedup_spread
+from specbench.analysis.summary import PARTS, speedups
 from specbench.cli import main
-from specbench.measure.sample_size import alpha_spread, detectable, speedup_spread
-from specbench.measure.summary import PARTS, speedups
 from specbench.records import store
 from specbench.records.documents import write_document
 from specbench.stats import Interval, bootstrap, ratio

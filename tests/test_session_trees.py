@@ -15,17 +15,17 @@ from captured import fastest, graphs
 from networks import network
 from torch import Tensor
 
+from specbench.engine.buffers import Buffers
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.choice import with_engine
+from specbench.engine.cuda.replayed import StepGraph
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import first_layers
+from specbench.engine.eager.sessions import EagerSession
+from specbench.engine.layout import chain, path_to, tree
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.models import Prompt
-from specbench.models.buffers import Buffers
-from specbench.models.eager import EagerModel
-from specbench.models.eager_session import EagerSession
-from specbench.models.engines import with_engine
-from specbench.models.exits import first_layers
-from specbench.models.layout import chain, path_to, tree
-from specbench.models.replayed import StepGraph
-from specbench.models.static import StaticModel
-from specbench.trees import ROOT
+from specbench.theory.trees import ROOT
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 SOURCE = (5, 9, 12, 30, 1)
@@ -233,7 +233,7 @@ def itself_invisible(length: int, parents: tuple[int, ...], numbers_1C: Tensor, 
 def test_a_wrong_layout_is_caught(
     kind: str, engine: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.models.tree.tree", wrong)
+    monkeypatch.setattr("specbench.engine.token_tree.tree", wrong)
     errors = list(walk(kind, model_of(kind, engine), seed=1, sizes=(7, 24)))
     assert max(errors[::2]) > 10 * NEAR
 
@@ -269,7 +269,7 @@ RUN = StepGraph.run
     ("engine", "place", "wrong"),
     [
         ("eager", (EagerSession, "_keep_nodes"), cropped_alone),
-        ("static", ("specbench.models.static_session.StaticSession", "_keep_nodes"), uncompacted),
+        ("static", ("specbench.engine.capture.static_sessions.StaticSession", "_keep_nodes"), uncompacted),
         ("static", (Buffers, "move_slots"), keys_alone),
         ("cudagraph", (Buffers, "move_slots"), keys_alone),
         ("cudagraph", (StepGraph, "run"), first_layout_alone),
@@ -318,7 +318,7 @@ def test_models_that_carry_no_tree_say_why(monkeypatch: pytest.MonkeyPatch) -> N
     split.no_trees = "with target.tp_plan has caches in several processes, which are not compacted"
     assert "target.tp_plan" in one_line(split)
     flash = eager(calm("gpt2"))
-    monkeypatch.setattr("specbench.models.placement.MASKED_ATTENTION", ("eager",))
+    monkeypatch.setattr("specbench.engine.eager.placement.MASKED_ATTENTION", ("eager",))
     assert "takes no mask with attn_implementation=sdpa" in one_line(flash)
     monkeypatch.undo()
     unasked = eager(calm("gpt2"))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from networks import PADDED, network
 from transformers import T5Config, T5ForConditionalGeneration
 
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 NETWORKS = {kind: network(kind, seed=5) for kind in KINDS}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.acceptance import AcceptByChance
+from specbench.algorithm.acceptance.chance import AcceptByChance
 from specbench.cli import main
+from specbench.engine.weights.random import config_of, random_network
 from specbench.errors import UserError
-from specbench.models.random_weights import config_of, random_network
 from specbench.records import store
 from specbench.theory import expected_tokens
 

@@ -15,23 +15,22 @@ from test_batches import alone, in_rows, prompts_of, same
 from toy import EOS, VOCABULARY
 from transformers import AutoModelForSeq2SeqLM
 
-from specbench.acceptance import Proposal
-from specbench.drafts import SpecDecDraft
-from specbench.drafts.specdec import SpecDecSession
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.saved_heads import fingerprint
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import walk
-from specbench.measure.predict import ratios_ahead
-from specbench.models import Prompt, parallel_cache
-from specbench.models.eager import EagerModel
-from specbench.models.eagle_layer import Source, layer_shape
-from specbench.models.parallel_cache import ParallelCache
-from specbench.models.parallel_decoder import ParallelDecoder
-from specbench.models.parallel_session import ParallelSession
-from specbench.models.saved_heads import fingerprint
-from specbench.models.static import StaticModel
+from specbench.methods.borrowed_layer import borrow_parallel_decoder
+from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.methods.specdec import captured as parallel_cache
+from specbench.methods.specdec.captured import ParallelCache, ParallelSession
+from specbench.methods.specdec.draft import SpecDecDraft, SpecDecSession
+from specbench.methods.specdec.network import ParallelDecoder
 from specbench.sampling import Sampling
-from specbench.train.borrowed_layer import borrow_parallel_decoder
 
 Capture = pytest.CaptureFixture[str]
 SIZE, QUERIES = 40, 4
@@ -130,7 +129,7 @@ def test_scores_further_ahead_are_those_of_the_tokens_that_are_drafted(monkeypat
             assert torch.allclose(ahead[place][at - 1 + place], proposal.q_GV[place], atol=1e-5)
     assert not any(ahead[place][:place].any() for place in range(QUERIES))
     (whole,) = agreements(target, [draft], PROMPTS[0], TEXT, SAMPLED, ahead=9)
-    monkeypatch.setattr("specbench.measure.agreement.CHUNK", 3)
+    monkeypatch.setattr("specbench.analysis.acceptance.agreement.CHUNK", 3)
     (parts,) = agreements(target, [draft], PROMPTS[0], TEXT, SAMPLED, ahead=9)
     for one, other in zip([whole, *whole.ahead], [parts, *parts.ahead], strict=True):
         assert one.beta == pytest.approx(other.beta, abs=1e-4) and one.silent == other.silent
@@ -170,7 +169,7 @@ def test_sampled_texts_have_the_targets_distribution(wrong: bool, monkeypatch: p
     """And not where q is of a wrong position."""
     target, draft = made(size=VOCABULARY, seed=6, end=EOS)
     if wrong:
-        monkeypatch.setattr("specbench.drafts.specdec.SpecDecSession", WrongPlace)
+        monkeypatch.setattr("specbench.methods.specdec.draft.SpecDecSession", WrongPlace)
     p_value, rejected = chi.speculative_p_value(
         target, draft, Prompt((5, 9, 1), (0,)), 3, Sampling(2.0), 4, 500 if wrong else 400
     )

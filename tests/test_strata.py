@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from specbench.analysis.acceptance.strata import strata
 from specbench.cli import main
-from specbench.measure.strata import strata
 
 
 def a_pass(emitted: int) -> dict[str, Any]:

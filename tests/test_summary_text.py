@@ -9,7 +9,7 @@ from made_records import make
 from specbench.cli import main
 from specbench.cli.console import Screen
 from specbench.cli.summary_text import headline, remarks
-from specbench.runs import Result
+from specbench.experiment.runner import Result
 
 SUMMARY = {
     "target": "t5-large", "draft": "t5-base", "task": "ende", "temperature": 0.0, "gamma": 5, "prompts": 40,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import specbench.runs.runner as runner
+import specbench.experiment.runner as runner
 from specbench.cli import main, sweep, sweep_log
 from specbench.cli.hydra_app import one_line
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import Catalog
 

@@ -11,13 +11,13 @@ import sweeps
 import torch
 from networks import network
 
-import specbench.runs.model_loader as model_loader
-import specbench.runs.runner as runner
+import specbench.experiment.runner as runner
+import specbench.loading.model_loader as model_loader
 from specbench.cli import main
-from specbench.cli.job_order import by_models
-from specbench.config import RunConfig
+from specbench.cli.launcher import by_models
 from specbench.config.model import name_of
-from specbench.models.eager import EagerModel
+from specbench.config.schema import RunConfig
+from specbench.engine.eager.model import EagerModel
 from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]

@@ -15,28 +15,28 @@ from branches import Branch, outcomes
 from scipy.stats import chisquare
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import Children, Typical, Verification, accept_block, accept_exact, verify
-from specbench.acceptance.tree.rounds import without
-from specbench.drafts import (
-    BlockwiseDraft,
-    CascadeDraft,
-    Draft,
-    LookupDraft,
-    MergedDraft,
-    ModelDraft,
-    RetrievalDraft,
-    TreeDraft,
-    suffixes,
-)
-from specbench.drafts.children import choose
-from specbench.drafts.continuations import Found
-from specbench.drafts.corpus import gather
-from specbench.drafts.suffixes import SuffixIndex
-from specbench.drafts.tree import TreeDraftSession
-from specbench.models import Prompt
-from specbench.models.buffers import TensorCache
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.tree.rounds import without
+from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.acceptance.verify import Verification, verify
+from specbench.algorithm.continuations import Found, choose
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.growing import TreeDraft, TreeDraftSession
+from specbench.engine.buffers import TensorCache
+from specbench.engine.session import Prompt
+from specbench.methods.blockwise.draft import BlockwiseDraft
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.from_text import gather
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.merged.draft import MergedDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.retrieval import store as suffixes
+from specbench.methods.retrieval.draft import RetrievalDraft
+from specbench.methods.retrieval.store import SuffixIndex
 from specbench.sampling import Sampling
-from specbench.trees import ROOT, FixedShape, Plan, Shape
+from specbench.theory.trees import ROOT, FixedShape, Plan, Shape
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
@@ -121,12 +121,12 @@ def sequentially(q_LV: torch.Tensor, counts: Sequence[int], how: Children, chanc
 @pytest.fixture
 def enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws are decided by a `Branch` in the place of a generator, in double precision."""
-    place = "specbench.drafts.continuations"
+    place = "specbench.algorithm.continuations"
     monkeypatch.setattr(f"{place}.choose", sequentially)
     monkeypatch.setattr(f"{place}.draw", lambda row_V, chance: chance.draw(row_V))
     monkeypatch.setattr(f"{place}.standardise", lambda logits, *_: logits.double().softmax(-1))
     monkeypatch.setattr(f"{place}.one_hot", lambda *of: torch.nn.functional.one_hot(torch.tensor(of[0]), SIZE).double())
-    monkeypatch.setattr(sys.modules["specbench.acceptance.verify"], "Uniforms", lambda _, chance, __: chance)
+    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.verify"], "Uniforms", lambda _, chance, __: chance)
 
 
 def error(draft: Draft, children: Children, verification: Verification, plan: Plan = SHAPE) -> tuple[float, float]:

@@ -13,24 +13,23 @@ from test_blockwise import made
 from test_tree_drafts import CHILDREN, CPU, GREEDY, RULES, SAMPLED, drafts, found
 from toy import EOS, START, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import Children, accept_exact
-from specbench.drafts import (
-    CascadeDraft,
-    Draft,
-    EarlyExitDraft,
-    LookupDraft,
-    MergedDraft,
-    ModelDraft,
-    NgramDraft,
-    TreeDraft,
-)
-from specbench.drafts.corpus import gather
-from specbench.drafts.counts import fit
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.growing import TreeDraft
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.cascade.draft import CascadeDraft
+from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.from_text import gather
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.merged.draft import MergedDraft
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence, FixedShape, Plan, Shape
+from specbench.theory.trees import ByConfidence, FixedShape, Plan, Shape
 
 SEEN = ToyModel(random_table(1))
 LOOP = drafts(ToyModel(random_table(2)), ToyModel(random_table(3)), VOCABULARY)

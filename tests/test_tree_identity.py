@@ -13,13 +13,18 @@ from captured import graphs
 from decode import autoregressive, speculative
 from hydra.core.config_store import ConfigStore
 
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.proof.departures import difference
 from specbench.cli.hydra_app import to_schema
-from specbench.config import RunConfig, conf_dir
-from specbench.drafts import Draft, LookupDraft, MergedDraft, ModelDraft, TreeDraft
-from specbench.measure.departures import difference
-from specbench.runs.build import Parts, build_each, resolve
+from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig
+from specbench.experiment.build import Parts, build_each, resolve
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.merged.draft import MergedDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
+from specbench.theory.trees import ByConfidence, FixedShape, Plan, Shape, best_shape
 
 pytestmark = pytest.mark.slow
 

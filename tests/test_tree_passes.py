@@ -12,20 +12,21 @@ from decode import autoregressive, speculative
 from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.acceptance import Children
-from specbench.acceptance.tree import Tree, accept_k_sequential
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.acceptance.tree.base import Tree
+from specbench.algorithm.acceptance.tree.rounds import accept_k_sequential
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.acceptance.ranks import RankReader, Ranks
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast.trees import counts_of_children, forecast_passes, replayed_passes, tree_passes
 from specbench.cli import main
 from specbench.cli.grid import split
-from specbench.drafts import ModelDraft, TreeDraft
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.measure.expected_passes import walk
-from specbench.measure.expected_tree_passes import replayed_passes, tree_passes
-from specbench.measure.ranks import RankReader, Ranks
-from specbench.measure.tree_forecast import counts_of_children, forecast_passes
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import bootstrap, ratio
-from specbench.trees import ROOT, ByConfidence, FixedShape, Shape
+from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Shape
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 TARGET, DRAFT = ToyModel(random_table(11)), ModelDraft(ToyModel(random_table(12)), VOCABULARY)

@@ -13,20 +13,23 @@ import pytest
 import torch
 from branches import Branch, outcomes
 
-from specbench.acceptance import accept_block, accept_exact
-from specbench.acceptance.tree import (
-    Tree,
-    TreeRule,
-    Uniforms,
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.tree.base import Tree, TreeRule, Uniforms
+from specbench.algorithm.acceptance.tree.rounds import (
+    WithoutReplacement,
+    WithReplacement,
     accept_fixed,
     accept_k_sequential,
-    accept_traversal,
     accept_with_replacement,
     accept_without_replacement,
-    optimal_acceptance,
+    acceptance_by_rank,
+    scale,
+    without,
 )
-from specbench.acceptance.tree.rounds import WithoutReplacement, WithReplacement, acceptance_by_rank, scale, without
-from specbench.trees import ROOT
+from specbench.algorithm.acceptance.tree.transport import optimal_acceptance
+from specbench.algorithm.acceptance.tree.traversal import accept_traversal
+from specbench.theory.trees import ROOT
 
 DOUBLE = torch.float64
 P, Q = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=DOUBLE), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=DOUBLE)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from specbench.trees import ROOT, Shape, best_first, best_shape, best_size, expected_tokens
+from specbench.theory.trees import ROOT, Shape, best_first, best_shape, best_size, expected_tokens
 
 FALLING = (0.6, 0.2, 0.1)
 

@@ -13,19 +13,23 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.acceptance import Children, Verdict, accept_block, accept_exact
-from specbench.acceptance.tree import Chance, Tree
-from specbench.acceptance.tree.rounds import Node, WithoutReplacement
-from specbench.drafts import Draft, ModelDraft, NgramDraft, TreeDraft
-from specbench.drafts.corpus import gather
-from specbench.drafts.counts import fit
-from specbench.measure.by_position import acceptance_by_position
-from specbench.measure.tree_passes import of_trees
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.static import StaticModel
+from specbench.algorithm.acceptance.base import Children, Verdict
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.tree.base import Chance, Tree
+from specbench.algorithm.acceptance.tree.rounds import Node, WithoutReplacement
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.by_position import acceptance_by_position, of_trees
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.methods.from_text import gather
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.ngram.counts import fit
+from specbench.methods.ngram.draft import NgramDraft
 from specbench.sampling import Sampling
-from specbench.trees import ROOT, ByConfidence, FixedShape, Plan, Shape, best_shape
+from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Plan, Shape, best_shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagraph": graphs}
@@ -138,7 +142,7 @@ def test_the_likeliest_tokens_tested_as_if_drawn_are_caught(monkeypatch: pytest.
     def likeliest(q_LV: torch.Tensor, counts: Sequence[int], *_: Any) -> list[list[int]]:
         return [row_V.topk(count).indices.tolist() for row_V, count in zip(q_LV, counts, strict=True)]
 
-    monkeypatch.setattr("specbench.drafts.continuations.choose", likeliest)
+    monkeypatch.setattr("specbench.algorithm.continuations.choose", likeliest)
     assert planted(toy_tree("distinct", 2, 2)) < chi.ALARM
 
 
@@ -158,7 +162,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
             path.append(child)
             node = child
 
-    monkeypatch.setattr(sys.modules["specbench.acceptance.verify"], "walk", walk)
+    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.verify"], "walk", walk)
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from specbench.cli import main
 from specbench.cli.usage import usage
-from specbench.config import BeamConfig, BenchConfig, ChooseConfig, RunConfig
-from specbench.config.choose import UNUSED
 from specbench.config.keys import fresh, key, keys_of
+from specbench.config.schema import RunConfig
+from specbench.config.verbs import UNUSED, BeamConfig, BenchConfig, ChooseConfig
 from specbench.train.schema import Recipe
 
 Capture = pytest.CaptureFixture[str]

@@ -4,7 +4,9 @@ rows themselves."""
 import pytest
 import torch
 
-from specbench.acceptance import LOSSLESS, AcceptanceRule, Proposal, Verification, lenient, target_rows, verify
+from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.verify import LOSSLESS, Verification, target_rows, verify
 from specbench.sampling import Sampling, before_argmax, draw, draw_next, standardise
 
 GREEDY = Sampling(0.0)

@@ -21,15 +21,19 @@ from chi import ALARM
 from decode import autoregressive, speculative
 from tokenized import KINDS, Tables, vocabulary_of
 
-from specbench.acceptance import Proposal
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.draft import Draft
+from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
-from specbench.drafts import Draft, ModelDraft, TextDraft
+from specbench.engine.session import Prompt
+from specbench.engine.spelling import unfinished
+from specbench.engine.translated import TranslatedModel
+from specbench.engine.translation import Translation
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.random import WordNumbers
 from specbench.errors import UserError
-from specbench.measure.agreement import agreements
-from specbench.models import Prompt, Translation, Vocabulary
-from specbench.models.random_weights import WordNumbers
-from specbench.models.spelling import unfinished
-from specbench.models.translated import TranslatedModel
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.model.text import TextDraft
 from specbench.records.alphas import alpha_files
 from specbench.records.documents import read_document
 from specbench.records.frame import Records

@@ -13,18 +13,18 @@ from made_records import make
 from records.test_schema import faults_of
 
 from specbench import theory
+from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
+from specbench.analysis.explain.needs import needs
+from specbench.analysis.explain.steps import Waterfall, waterfall
+from specbench.analysis.forecast.passes import walk
+from specbench.analysis.resummary import explained
 from specbench.cli import main
 from specbench.cli.console import Screen
-from specbench.measure.ends import expected_by_position, passes_to_come
-from specbench.measure.expected_passes import walk
-from specbench.measure.resummary import explained
-from specbench.measure.waterfall import Waterfall, waterfall
-from specbench.measure.waterfall.needs import needs
+from specbench.experiment.runner import Result
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.store import Head
 from specbench.report.explanation import biggest, needed, sentences
-from specbench.runs import Result
 
 KEPT = [head for head in kept(batch=1) if head.summary["speedup_measured"] is not None]
 STEP_S = 0.002

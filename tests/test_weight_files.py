@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
 
 from specbench.config.model import ModelConfig
+from specbench.engine.weights.files import mapped_weights, weight_files
+from specbench.engine.weights.load import _from_pretrained
 from specbench.errors import UserError
-from specbench.models.load import _from_pretrained
-from specbench.models.weight_files import mapped_weights, weight_files
 
 CPU = torch.device("cpu")
 FORMATS = ["safetensors", "shards", "zip", "before 1.6"]

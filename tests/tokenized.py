@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from specbench.models import Prompt, Vocabulary
+from specbench.engine.session import Prompt
+from specbench.engine.vocabulary import Vocabulary
 from specbench.sampling import Sampling, standardise
 
 TEXTS = ["## The old dog\n\n## runs, and the small cats run. ###", "The dogs running: an old tree, über das Haus!"] * 8

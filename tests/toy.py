@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.models import Model, Prompt
+from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling, standardise
 
 START, EOS = 0, 3

@@ -4,7 +4,3 @@
 into parts; `growth` follows them over gamma, length and vocabulary; `beams` compares beam searches; `output` writes
 table and JSON. Independent of tasks and the command line.
 """
-
-from specbench.bench.bench import Bench, bench
-
-__all__ = ["Bench", "bench"]

@@ -7,11 +7,12 @@ at a time.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from specbench.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
-from specbench.bench.hf_baseline import beam_search as theirs
+from specbench.algorithm.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
+from specbench.bench.baselines import beam_search as theirs
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.prefix_batch import PrefixBatch
+from specbench.engine.session import Prompt
 from specbench.markdown import markdown_table
-from specbench.models import PrefixBatch, Prompt
-from specbench.models.eager import EagerModel
 
 
 @dataclass(frozen=True)

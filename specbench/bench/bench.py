@@ -8,16 +8,20 @@ from typing import Any
 
 import torch
 
-from specbench.bench import batches, growth
-from specbench.bench.bound import bound
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.draft import Draft
+from specbench.analysis.costs.probe import already_collected
+from specbench.bench import parts as batches
+from specbench.bench import parts as growth
+from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
-from specbench.bench.hf_baseline import at_fixed_gamma, generate
+from specbench.bench.parts import bound
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
-from specbench.decoding import DecodingSpec, autoregressive, speculative
-from specbench.drafts import Draft, LookupDraft, ModelDraft
+from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
-from specbench.measure.collection import already_collected
-from specbench.models import Model, Prompt
+from specbench.methods.lookup.draft import LookupDraft
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 
 MATCH = 2  # tokens that a prompt lookup has to find again

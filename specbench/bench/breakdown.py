@@ -13,10 +13,11 @@ from weakref import ref
 
 import torch
 
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import DecodingSpec, Pass
 from specbench.bench.timing import medians
-from specbench.decoding import DecodingSpec, Pass, autoregressive, speculative
-from specbench.drafts import ModelDraft
-from specbench.models import Model, Prompt, RollsOut, Session, get_ready
+from specbench.engine.session import Model, Prompt, RollsOut, Session, get_ready
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling
 
 REPEATS = 100

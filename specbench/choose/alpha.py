@@ -1,7 +1,7 @@
 """alpha of many drafts at once: the target writes its sample once, and every draft is scored on it under every rule.
 
 A draft costs one pass over the sample; no gamma is tried, since alpha does not depend on it (Corollary 3.6). Memory is
-the models' weights and one chunk of distributions (`measure.agreement`), for a sample of any size.
+the models' weights and one chunk of distributions (`analysis.acceptance.agreement`), for a sample of any size.
 """
 
 import time
@@ -15,34 +15,34 @@ from typing import cast
 import numpy as np
 import torch
 
-from specbench.acceptance import Children, lenient
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.draft import growing
+from specbench.analysis.acceptance.agreement import OTHER_RULES, Agreement, agreements
+from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
+from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.forecast.positions import POSITIONS, along
+from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.choose.skips import with_skips
-from specbench.config import ChooseConfig
-from specbench.config.choose import as_run, require_distinct
 from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
-from specbench.drafts import TextDraft, growing
+from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.environment import environment, hardware
+from specbench.experiment.accept import rule_label
+from specbench.experiment.build import build_each, resolve
+from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.identity import identify
+from specbench.experiment.measure import generator_for
+from specbench.experiment.runner import Progress, translated_errors
+from specbench.experiment.tree import plan_of
 from specbench.files import json_digest
-from specbench.measure.agreement import OTHER_RULES, Agreement, agreements
-from specbench.measure.disturbance import of_steps
-from specbench.measure.expected_by_position import POSITIONS, along
-from specbench.measure.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
-from specbench.measure.tree_forecast import counts_of_children
+from specbench.loading.devices import locked_device
+from specbench.loading.vocabularies import vocabulary_facts
+from specbench.methods.model.text import TextDraft
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
-from specbench.runs import Progress
-from specbench.runs.accept import rule_label
-from specbench.runs.build import build_each, resolve
-from specbench.runs.core_time import core_times, waited_share
-from specbench.runs.error_translation import translated_errors
-from specbench.runs.gpu_lock import locked_device
-from specbench.runs.identity import identify
-from specbench.runs.measure_prompt import generator_for
-from specbench.runs.tree import plan_of
-from specbench.runs.vocabularies import vocabulary_facts
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)

@@ -2,7 +2,7 @@
 
 - `exact` (Algorithm 1): the draft's own agreement.
 - `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the whole
-  block, as `measure.expected_passes` counts them.
+  block, as `analysis.forecast.passes` counts them.
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
 - `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
   own completions. Completions under the rule would soon differ, so this is an estimate.
@@ -10,14 +10,15 @@
 
 from dataclasses import dataclass
 
-from specbench.acceptance import TokenRule, accept_block
-from specbench.config import ChooseConfig
-from specbench.measure.agreement import Agreement
-from specbench.measure.probe import Candidate
+from specbench.algorithm.acceptance.base import TokenRule
+from specbench.algorithm.acceptance.block import accept_block
+from specbench.analysis.acceptance.agreement import Agreement
+from specbench.analysis.costs.probe import Candidate
+from specbench.config.verbs import ChooseConfig
+from specbench.experiment.accept import rule_label
+from specbench.experiment.build import Parts
+from specbench.loading.vocabularies import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
-from specbench.runs.accept import rule_label
-from specbench.runs.build import Parts
-from specbench.runs.vocabularies import draft_name, vocabulary_facts
 
 
 @dataclass(frozen=True)

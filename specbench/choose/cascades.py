@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from specbench import theory
+from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.choose.alpha import prepare, score
 from specbench.choose.passes import predictions, timed
-from specbench.config import ChooseConfig
-from specbench.config.draft_kinds import CascadeConfig
 from specbench.config.model import ModelConfig, name_of
-from specbench.measure.predict import Prediction, Predictions
-from specbench.runs import Progress
+from specbench.config.verbs import ChooseConfig
+from specbench.experiment.runner import Progress
+from specbench.methods.cascade.config import CascadeConfig
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.gamma import Constant, Gamma
+from specbench.analysis.costs.probe import Round, already_collected
+from specbench.analysis.proof.departures import difference
 from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.passes import time_passes
-from specbench.decoding import Trace, autoregressive, speculative
-from specbench.gamma import Constant, Gamma
-from specbench.measure.collection import already_collected
-from specbench.measure.departures import difference
-from specbench.measure.probe import Round
+from specbench.experiment.measure import generator_for, prove_greedily
+from specbench.experiment.runner import Progress
 from specbench.records.documents import DecodedRecord
-from specbench.runs import Progress
-from specbench.runs.measure_prompt import generator_for, prove_greedily
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from specbench.analysis.costs.probe import Round
+from specbench.analysis.forecast.predict import Prediction
 from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
-from specbench.drafts import ModelDraft
+from specbench.engine.session import Prompt
+from specbench.engine.translated import TranslatedModel
 from specbench.errors import UserError
-from specbench.measure.predict import Prediction
-from specbench.measure.probe import Round
-from specbench.models import Prompt, TranslatedModel
+from specbench.interop.serving.assisted import AssistedGeneration
+from specbench.interop.serving.engine import Engine
+from specbench.interop.serving.timing import prove, time_engine
+from specbench.methods.model.draft import ModelDraft
 from specbench.records.documents import Verified
-from specbench.serving.assisted import AssistedGeneration
-from specbench.serving.engine import Engine
-from specbench.serving.timing import prove, time_engine
 
 Engines = Mapping[str, Engine]  # by the candidate's name
 Making = Callable[[Sequence[LoadedCandidate]], Engines]

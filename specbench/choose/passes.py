@@ -3,16 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from specbench.analysis.costs.disturbance import of_steps
+from specbench.analysis.costs.probe import Round, already_collected, probe
+from specbench.analysis.costs.probe_rows import probe_rows
+from specbench.analysis.forecast.predict import Grown, Predictions
 from specbench.choose.alpha import Scored
-from specbench.measure.collection import already_collected
-from specbench.measure.disturbance import of_steps
-from specbench.measure.predict import Grown, Predictions
-from specbench.measure.probe import Round, probe
-from specbench.measure.probe_rows import probe_rows
-from specbench.models import Prompt
+from specbench.engine.session import Prompt
+from specbench.experiment.core_time import least_disturbed
+from specbench.experiment.runner import Progress
 from specbench.records.documents import RoundRecord
-from specbench.runs import Progress
-from specbench.runs.core_time import least_disturbed
 
 
 def timed(scored: Scored, batch: int, progress: Progress) -> list[Round]:

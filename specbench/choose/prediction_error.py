@@ -10,6 +10,8 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from specbench.algorithm.gamma import Constant, Gamma
+from specbench.analysis.costs.probe import Round
 from specbench.choose.alpha import Scored, alpha_rows, prepare, score
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.interleaved import (
@@ -23,21 +25,18 @@ from specbench.choose.interleaved import (
     same_texts,
 )
 from specbench.choose.passes import disturbed_by, predictions, round_record
-from specbench.config import ChooseConfig
 from specbench.config.model import name_of
 from specbench.config.names import task_label
+from specbench.config.verbs import ChooseConfig
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
-from specbench.gamma import Constant, Gamma
-from specbench.measure.probe import Round
+from specbench.experiment.build import resolve
+from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.gamma import choose_gamma
+from specbench.experiment.runner import Progress, translated_errors
+from specbench.loading.devices import locked_device
 from specbench.records.documents import ErrorRow, Learning, PolicyRow, ValidateDocument, write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.runs import Progress
-from specbench.runs.build import resolve
-from specbench.runs.core_time import core_times, waited_share
-from specbench.runs.error_translation import translated_errors
-from specbench.runs.gamma import choose_gamma
-from specbench.runs.gpu_lock import locked_device
 from specbench.stats import IntervalRecord, bootstrap, ratio, ratio_of_ratios
 
 PROBED = "adaptive"  # its probe is that of auto, too

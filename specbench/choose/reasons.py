@@ -5,8 +5,8 @@ from itertools import permutations
 from statistics import fmean
 
 from specbench import theory
-from specbench.measure.predict import Prediction, Predictions
-from specbench.measure.theorems import EQUATION_1
+from specbench.analysis.forecast.predict import Prediction, Predictions
+from specbench.analysis.forecast.theorems import EQUATION_1
 
 TINY = 1e-4
 SAME_STEPS = 0.03  # of a target step: what differs by less than this is no argument

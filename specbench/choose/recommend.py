@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from specbench.analysis.costs.costs import step_seconds
+from specbench.analysis.forecast.predict import Grown, Prediction
 from specbench.choose.alpha import alpha_rows, prepare, score
 from specbench.choose.cascades import inside_cascades, of_cascades
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
@@ -15,29 +17,19 @@ from specbench.choose.passes import disturbed_by, predictions, round_record, tim
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
-from specbench.config import ChooseConfig
-from specbench.config.choose import as_run
 from specbench.config.model import name_of
 from specbench.config.names import task_label
+from specbench.config.verbs import ChooseConfig, as_run
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
+from specbench.experiment.build import resolve
+from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.identity import identify
+from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
-from specbench.measure.costs import step_seconds
-from specbench.measure.predict import Grown, Prediction
-from specbench.records.documents import (
-    CandidateNames,
-    RankedRow,
-    RecommendDocument,
-    Verified,
-    write_document,
-)
+from specbench.loading.devices import locked_device
+from specbench.records.documents import CandidateNames, RankedRow, RecommendDocument, Verified, write_document
 from specbench.records.schema import SCHEMA_VERSION
-from specbench.runs import Progress, execute
-from specbench.runs.build import resolve
-from specbench.runs.core_time import core_times, waited_share
-from specbench.runs.error_translation import translated_errors
-from specbench.runs.gpu_lock import locked_device
-from specbench.runs.identity import identify
 
 
 @dataclass(frozen=True)

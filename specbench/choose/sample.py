@@ -13,17 +13,17 @@ from typing import TypedDict
 
 import torch
 
-from specbench.config import RunConfig
+from specbench.algorithm.decoding.alone import autoregressive
 from specbench.config.model import name_of
-from specbench.decoding import autoregressive
+from specbench.config.schema import RunConfig
+from specbench.engine.session import Prompt
+from specbench.experiment.build import Parts
+from specbench.experiment.measure import generator_for
+from specbench.experiment.runner import Progress
 from specbench.files import json_digest
-from specbench.models import Prompt
+from specbench.loading.model_loader import files_of
 from specbench.records.documents import read_document, write_document
 from specbench.records.schema import Config
-from specbench.runs import Progress
-from specbench.runs.build import Parts
-from specbench.runs.identity import files_of
-from specbench.runs.measure_prompt import generator_for
 
 SAVED_EVERY_S = 60.0
 

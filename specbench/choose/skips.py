@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from specbench.choose.sample import target_sample
-from specbench.config import ChooseConfig
-from specbench.config.draft_kinds import LayerSkipConfig
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.models.exits import decoder_layers, sublayers
-from specbench.models.part import without
-from specbench.runs import Progress
-from specbench.runs.build import build, resolve
+from specbench.config.verbs import ChooseConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import decoder_layers, sublayers
+from specbench.engine.session import Prompt, without
+from specbench.experiment.build import build, resolve
+from specbench.experiment.runner import Progress
+from specbench.methods.layer_skip.config import LayerSkipConfig
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement
 

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from specbench.acceptance import Children
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.gamma import GammaChoice
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import Agreement
+from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
+from specbench.analysis.forecast.predict import Grown
+from specbench.analysis.forecast.trees import forecast_passes
 from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
-from specbench.config import ChooseConfig
-from specbench.drafts import TreeDraft
+from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
-from specbench.gamma import GammaChoice
-from specbench.measure.agreement import Agreement
-from specbench.measure.predict import Grown
-from specbench.measure.ranks import acceptance_vector, k_seq_acceptance
-from specbench.measure.tree_forecast import forecast_passes
-from specbench.runs.tree import measured_acceptance, plan_of, with_tree
-from specbench.trees import FixedShape, by_level, expected_tokens, is_alike
+from specbench.experiment.tree import measured_acceptance, plan_of, with_tree
+from specbench.theory.trees import FixedShape, by_level, expected_tokens, is_alike
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:

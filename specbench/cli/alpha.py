@@ -10,7 +10,7 @@ from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig
+from specbench.config.verbs import ChooseConfig
 from specbench.records.documents import AlphaDocument, AlphaRow
 
 if TYPE_CHECKING:

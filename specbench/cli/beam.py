@@ -6,7 +6,7 @@ from typing import cast
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.prepared import launch_verb, prepared, say
-from specbench.config import BeamConfig, beam_run, check_beam
+from specbench.config.verbs import BeamConfig, beam_run, check_beam
 from specbench.records.documents import BeamDocument, BeamRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -31,15 +31,15 @@ def job(form: str, config: BeamConfig) -> None:
     """Run the beam searches of `config`, print the table, and write both files."""
     check_beam(config)
     folder, run, parts = prepared(beam_run(config), "beam")
-    from specbench.beam import BeamSettings
+    from specbench.algorithm.beam import BeamSettings
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
     from specbench.bench.output import write
     from specbench.config.model import name_of
     from specbench.config.names import task_label
-    from specbench.drafts import ModelDraft
+    from specbench.engine.eager.model import EagerModel
     from specbench.environment import environment, hardware
-    from specbench.models.eager import EagerModel
-    from specbench.runs.error_translation import translated_errors
+    from specbench.experiment.runner import translated_errors
+    from specbench.methods.model.draft import ModelDraft
 
     assert isinstance(parts.target, EagerModel) and isinstance(parts.draft, ModelDraft)
     draft = parts.draft.model

@@ -6,7 +6,7 @@ from typing import cast
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.prepared import launch_verb, prepared, say
-from specbench.config import BenchConfig, check_bench
+from specbench.config.verbs import BenchConfig, check_bench
 from specbench.errors import UserError
 from specbench.records.documents import BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
@@ -42,12 +42,12 @@ def job(form: str, config: BenchConfig) -> None:
         )
     import torch
 
-    from specbench.bench import Bench, bench
+    from specbench.bench.bench import Bench, bench
     from specbench.bench.output import table, write
-    from specbench.bench.rollouts import why_step_by_step
+    from specbench.bench.parts import why_step_by_step
     from specbench.config.model import name_of
     from specbench.environment import environment, hardware
-    from specbench.runs.error_translation import translated_errors
+    from specbench.experiment.runner import translated_errors
 
     setup = Bench(
         target=parts.target,

@@ -1,7 +1,7 @@
 """`specbench results --by category | length | position`: the numbers of each run apart, with intervals."""
 
+from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import print_rows
-from specbench.measure.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.records.catalog import Catalog, digest
 from specbench.records.schema import Row
 from specbench.stats import FEW_PROMPTS, Interval

@@ -13,11 +13,11 @@ from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
 from specbench.cli.prepared import say
 from specbench.cli.usage import usage
-from specbench.config import CertifyConfig, check_certify
+from specbench.config.verbs import CertifyConfig, check_certify
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.runs.certify import Certified
+    from specbench.interop.certify.run import Certified
 
 ABOUT = """
 Test whether a server's completions are the target's. At T=0 every token must be the target's best token, up to
@@ -57,7 +57,7 @@ def job(form: str, file: Path, config: CertifyConfig) -> int:
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
-    from specbench.runs.certify import certify
+    from specbench.interop.certify.run import certify
 
     found = certify(config, file, say)
     document = as_document(found)

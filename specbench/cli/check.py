@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     )
     arguments = parser.read(argv)
 
-    from specbench.measure.regression import baseline_of, compare
+    from specbench.analysis.regression import baseline_of, compare
 
     # What this machine measured: kept copies would stand in for measurements that are missing.
     rows, file = Catalog(arguments.results, kept=False).rows(), Path(arguments.against)
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def _read(file: Path) -> list[Row]:
-    from specbench.measure.regression import KEPT
+    from specbench.analysis.regression import KEPT
 
     try:
         rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))

@@ -10,10 +10,12 @@ from typing import Any
 
 import yaml
 
-from specbench.config import ModelConfig, RunConfig, conf_dir
-from specbench.config.draft_kinds import DRAFT_KINDS, TextDraftConfig, TrainedConfig
+from specbench.config.draft import TextDraftConfig, TrainedConfig
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
-from specbench.config.paths import shipped
+from specbench.config.model import ModelConfig
+from specbench.config.paths import conf_dir, shipped
+from specbench.config.schema import RunConfig
 from specbench.report.paper import times_of
 from specbench.train.places import SHIPPED
 

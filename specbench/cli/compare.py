@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from specbench.analysis.paired import PairedRecord
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
-from specbench.measure.paired import PairedRecord
 from specbench.records import identity
 from specbench.records.schema import RunRecord
 
@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("a", metavar="RUN", help=RUN)
     parser.add_argument("b", metavar="RUN", help="the run it is compared with")
     arguments = parser.read(argv)
-    from specbench.measure.disturbance import disturbance
-    from specbench.measure.paired import compare, shared
+    from specbench.analysis.costs.disturbance import disturbance
+    from specbench.analysis.paired import compare, shared
     from specbench.records.catalog import Catalog
 
     catalog = Catalog(arguments.results)

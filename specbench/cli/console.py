@@ -14,7 +14,7 @@ from rich.table import Table
 from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
 
 if TYPE_CHECKING:
-    from specbench.runs import Result
+    from specbench.experiment.runner import Result
 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
-from specbench.cli.job_order import by_models
+from specbench.cli.launcher import by_models
 from specbench.cli.overrides import CommandLine, value_of
-from specbench.config import ModelConfig, RunConfig, check
-from specbench.config.model import name_of
+from specbench.config.checks import check
+from specbench.config.model import ModelConfig, name_of
 from specbench.config.names import task_label
+from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 from specbench.records.schema import Row
 from specbench.report.paper import times_of
@@ -63,8 +64,8 @@ def plan(jobs: Sequence[Job[RunConfig]], results: str) -> list[Planned]:
 
 def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: set[str]) -> Planned:
     from specbench.environment import environment, hardware
-    from specbench.runs.build import resolve
-    from specbench.runs.identity import identify
+    from specbench.experiment.build import resolve
+    from specbench.experiment.identity import identify
 
     keys = " ".join(key for key in job.overrides if key not in shared)
     try:
@@ -88,7 +89,7 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
 
 def _prompts(config: RunConfig) -> int | None:
     """How many prompts the run decodes; None for a whole split of the hub, whose rows are not counted here."""
-    from specbench.tasks import Task
+    from specbench.tasks.task import Task
 
     if config.task.path is None and config.task.shipped is None:
         return config.limit
@@ -97,7 +98,7 @@ def _prompts(config: RunConfig) -> int | None:
 
 def _weights(config: RunConfig) -> int | None:
     """Bytes of the weights of target and draft in the run's dtype."""
-    from specbench.models.size import parameters
+    from specbench.engine.weights.size import parameters
 
     models = [config.target, *(draft for draft in config.draft.levels() if isinstance(draft, ModelConfig))]
     counts = [parameters(model) for model in models]

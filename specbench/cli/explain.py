@@ -3,11 +3,11 @@
 from math import inf
 from pathlib import Path
 
+from specbench.analysis.explain.needs import Need, needs
+from specbench.analysis.explain.steps import Waterfall, waterfall
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
-from specbench.measure.waterfall import Waterfall, waterfall
-from specbench.measure.waterfall.needs import Need, needs
 from specbench.records.schema import RunRecord
 from specbench.stats import Interval
 

@@ -44,9 +44,9 @@ def main(argv: list[str]) -> int:
 
 
 def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:
-    from specbench.measure.profile import profile_of_runs, profile_of_scores
+    from specbench.analysis.profile import profile_of_runs, profile_of_scores
+    from specbench.records.alphas import betas, find_scored
     from specbench.records.catalog import Catalog
-    from specbench.records.scored import betas, find_scored
 
     documents = [one for name in names if (one := find_scored(results, name)) is not None]
     if not documents:

@@ -26,13 +26,13 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.cli.overrides import parsed, value_of
 from specbench.cli.unnamed import store_unnamed
-from specbench.config import ChooseConfig, check_choose, conf_dir
 from specbench.config.checks import RULE_OF
-from specbench.config.choose import require_used
+from specbench.config.paths import conf_dir
 from specbench.config.tree import KEYS_OF
+from specbench.config.verbs import ChooseConfig, check_choose, require_used
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.tasks import check_own_rows
+from specbench.tasks.task import check_own_rows
 
 if TYPE_CHECKING:
     from specbench.cli.console import Screen

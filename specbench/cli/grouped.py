@@ -36,7 +36,7 @@ def grouped(results: str, key: str, form: str) -> None:
 def _groups(results: str, key: str) -> list[Row]:
     import pandas as pd
 
-    from specbench.measure.paired import compare, shared
+    from specbench.analysis.paired import compare, shared
     from specbench.records.frame import MACHINE, Records
     from specbench.records.identity import config_digest
 

@@ -24,8 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
 from specbench.cli.suggest import no_such_choice, no_such_key
 from specbench.cli.unnamed import store_unnamed
-from specbench.config import conf_dir
-from specbench.config.draft_keys import keys_of_kind, of_kind
+from specbench.config.drafts import keys_of_kind, of_kind
+from specbench.config.paths import conf_dir
 from specbench.errors import UserError, first_line
 
 T = TypeVar("T")

@@ -12,12 +12,14 @@ from omegaconf import DictConfig
 from specbench.cli import fail, sweep_log, unexpected
 from specbench.cli.hydra_app import task_overrides, to_schema
 from specbench.cli.results import print_records
-from specbench.config import RunConfig, check
+from specbench.config.checks import check
+from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.tasks import check_own_rows
+from specbench.tasks.task import check_own_rows
 
 if TYPE_CHECKING:
-    from specbench.runs import Result, SharedModels
+    from specbench.experiment.runner import Result
+    from specbench.loading.model_loader import SharedModels
 
 _sharing = False  # whether the jobs of this process hand their models on
 _models: "SharedModels | None" = None
@@ -78,7 +80,9 @@ def decode(config: RunConfig, stream: IO[str] | None = None) -> "Result | None":
     """
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     from specbench.cli.console import Screen  # torch is imported only from here on
-    from specbench.runs import SharedModels, execute, follow, rank
+    from specbench.experiment.runner import execute, follow
+    from specbench.loading.devices import rank
+    from specbench.loading.model_loader import SharedModels
 
     global _models
     if _sharing and _models is None:

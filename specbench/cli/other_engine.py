@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from specbench.cli.formats import print_rows
 from specbench.cli.overrides import CommandLine
 from specbench.errors import UserError, closest_first
-from specbench.serving.said import EngineSettings, parse_schedule, settings_for
-from specbench.serving.settings import ENGINES
+from specbench.interop.serving.said import EngineSettings, parse_schedule, settings_for
+from specbench.interop.serving.settings import ENGINES
 
 if TYPE_CHECKING:
     from specbench.choose.other_engine import Making

@@ -12,12 +12,12 @@ from omegaconf import DictConfig
 from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.files import require_writable
-from specbench.tasks import check_own_rows
+from specbench.tasks.task import check_own_rows
 
 if TYPE_CHECKING:
-    from specbench.runs.build import Parts
+    from specbench.experiment.build import Parts
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
     folder = Path(config.results) / verb
     require_writable(folder)
     check_own_rows(config.task, config.limit, later_turns=False)
-    from specbench.runs.build import build, resolve
-    from specbench.runs.error_translation import translated_errors
+    from specbench.experiment.build import build, resolve
+    from specbench.experiment.runner import translated_errors
 
     run = resolve(config, say)
     with translated_errors(run):

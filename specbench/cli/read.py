@@ -11,7 +11,8 @@ from specbench.cli.options import Options
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.readings import Best, Difference, Estimate, Format, Reading
+    from specbench.interop.readings.base import Format, Reading
+    from specbench.interop.readings.estimate import Best, Difference, Estimate
 
 ABOUT = (
     "Read what an engine prints about speculative decoding, say what each number is, and estimate α from the counts. "
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    from specbench import readings
+    from specbench.interop import readings
 
     names = [form.name for form in readings.FORMATS]
     parser = Options(prog="specbench read", description=ABOUT, allow_abbrev=False)
@@ -89,7 +90,7 @@ def _check(gamma: int | None, c: float | None, v: float | None) -> None:
 
 def _differences(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """α of each file less that of each later file."""
-    from specbench.readings import difference
+    from specbench.interop.readings.estimate import difference
 
     rows = []
     for first, second in combinations(sources, 2):

@@ -10,8 +10,7 @@ from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig
-from specbench.config.choose import UNUSED
+from specbench.config.verbs import UNUSED, ChooseConfig
 from specbench.errors import UserError
 from specbench.files import require_writable
 from specbench.records.documents import RankedRow, RecommendDocument, Verified
@@ -100,7 +99,7 @@ def draw(record: RecommendDocument) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from specbench.measure.theorems import BY_POSITION, BY_RANK
+    from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
 
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 130)

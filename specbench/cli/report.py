@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
 
     records = Records(arguments.results, arguments.min_prompts)
     if arguments.keep:
-        from specbench.measure.resummary import resummarised
+        from specbench.analysis.resummary import resummarised
         from specbench.records.kept import keep
 
         copies = keep(records, to_stderr, resummarised)

@@ -7,12 +7,12 @@ from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.catalog import Catalog, digest, kept_folder
+from specbench.records.choice import UNPROVED, is_unproved
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
 from specbench.records.profile import Profile
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
-from specbench.records.unproved import UNPROVED, is_unproved
 from specbench.report.names import selected
 
 # Stable names and order; new columns go after these.

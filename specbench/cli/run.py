@@ -7,7 +7,7 @@ from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
 from specbench.cli.overrides import GROUPS, read
 from specbench.cli.usage import usage
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
 ABOUT = """

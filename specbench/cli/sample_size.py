@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench.analysis.sample_size import Spread, alpha_spread, speedup_spread
+from specbench.analysis.summary import PARTS
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
-from specbench.measure.sample_size import Spread, alpha_spread, speedup_spread
-from specbench.measure.summary import PARTS
 from specbench.records.schema import WAYS, Row, RunRecord
 
 ABOUT = (
@@ -51,8 +51,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=about)
     parser.add_argument("--within", type=share, default=0.02, metavar="SHARE", help=WITHIN)
     arguments = parser.read(argv)
+    from specbench.records.alphas import betas, find_scored
     from specbench.records.catalog import Catalog
-    from specbench.records.scored import betas, find_scored
 
     scored = find_scored(arguments.results, arguments.run)
     if scored is not None:

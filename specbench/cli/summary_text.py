@@ -1,8 +1,8 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
+from specbench.analysis.explain.steps import waterfall
+from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.names import METRICS, alpha_is_of
-from specbench.measure.theorems import BY_POSITION, BY_RANK, BY_ROW
-from specbench.measure.waterfall import waterfall
 from specbench.records.catalog import digest
 from specbench.records.schema import RunRecord, Summary
 from specbench.report.explanation import biggest

@@ -10,7 +10,7 @@ from specbench.cli.job import job
 from specbench.cli.launcher import ordered_launcher
 from specbench.cli.overrides import CommandLine, value_of
 from specbench.cli.results import print_records
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
 from specbench.files import require_writable
 from specbench.records import store

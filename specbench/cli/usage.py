@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 
 from specbench.cli.unnamed import store_extensions
-from specbench.config import RunConfig, conf_dir
 from specbench.config.keys import Key, keys_of
+from specbench.config.paths import conf_dir
+from specbench.config.schema import RunConfig
 
 WIDTH = 118
 INDENT = 28  # where help begins

@@ -7,8 +7,7 @@ from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
-from specbench.config import ChooseConfig
-from specbench.config.choose import UNUSED
+from specbench.config.verbs import UNUSED, ChooseConfig
 from specbench.files import write_atomically
 
 ABOUT = """

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from specbench.config.draft import DraftConfig
-from specbench.config.draft_kinds import DRAFT_KINDS, EarlyExitConfig, LayerSkipConfig
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.names import METRICS
@@ -13,6 +13,8 @@ from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
+from specbench.methods.early_exit.config import EarlyExitConfig
+from specbench.methods.layer_skip.config import LayerSkipConfig
 
 GAMMAS = ("auto", "adaptive", "heuristic")
 RULES = ("exact", "match", "onehot", "lenient", "typical", "top-beta", "block", "traversal", "k-seq")

@@ -1,12 +1,15 @@
-"""The base class of all kinds of draft. The kinds themselves are in `draft_kinds`."""
+"""The base classes of all kinds of draft. The kinds themselves are in `methods`, one folder each."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from specbench.config.keys import key
-from specbench.config.model import NamedConfig
+from specbench.config.model import ModelConfig, NamedConfig, check_model, name_of
+from specbench.config.ranges import require
+from specbench.errors import UserError
 
 
 @dataclass
@@ -19,7 +22,7 @@ class DraftConfig(NamedConfig):
         one alpha does not describe it.
     at_once: one step of it drafts all tokens of a proposal.
     paper: the paper measures such drafts.
-    grows_trees: trees of its tokens can be grown (`drafts.tree`).
+    grows_trees: trees of its tokens can be grown (`algorithm.growing`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
     first_alone: it predicts from the target's state after the text, so that no other draft's tokens can come before its
         own in a proposal.
@@ -90,3 +93,94 @@ def named(place: str) -> Any:
     """The class at 'module:Class', by which a config names what only torch can build."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+@dataclass
+class TrainedConfig(DraftConfig, ModelConfig):
+    """Weights trained for one target.
+
+    recipe: the recipe that a caller without weights is shown.
+    learner: what trains them, a `train.frozen.FrozenTargetLearner` as 'module:Class'.
+    """
+
+    inside: ClassVar[bool] = True
+    falls: ClassVar[bool] = True
+    grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
+    first_alone: ClassVar[bool] = True
+    recipe: ClassVar[str]
+    learner: ClassVar[str]
+
+    def label(self) -> str:
+        own = None if self.name == self.kind else self.name
+        if self.path is not None or self.hub is not None:
+            return f"{self.kind}-{name_of(replace(self, name=own))}"
+        return own or self.kind
+
+    def check(self, key: str) -> None:
+        if self.path is None and self.hub is None and self.shipped is None:
+            raise UserError(f"{key}.path is not set: give the folder that `specbench train recipe={self.recipe}` wrote")
+        check_model(key, self)
+
+
+@dataclass
+class TextDraftConfig(DraftConfig):
+    """A draft fitted on training text."""
+
+    corpus: str | None = key(
+        None, "a file or folder of text to fit on, with the task's fields; unset: the task's training text"
+    )
+
+    def check(self, key: str) -> None:
+        require(
+            self.corpus is None or Path(self.corpus).exists(),
+            f"{key}.corpus", self.corpus, "a file or folder; there is none of that name",
+        )  # fmt: skip
+
+
+FIRST = "the draft of a node's first child, or of a proposal's first tokens, draft@draft.first=NAME"
+SECOND = "the draft of a node's second child, or of the tokens that follow, draft@draft.second=NAME"
+THIRD = "a third draft, draft@draft.third=NAME; unset: there are two"
+
+
+@dataclass
+class SeveralConfig(DraftConfig):
+    """Two or three drafts that draft together."""
+
+    first: DraftConfig | None = key(None, FIRST)
+    second: DraftConfig | None = key(None, SECOND)
+    third: DraftConfig | None = key(None, THIRD)
+
+    def parts(self) -> Mapping[str, DraftConfig | None]:
+        return {"first": self.first, "second": self.second, "third": self.third}
+
+    @property
+    def drafts(self) -> dict[str, DraftConfig]:
+        """The drafts that are set, by their keys."""
+        return {name: part for name, part in self.parts().items() if part is not None}
+
+    def check_drafts(
+        self, key: str, made_of: str, nested: str, objection_to: Callable[[DraftConfig], str | None], bound_in: str
+    ) -> None:
+        """Check each draft.
+
+        Args:
+            key: the key of this config.
+            made_of: how many drafts it requires, in words.
+            nested: what to do instead of nesting a draft of this kind.
+            objection_to: why a draft cannot be a part; None if it can.
+            bound_in: what the drafts are part of, for a draft with `confidence`.
+
+        Raises:
+            UserError: fewer than two drafts are set, or one of them cannot be a part.
+        """
+        for name in ("first", "second"):
+            if name not in self.drafts:
+                raise UserError(f"{key}.{name} is not set: {made_of}; give draft@{key}.{name}=NAME")
+        for name, part in self.drafts.items():
+            part.check(f"{key}.{name}")
+            objection = nested if part.kind == self.kind else objection_to(part)
+            if objection is not None:
+                raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
+            bound = part.confidence_bound()
+            require(bound is None, f"{key}.{name}.confidence", bound, f"null in {bound_in}")

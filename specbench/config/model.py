@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config.keys import fresh, key
+from specbench.config.paths import made_by
 from specbench.config.ranges import require
-from specbench.config.recipes import made_by
 from specbench.errors import UserError
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.config.draft_kinds import DRAFT_KINDS, HorizontalConfig
-from specbench.config.draft_kinds.model import ONLINE
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.methods.horizontal.config import HorizontalConfig
+from specbench.methods.model.config import ONLINE
 
 METRICS = {
     "bleu": "BLEU", "rouge": "ROUGE-L", "chrf": "chrF", "exact": "exact answers, %", "number": "right numbers, %",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from omegaconf import MISSING
 
 from specbench.config.draft import DraftConfig
-from specbench.config.draft_keys import DraftKeys
+from specbench.config.drafts import DraftKeys
 from specbench.config.keys import fresh, key
 from specbench.config.model import ModelConfig
 from specbench.config.tree import TreeConfig

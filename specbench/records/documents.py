@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
 from specbench.files import json_text, write_atomically
-from specbench.records.migrate import migrated
 from specbench.records.schema import SCHEMA_VERSION, Config, PredictionRow, Probability, Row, Seconds, Vocabularies
+from specbench.records.store import migrated
 from specbench.stats import IntervalRecord
 
 
@@ -104,7 +104,9 @@ class ScoredSetting(TypedDict):
     score_s: Seconds
     wall_s: Seconds
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
-    drafts: Annotated[dict[str, list[Row]], "by draft: the fields of `measure.agreement.Agreement` for each completion"]
+    drafts: Annotated[
+        dict[str, list[Row]], "by draft: the fields of `analysis.acceptance.agreement.Agreement` for each completion"
+    ]
 
 
 class AlphaDocument(Document):
@@ -166,7 +168,7 @@ class TimedPasses(TypedDict):
 
     candidate: str
     gamma: int
-    timed: Annotated[list[Row], "what `measure.probe.Timed` holds"]
+    timed: Annotated[list[Row], "what `analysis.costs.probe.Timed` holds"]
 
 
 class RoundRecord(TypedDict):

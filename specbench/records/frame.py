@@ -8,10 +8,10 @@ import pandas as pd
 
 from specbench.config.names import beyond_the_paper, falls_with_position, own_weights
 from specbench.records.catalog import Catalog
+from specbench.records.choice import is_unproved
 from specbench.records.identity import config_digest
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import Head
-from specbench.records.unproved import is_unproved
 
 PAIR = ["target", "draft", "task", "temperature"]
 MACHINE = ["hardware", "dtype", "engine", "simulated"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 
-from specbench.config import RunConfig
+from specbench.config.schema import RunConfig
 from specbench.files import json_digest
 
 NOT_MEASURED = ("results", "force")

@@ -12,7 +12,7 @@ from specbench.environment import Environment
 from specbench.records.explanation import Explanation
 from specbench.stats import IntervalRecord
 
-SCHEMA_VERSION: Literal[2] = 2  # `records.migrate` says what earlier versions had
+SCHEMA_VERSION: Literal[2] = 2  # `records.store` says what earlier versions had
 
 Seconds = Annotated[float, "seconds"]
 Probability = Annotated[float, "probability"]

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from specbench.measure.waterfall import Step, Waterfall
-from specbench.measure.waterfall.needs import Need
-from specbench.measure.waterfall.steps import passes_of_texts
+from specbench.analysis.explain.needs import Need
+from specbench.analysis.explain.steps import Step, Waterfall, passes_of_texts
 from specbench.records.explanation import StepName
 
 TINY = 0.005  # a factor this close to 1 gets no sentence

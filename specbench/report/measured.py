@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from specbench.config.draft_kinds import DRAFT_KINDS
+from specbench.analysis.costs import passes as pass_costs
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
-from specbench.measure import pass_costs
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
 from specbench.records.schema import PassRecord, RunRecord
 from specbench.stats import Interval, bootstrap, ratio

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from specbench.measure.strata import NO_CATEGORY, By, Stratum, strata
+from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.records.frame import PAIR, Records
 from specbench.records.schema import Row
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specbench.errors import UserError
 from specbench.records.schema import PassRecord, PromptRecord, RunRecord
-from specbench.trees import ROOT
+from specbench.theory.trees import ROOT
 
 Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or the bonus token after full acceptance
 # End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.

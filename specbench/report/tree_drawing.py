@@ -7,7 +7,7 @@ from typing import Literal
 from specbench.errors import UserError
 from specbench.records.schema import PassRecord, PromptRecord, RunRecord
 from specbench.report.passes import token_text
-from specbench.trees import ROOT
+from specbench.theory.trees import ROOT
 
 # target: the token after the path; unvisited: below a rejected node, or tested after its sibling was accepted
 Kind = Literal["accepted", "rejected", "target", "unvisited"]

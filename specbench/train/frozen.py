@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.engine.saved_heads import fingerprint
 from specbench.errors import UserError, first_line
-from specbench.models.saved_heads import fingerprint
 from specbench.train.held_out import prompts
 from specbench.train.places import short_name
 from specbench.train.quality import alpha

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from specbench.models.saved_heads import SavedHeads
+from specbench.engine.saved_heads import SavedHeads
 from specbench.train.frozen import FrozenTargetLearner
 
 

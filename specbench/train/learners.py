@@ -7,8 +7,8 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.config.draft import named
-from specbench.config.draft_kinds import DRAFT_KINDS, TrainedConfig
+from specbench.config.draft import TrainedConfig, named
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.schema import Recipe
 

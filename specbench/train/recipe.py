@@ -28,7 +28,6 @@ from transformers.trainer_utils import get_last_checkpoint
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
-from specbench.train.dropout import use_byte_dropout
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.held_out import measure
 from specbench.train.learners import make_learner
@@ -36,8 +35,7 @@ from specbench.train.places import resolve
 from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
 from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, training_set
-from specbench.train.trainers import DistillTrainer, SizedTrainer
-from specbench.train.training_time import Clock
+from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
 
 def train(recipe: Recipe) -> Path:

@@ -5,12 +5,15 @@ Independent of networks or Trainers; a distilling recipe passes the target in.
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from datasets import Dataset
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
@@ -20,7 +23,79 @@ from specbench.train.outputs import Ids, kept_outputs, write_outputs
 from specbench.train.passages import made_passages, without_sentences
 from specbench.train.rows import Row, joined, load_rows, read, without_held_out
 from specbench.train.schema import Recipe
-from specbench.train.tokenizers import fit_unigram, fit_wordpiece
+
+# Fitting a tokenizer: a Unigram in T5's manner, or a WordPiece in Bert's.
+#
+# Independent of what the text is for, and of any model.
+
+
+PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
+BYTES = [f"<0x{value:02X}>" for value in range(256)]
+
+
+def fit_unigram(texts: Iterable[str], size: int, closing: bool = True) -> PreTrainedTokenizerFast:
+    """A Unigram of exactly `size` pieces: `<pad>`=0, `</s>`=1, `<unk>`=2, and bytes for text that no piece covers.
+
+    Raises:
+        UserError: the text does not give that many pieces.
+    """
+    room = size - len(BYTES)
+    if room <= 3:
+        raise UserError(f"tokenizer.size is {size}: the bytes and special tokens alone are {len(BYTES) + 3} pieces")
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=room, special_tokens=[PAD, EOS, UNK], unk_token=UNK, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    pieces = _pieces(tokenizer)
+    if len(pieces) != room:
+        raise UserError(
+            f"tokenizer.size={size} is too large for this text: only {len(pieces) + len(BYTES)} pieces can be made"
+        )
+    # Bytes come last and score below every real piece, so that they are a fallback only.
+    floor = min(score for _, score in pieces) - 10.0
+    whole = pieces + [(byte, floor) for byte in BYTES]
+    tokenizer.model = models.Unigram(whole, unk_id=2, byte_fallback=True)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    if closing:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
+
+
+def _pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """(piece, log probability) in the order of ids; the library gives them only in its JSON."""
+    return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+
+
+def fit_wordpiece(texts: Iterable[str], size: int) -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece of exactly `size` pieces ('Bert tokenization'), without an end token.
+
+    Raises:
+        UserError: the text does not give that many pieces.
+    """
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != size:
+        raise UserError(f"tokenizer.size={size} does not fit this text: {tokenizer.get_vocab_size()} pieces were made")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        bos_token="[CLS]",
+        eos_token="[SEP]",
+        mask_token="[MASK]",
+    )
 
 
 def fields(recipe: Recipe) -> tuple[str, ...]:

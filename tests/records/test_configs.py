@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from made_records import make
 
-from specbench.config import ModelConfig, RunConfig, TaskConfig
-from specbench.config.draft_kinds import BigramConfig, CascadeConfig, LookupConfig, RetrievalConfig
+from specbench.config.model import ModelConfig
+from specbench.config.schema import RunConfig, TaskConfig
+from specbench.methods.cascade.config import CascadeConfig
+from specbench.methods.lookup.config import LookupConfig
+from specbench.methods.ngram.config import BigramConfig
+from specbench.methods.retrieval.config import RetrievalConfig
+from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records
 from specbench.records.identity import config_digest, differing
-from specbench.records.kept import keep, kept_folder
+from specbench.records.kept import keep
 
 CONFIG = RunConfig(
     target=ModelConfig(name="t5-mini"), draft=LookupConfig(name="lookup"),

@@ -10,31 +10,31 @@ from typing import Any, get_type_hints
 import pytest
 from made_records import make
 
+from specbench.algorithm.decoding.spec import Pass, Trace
+from specbench.analysis.costs.costs import Cost
+from specbench.analysis.forecast.predict import Prediction
+from specbench.analysis.proof.evidence import Evidence, Sums
+from specbench.analysis.proof.lossless import Difference
 from specbench.bench.beams import BeamRow
 from specbench.bench.bench import Row
 from specbench.cli import main
 from specbench.config.paths import PACKAGE
-from specbench.decoding import Pass, Trace
-from specbench.measure.costs import Cost
-from specbench.measure.evidence import Evidence, Sums
-from specbench.measure.lossless import Difference
-from specbench.measure.predict import Prediction
 from specbench.records import store
 from specbench.records.catalog import Catalog
 from specbench.records.documents import DOCUMENTS, BeamRecord, BenchRecord, read_document, write_document
 from specbench.records.json_schema import json_schema
-from specbench.records.migrate import migrated
 from specbench.records.schema import (
-    SCHEMA_VERSION,
-    CostRecord,
-    DifferenceRecord,
-    EvidenceRecord,
-    PassRecord,
-    PredictionRow,
-    RunRecord,
-    SumsRecord,
-    TraceRecord,
-)  # fmt: skip
+    SCHEMA_VERSION,  # fmt: skip
+    CostRecord,  # fmt: skip
+    DifferenceRecord,  # fmt: skip
+    EvidenceRecord,  # fmt: skip
+    PassRecord,  # fmt: skip
+    PredictionRow,  # fmt: skip
+    RunRecord,  # fmt: skip
+    SumsRecord,  # fmt: skip
+    TraceRecord,  # fmt: skip
+)
+from specbench.records.store import migrated
 from specbench.stats import Interval, IntervalRecord
 
 KEPT = PACKAGE.parent / "results" / "kept"

@@ -12,12 +12,13 @@ from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
 
 from specbench.cli.hydra_app import to_schema
-from specbench.config import RunConfig, check, conf_dir
-from specbench.config.paths import shipped
+from specbench.config.checks import check
+from specbench.config.paths import conf_dir, shipped
+from specbench.config.schema import RunConfig
+from specbench.experiment.accept import canonicalise, rule_label
+from specbench.experiment.gamma import choose_gamma
 from specbench.report.comparison import planned
 from specbench.report.paper import experiment
-from specbench.runs.accept import canonicalise, rule_label
-from specbench.runs.gamma import choose_gamma
 
 
 def jobs(sweep: str) -> list[RunConfig]:

@@ -7,9 +7,9 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from specbench.cli.hydra_app import to_schema
-from specbench.config import RunConfig, check, conf_dir
-from specbench.config.checks import GAMMAS
-from specbench.config.paths import experiments_dir
+from specbench.config.checks import GAMMAS, check
+from specbench.config.paths import conf_dir, experiments_dir
+from specbench.config.schema import RunConfig
 from specbench.report.figures import FIGURES
 from specbench.report.paper import experiment, paper
 from specbench.report.tables import TABLES

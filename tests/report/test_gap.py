@@ -8,8 +8,8 @@ from made_records import make
 
 from specbench import theory
 from specbench.records.frame import Records
-from specbench.report.gap import gaps, length_of_ends
 from specbench.report.tables import TABLES
+from specbench.report.tables.gap import gaps, length_of_ends
 from specbench.report.tables.levers import STEPS
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from made_records import make
 
+from specbench.analysis.resummary import resummarised
 from specbench.cli import main
-from specbench.measure.resummary import resummarised
 from specbench.records import store
 from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records

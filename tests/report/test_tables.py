@@ -12,7 +12,7 @@ from calls import refusal
 from made_records import make
 
 from specbench.cli import main
-from specbench.config import conf_dir
+from specbench.config.paths import conf_dir
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, one_sample

@@ -11,17 +11,17 @@ import torch
 from decode import speculative
 from networks import network
 
+from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.costs.probe import Timed
+from specbench.analysis.forecast.predict import Predictions
 from specbench.cli import main
-from specbench.drafts import ModelDraft
-from specbench.measure.agreement import agreements
-from specbench.measure.predict import Predictions
-from specbench.measure.probe import Timed
-from specbench.models import Prompt
-from specbench.models.engines import with_engine
+from specbench.engine.choice import with_engine
+from specbench.engine.session import Prompt
+from specbench.interop.serving.assisted import AssistedGeneration
+from specbench.interop.serving.engine import Generated
+from specbench.interop.serving.timing import prove, time_engine
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.serving.assisted import AssistedGeneration
-from specbench.serving.engine import Generated
-from specbench.serving.timing import prove, time_engine
 
 ENDS = frozenset({1})
 SIZE = 64

@@ -12,15 +12,15 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.drafts import ModelDraft
+from specbench.engine.choice import with_engine
+from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
-from specbench.models import Prompt
-from specbench.models.engines import with_engine
+from specbench.interop.serving.completions import Completions
+from specbench.interop.serving.engine import Engine
+from specbench.interop.serving.openai import OpenAIServer
+from specbench.interop.serving.timing import prove
+from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
-from specbench.serving.completions import Completions
-from specbench.serving.engine import Engine
-from specbench.serving.openai import OpenAIServer
-from specbench.serving.timing import prove
 
 SIZE, GAMMA = 64, 3
 PROMPT = Prompt((), (5, 9, 12, 30))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.models.eagle import WEIGHTS, load_eagle
+from specbench.methods.eagle.network import WEIGHTS, load_eagle
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, EaglePlan, Recipe
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.models import Heads
+from specbench.methods.blockwise.network import Heads
 from specbench.train.recipe import train
 from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
 

@@ -17,7 +17,8 @@ from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.models.medusa import HydraHeads, MedusaHeads
+from specbench.methods.hydra.network import HydraHeads
+from specbench.methods.medusa.network import MedusaHeads
 from specbench.train.learners import make_learner
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, HeadsPlan, Recipe

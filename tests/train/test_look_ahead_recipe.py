@@ -12,8 +12,8 @@ from networks import network
 from toy_batch import SOURCE, TEXT, batch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.errors import UserError
-from specbench.models.look_ahead import LookAheadEmbeddings
 from specbench.train.learners import make_learner
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, LookAheadPlan, Recipe

@@ -16,17 +16,14 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from transformers import Seq2SeqTrainingArguments
 
-from specbench.config import conf_dir
-from specbench.config.paths import shipped
+from specbench.config.paths import conf_dir, shipped
 from specbench.errors import UserError
 from specbench.train import networks
 from specbench.train.distill import borrow, distillation_loss, mean_overlap
-from specbench.train.dropout import ByteDropout, use_byte_dropout
-from specbench.train.related import related_groups, words
-from specbench.train.rows import HeldOut, joined, load_rows, read, without_held_out
+from specbench.train.rows import HeldOut, joined, load_rows, read, related_groups, without_held_out, words
 from specbench.train.schema import DataPlan, ModelShape, Recipe, check
-from specbench.train.tokenizers import fit_unigram
-from specbench.train.trainers import SizedTrainer, groups_by_size
+from specbench.train.sets import fit_unigram
+from specbench.train.trainers import ByteDropout, SizedTrainer, groups_by_size, use_byte_dropout
 
 RECIPES = sorted(file.stem for file in (conf_dir() / "recipe").glob("*.yaml"))
 
@@ -173,7 +170,7 @@ def test_the_passages_of_ende_mini_have_each_of_its_sentences_once() -> None:
 def test_groups_are_the_same_in_every_process() -> None:
     """A resumed training needs the same rows, but the order of a set of strings differs from process to process."""
     code = (
-        "from specbench.train.related import related_groups; from specbench.train.rows import read; "
+        "from specbench.train.rows import related_groups; from specbench.train.rows import read; "
         "texts = [row['en'] for row in read('shipped:data/ende-mini-train.jsonl.gz')]; "
         "print(related_groups(texts, lambda group: len(group) == 3))"
     )

@@ -12,9 +12,9 @@ from networks import network
 from transformers import AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.models.eagle_layer import Source
-from specbench.models.parallel_cache import ParallelCache
-from specbench.models.parallel_decoder import ParallelDecoder
+from specbench.methods.decoder_layer import Source
+from specbench.methods.specdec.captured import ParallelCache
+from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.learners import make_learner
 from specbench.train.recipe import train
 from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan

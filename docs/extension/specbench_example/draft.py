@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Proposal
-from specbench.drafts import Draft
-from specbench.models import Prompt
-from specbench.models.eager import EagerModel
-from specbench.runs.draft_builders.base import DraftBuilder
-from specbench.runs.model_loader import Say
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.draft import Draft
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder
 from specbench.sampling import Sampling, one_hot
 from specbench_example.config import RepeatConfig
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.acceptance import Verdict, accept_exact
+from specbench.algorithm.acceptance.base import Verdict
+from specbench.algorithm.acceptance.exact import accept_exact
 
 
 def accept_cautiously(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:

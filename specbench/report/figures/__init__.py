@@ -4,17 +4,16 @@ from collections.abc import Callable, Sequence
 
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
-from specbench.report.figures.agreement import beta, position
 from specbench.report.figures.batches import batches
 from specbench.report.figures.beyond import beyond
 from specbench.report.figures.costs import cost
-from specbench.report.figures.curves import figure2, figure4
+from specbench.report.figures.curves import figure2, figure3, figure4
 from specbench.report.figures.gammas import gamma
 from specbench.report.figures.gap import gap
 from specbench.report.figures.online import online
-from specbench.report.figures.optimum import figure3
+from specbench.report.figures.parts import beta, position
+from specbench.report.figures.parts import figure as strata
 from specbench.report.figures.sample import figure1
-from specbench.report.figures.strata import figure as strata
 from specbench.report.figures.timeline import figure5
 from specbench.report.figures.trees import trees
 from specbench.report.figures.verify import verify

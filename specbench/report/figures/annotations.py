@@ -10,8 +10,8 @@ from matplotlib.patheffects import withStroke
 from specbench.records.frame import MACHINE, PAIR, date
 from specbench.report.figure import Drawn
 from specbench.report.paper import fill, fill_twin
-from specbench.report.record_names import named, of_proof
 from specbench.report.style import FAINT, GRID, INK, MARKERS, PAPER, panels, spread
+from specbench.report.tables.notes import named, of_proof
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
 APART = 0.008  # of alpha, between the points of two pairs: less than a marker's width

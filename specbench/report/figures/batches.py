@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.measure.throughput import expected_of_rows
+from specbench.analysis.costs.passes import expected_of_rows
 from specbench.records.frame import MACHINE, PAIR, Records, measured
 from specbench.records.identity import config_digest
 from specbench.records.schema import Row, RunRecord

@@ -6,10 +6,9 @@ from matplotlib.axes import Axes
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO
-from specbench.report.gap import Gap, gaps
 from specbench.report.style import BLUE, FAINT, GREEN, GRID, INK, VERMILLION, WIDE, panels
+from specbench.report.tables.gap import Gap, gaps, said
 from specbench.report.tables.gap import gap as table
-from specbench.report.tables.gap import said
 
 TITLE = "Where the paper's measured speedups leave Theorem 3.8"
 LINE = 0.34  # inches a row

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.measure.waterfall import Waterfall, waterfall
+from specbench.analysis.explain.steps import Waterfall, waterfall
 from specbench.records.choice import SIZE_THEN_SPEED, choose
 from specbench.records.frame import PAIR, Records, measured
 from specbench.records.schema import Row, RunRecord

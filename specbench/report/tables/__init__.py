@@ -7,10 +7,9 @@ from specbench.report.names import selected
 from specbench.report.table import Table
 from specbench.report.tables.acceptance import table3
 from specbench.report.tables.beyond import beyond
-from specbench.report.tables.formulas import table1
 from specbench.report.tables.gap import gap
 from specbench.report.tables.lenience import table5
-from specbench.report.tables.levers import levers
+from specbench.report.tables.levers import levers, table1
 from specbench.report.tables.speedups import table2, table4
 from specbench.report.tables.strata import strata
 from specbench.report.tables.trees import trees

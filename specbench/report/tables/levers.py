@@ -1,14 +1,15 @@
-"""Every run in one row: from the ideal gamma + 1 to the measured speedup, and what costs most of it."""
+"""Table 1, and the steps from gamma + 1 to the speedup of every run."""
 
 import pandas as pd
 
-from specbench.measure.waterfall import Waterfall, waterfall
+from specbench import theory
+from specbench.analysis.explain.steps import Waterfall, waterfall
 from specbench.records.choice import choose
 from specbench.records.explanation import StepName
 from specbench.records.frame import MACHINE, PAIR, Records, measured, rule_name
 from specbench.records.schema import Row
 from specbench.report.explanation import NAMES, name
-from specbench.report.paper import label
+from specbench.report.paper import label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
@@ -59,3 +60,30 @@ def _values(row: Row, found: Waterfall) -> Row:
         | {step.name: step.factor.value for step in found.steps}
         | {"lever": lever and lever.name, "alone": lever and lever.alone}
     )
+
+
+# Table 1: operations and speed by Theorems 3.11 and 3.8 at c = c_hat = 0. Needs no record.
+
+
+def table1(records: Records) -> Table:
+    """Table 1: operations and speed by the formulas."""
+    del records
+    printed = pd.DataFrame(paper()["table1"]["rows"])
+    values = printed.rename(columns={"operations": "operations_paper", "speed": "speed_paper"})
+    pairs = list(zip(values["alpha"], values["gamma"], strict=True))
+    values["operations"] = [theory.operations_increase(alpha, gamma, c_hat=0) for alpha, gamma in pairs]
+    values["speed"] = [theory.walltime_improvement(alpha, gamma, c=0) for alpha, gamma in pairs]
+    shown = pd.DataFrame({
+        "α": [f"{alpha:.1f}" for alpha in values["alpha"]],
+        "γ": [str(gamma) for gamma in values["gamma"]],
+        "operations, paper": _times(values["operations_paper"]),
+        "Thm 3.11": _times(values["operations"]),
+        "speed, paper": _times(values["speed_paper"]),
+        "Thm 3.8": _times(values["speed"]),
+    })  # fmt: skip
+    notes = ["c = ĉ = 0: a draft that costs nothing. All cells follow from the formulas; there is nothing to run."]
+    return Table("table1", "Table 1. Operations and speed by the formulas", shown, values, notes)
+
+
+def _times(column: pd.Series) -> list[str]:
+    return [f"{value:.2f}×" for value in column]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-from specbench.measure.theorems import BY_POSITION
+from specbench.analysis.forecast.theorems import BY_POSITION
 from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
 from specbench.records.frame import MACHINE, PAIR, Records, rule_name
 from specbench.records.schema import Row

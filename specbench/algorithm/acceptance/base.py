@@ -1,0 +1,252 @@
+"""The input and output of a rule: a proposal, a verdict, and the residual that all lossless rules share.
+
+Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench.sampling import checked, drawn, one_hot, uniforms
+
+# Below this the residual is what rounding left of p - q, not a distribution.
+RESIDUAL_EPSILON = 1e-9
+
+
+# How the children of one node of a tree were chosen: not drawn at all (the likeliest tokens, continuations found in a
+# text), as independent draws from q, or as distinct draws from q.
+Children = Literal["fixed", "replaced", "distinct"]
+
+
+class Beside(NamedTuple):
+    """Tokens that the target reads in the same run as a proposal, but that are not candidates for acceptance.
+
+    They are further nodes of the tree, numbered after the proposal's tokens. A parent is the number of an earlier node,
+    of the proposal or of these, or -1 for the root (the last token of the sequence).
+    """
+
+    tokens: list[int]
+    parents: list[int]
+
+
+class Proposal(NamedTuple):
+    """Draft tokens [G] and the standardised distributions [G, V] that they were drawn from.
+
+    A draft may return fewer tokens than requested, or none. Without `q_GV`, q is one-hot at each token, as at T = 0 or
+    for copied tokens. `operations` counts the arithmetic operations of drafting if they depend on the drawn tokens
+    (`methods.cascade.draft`); None: the draft's `operations` for each token.
+
+    With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
+    for the root; siblings are in the order drawn. `q_NV` has a row [V] for each token: the distribution of its parent's
+    first child; `children` says how children were chosen. `beside` is read in the same run, and the draft receives the
+    target's logits after it (`algorithm.draft.ReadsBeside`).
+    """
+
+    tokens: list[int]
+    q_GV: Tensor | None = None
+    operations: float | None = None
+    parents: Sequence[int] | None = None
+    children: Children = "fixed"
+    q_NV: Sequence[Tensor] | None = None
+    asked: int = 0
+    beside: Beside | None = None
+
+    @property
+    def size(self) -> int:
+        """Tokens that the target reads."""
+        return len(self.tokens)
+
+    def q(self, like_GV: Tensor) -> Tensor:
+        """q [G, V], of the width and on the device of `like_GV`."""
+        return one_hot(self.tokens, like_GV.shape[-1], like_GV.device) if self.q_GV is None else self.q_GV
+
+
+class PendingProposal(NamedTuple):
+    """A chain of tokens [G] that is still on the device, with the q [G, V] that they were drawn from.
+
+    It ends at the first token of `ends_E`; later tokens were computed before that was known, and are ignored. NOT_DRAWN
+    marks a q that was not finite.
+    """
+
+    tokens_G: Tensor
+    q_GV: Tensor | None
+    ends_E: Tensor
+
+    @property
+    def size(self) -> int:
+        """Tokens that the target reads, including those after an end of sequence."""
+        return len(self.tokens_G)
+
+    @property
+    def parents(self) -> None:
+        """It is no tree."""
+        return None
+
+    @property
+    def beside(self) -> None:
+        """None: no further tokens are read."""
+        return None
+
+    @property
+    def read_G(self) -> Tensor:
+        """The tokens as a model reads them: an arbitrary token instead of NOT_DRAWN."""
+        return self.tokens_G.clamp(min=0)
+
+    def proposed(self) -> Tensor:
+        """The number of tokens [1] of the proposal, up to its end."""
+        goes_on_G = (self.tokens_G.unsqueeze(-1) != self.ends_E).all(-1)
+        return (goes_on_G.cumprod(0).sum(0, keepdim=True) + 1).clamp(max=len(self.tokens_G))
+
+    def q(self, like_GV: Tensor) -> Tensor:
+        """q [G, V], of the width of `like_GV`."""
+        if self.q_GV is not None:
+            return self.q_GV
+        rows_GV = like_GV.new_zeros(len(self.tokens_G), like_GV.shape[-1])
+        return rows_GV.scatter_(-1, self.read_G.unsqueeze(-1), 1.0)
+
+    def brought(self) -> Proposal:
+        """The proposal on the host, in one copy. Raises FloatingPointError if q is not finite."""
+        *tokens, count = torch.cat([self.tokens_G, self.proposed()]).tolist()
+        return self.known(tokens, count)
+
+    def known(self, tokens: list[int], count: int) -> Proposal:
+        """The proposal, from a copy of `tokens_G` on the host and its number of tokens."""
+        q_GV = None if self.q_GV is None else self.q_GV[:count]
+        return Proposal(checked(tokens[:count]), q_GV, asked=len(tokens))
+
+
+class Verdict(NamedTuple):
+    """The outcome of one pass: the accepted drafted tokens, and the token that follows them.
+
+    `path` holds the indices of the accepted tokens in order (0, 1, ..., n - 1 for a chain), `token` the next token.
+    """
+
+    path: Sequence[int]
+    token: int
+
+    @classmethod
+    def chain(cls, accepted: int, token: int) -> "Verdict":
+        """The first `accepted` drafted tokens, then `token`."""
+        return cls(range(accepted), token)
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+
+# (p_GV, q_GV, drafted tokens, generator); p_GV has one row more than q_GV: the target's distribution after the last
+# drafted token.
+AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
+
+
+def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    """norm(max(0, p - q)), the residual distribution of section 2.3.
+
+    If p = q, p is returned: a rejection can then only come from rounding.
+    """
+    excess_LV = (p_LV - q_LV).clamp(min=0)
+    mass_L1 = excess_LV.sum(-1, keepdim=True)
+    return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
+
+
+class ChainRule(ABC):
+    """A rule for chains that decides on the device of p and q, without copies to the host."""
+
+    @abstractmethod
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The number of accepted tokens [1], and the token [1] that follows them (`sampling.drawn`).
+
+        The first `count` of `drafted_G` are the proposal; the others are padding, which only consumes random
+        numbers.
+        """
+
+    def __call__(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator, asked: int = 0
+    ) -> Verdict:
+        """The verdict on tokens that the host knows; `asked`: see `Proposal`."""
+        count = len(drafted_G)
+        if (missing := asked - count) > 0:
+            p_GV = torch.cat([p_GV, p_GV[-1:].expand(missing, -1)])
+            q_GV = torch.cat([q_GV, q_GV[-1:].expand(missing, -1)])
+            drafted_G = [*drafted_G, *[drafted_G[-1]] * missing]
+        index_G = torch.tensor(drafted_G, dtype=torch.long, device=p_GV.device)
+        accepted, token = torch.cat(self.decide(p_GV, q_GV, index_G, count, generator)).tolist()
+        checked([token])
+        return Verdict.chain(accepted, token)
+
+
+def leading(passed_G: Tensor, count: Tensor | int) -> Tensor:
+    """The number [1] of tokens that passed before the first failure, among the first `count`."""
+    return _of_first(count, passed_G).cumprod(0).sum(0, keepdim=True)
+
+
+def last_passed(passed_G: Tensor, count: Tensor | int) -> Tensor:
+    """The index [1], from 1, of the last token that passed among the first `count`; 0 if none did."""
+    number_G = torch.arange(1, len(passed_G) + 1, device=passed_G.device)
+    return (number_G * _of_first(count, passed_G)).amax(0, keepdim=True)
+
+
+def _of_first(count: Tensor | int, passed_G: Tensor) -> Tensor:
+    """Whether each token passed and is among the first `count`."""
+    if isinstance(count, int) and count == len(passed_G):
+        return passed_G
+    return passed_G & (torch.arange(len(passed_G), device=passed_G.device) < count)
+
+
+def following(
+    accepted_1: Tensor,
+    count: Tensor | int,
+    p_GV: Tensor,
+    q_GV: Tensor,
+    recovered: Callable[[Tensor, Tensor], Tensor],
+    bonus: Callable[[Tensor], Tensor],
+    generator: torch.Generator,
+) -> Tensor:
+    """The token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` were accepted, else from `recovered`."""
+    if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
+        accepted = int(accepted_1) if count else 0
+        p_1V = p_GV[accepted : accepted + 1]
+        law_1V = bonus(p_1V) if accepted == count else recovered(p_1V, q_GV[accepted : accepted + 1])
+    else:
+        p_1V, q_1V = p_GV.index_select(0, accepted_1), q_GV.index_select(0, accepted_1.clamp(max=len(q_GV) - 1))
+        law_1V = torch.where((accepted_1 < count).unsqueeze(-1), recovered(p_1V, q_1V), bonus(p_1V))
+    return drawn(law_1V, uniforms(1, generator, p_GV.device))
+
+
+def target_itself(p_LV: Tensor) -> Tensor:
+    """The bonus of a lossless rule: p."""
+    return p_LV
+
+
+class TokenRule(ChainRule):
+    """A rule that tests each draft token independently, from p and q at its position, up to the first rejection.
+
+    Lossy rules are of this kind. Their three parts are formulas, so that acceptance and total variation can be
+    computed (`analysis.acceptance.agreement`) instead of sampled.
+    """
+
+    @abstractmethod
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+        """The probability [L, K] that a token is accepted if it is drafted; `p_LV` is the row that its p comes from."""
+
+    @abstractmethod
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        """The distribution [L, V] of the token that replaces a rejected token."""
+
+    def bonus(self, p_LV: Tensor) -> Tensor:
+        """The distribution [L, V] of the token that follows a fully accepted proposal: the target's own."""
+        return p_LV
+
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        before_GV, index_G1 = p_GV[: len(drafted_G)], drafted_G.unsqueeze(-1)
+        probability_G1 = self.accept_probability(before_GV.gather(-1, index_G1), q_GV.gather(-1, index_G1), before_GV)
+        uniform_G1 = torch.rand(len(drafted_G), 1, generator=generator, device=p_GV.device)
+        accepted_1 = leading((uniform_G1 < probability_G1).squeeze(-1), count)
+        return accepted_1, following(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)

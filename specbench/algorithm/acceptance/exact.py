@@ -1,0 +1,30 @@
+"""Algorithm 1's rule: completions have the target's distribution.
+
+Shapes: G drafted tokens, V tokens of the vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import ChainRule, following, leading, residual, target_itself
+
+
+class AcceptExact(ChainRule):
+    """Algorithm 1: accept a drafted x while r q(x) < p(x), with r uniform in [0, 1).
+
+    At the first rejection draw from the residual; after the last token, if all are accepted, from p. The test is a
+    product, not a quotient: q(x) may be tiny, and p(x) = 0 must always reject (also at r = 0).
+    """
+
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        index_G1 = drafted_G.unsqueeze(-1)
+        p_of_drafted_G = p_GV[: len(drafted_G)].gather(-1, index_G1).squeeze(-1)
+        q_of_drafted_G = q_GV.gather(-1, index_G1).squeeze(-1)
+        uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
+        accepted_1 = leading(uniform_G * q_of_drafted_G < p_of_drafted_G, count)
+        return accepted_1, following(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
+
+
+accept_exact = AcceptExact()

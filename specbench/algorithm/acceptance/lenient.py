@@ -1,0 +1,61 @@
+"""Lenience (appendix A.5), lossy: it accepts more, and the output no longer has the target's distribution.
+
+Shapes: K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import TokenRule, residual
+from specbench.sampling import Sampling, standardise
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def lenient(lenience: float, sampling: Sampling) -> TokenRule:
+    """The rule of one lenience l, 0 < l <= 1, for sampling, or at T = 0 for argmax."""
+    return Lenient(lenience) if sampling.temperature > 0 else NearBest(lenience)
+
+
+@dataclass(frozen=True)
+class Lenient(TokenRule):
+    """T > 0: accept a drafted x while r l q(x) < p(x); at the first rejection draw from norm(max(0, p - l q)).
+
+    A.5 multiplies q by l in the comparison and promises that no token is emitted with probability above p(x) / l. It
+    does not define the residual; we use l q there as well. The rule is then Algorithm 1 against the measure p / l: it
+    accepts min(p / l, q), and the residual is the rest, p / l - q where that is positive. A rejection has probability
+    sum_x max(0, q - p / l), which is at most the mass of that rest, so a token's total probability is at most
+    p(x) / l. l = 1 is Algorithm 1. (norm(max(0, p - q)) would satisfy the bound as well and be slightly closer to p,
+    but A.5 does not change the residual.)
+    """
+
+    lenience: float
+
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+        weighed_LK = self.lenience * q_LK
+        return torch.where(p_LK >= weighed_LK, 1.0, p_LK / weighed_LK)
+
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        return residual(p_LV, self.lenience * q_LV)
+
+
+@dataclass(frozen=True)
+class NearBest(TokenRule):
+    """T = 0: accept x where p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
+
+    p must be that of T = 1: with one-hot rows l has no effect. The paper compares p before argmax. Its inequality is
+    printed reversed, and with l < 1 would reject the argmax itself; this is our reading of it.
+    """
+
+    lenience: float
+
+    def accept_probability(self, p_LK: Tensor, q_LK: Tensor, p_LV: Tensor) -> Tensor:
+        return (p_LK >= self.lenience * p_LV.max(-1, keepdim=True).values).to(p_LK.dtype)
+
+    def recovered(self, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+        return self.bonus(p_LV)
+
+    def bonus(self, p_LV: Tensor) -> Tensor:
+        return standardise(p_LV, GREEDY, p_LV.shape[-1])

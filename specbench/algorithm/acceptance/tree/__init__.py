@@ -1,0 +1,1 @@
+"""Acceptance rules for trees of drafted tokens, as functions on tables."""

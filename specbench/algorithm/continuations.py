@@ -1,0 +1,258 @@
+"""The continuations that a draft proposes after the nodes of a level, and the choice of children among them."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from math import inf, isfinite
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.acceptance.tree.rounds import without
+from specbench.sampling import BEFORE_ARGMAX, NOT_FINITE, Sampling, draw, one_hot, standardise
+
+# The children of the nodes of one level of a tree, chosen from their rows of q, all nodes at once.
+#
+# Shapes: L nodes, K children, V tokens of the vocabulary.
+
+
+def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
+    """Up to `count` tokens of each row, the likeliest first. Raises FloatingPointError if a row is not finite."""
+    top = logits_LV.topk(min(count, logits_LV.shape[-1]))
+    values = top.values.tolist()
+    if not all(isfinite(row[0]) for row in values):
+        raise FloatingPointError(NOT_FINITE)
+    return [
+        [token for token, value in zip(tokens, row, strict=True) if value > -inf]
+        for tokens, row in zip(top.indices.tolist(), values, strict=True)
+    ]
+
+
+def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[list[int]]:
+    """Choose up to `counts[i]` tokens from row i, in the order in which they will be tested.
+
+    They are drawn by inverting distribution functions as `sampling.draw` does; one child of one node is a chain's
+    token.
+
+    - replaced: independent draws, in which a token may repeat.
+    - distinct: draws without replacement, each from the rest of its row; fewer if q has fewer tokens.
+
+    Raises:
+        FloatingPointError: a row is not finite.
+    """
+    device, most = q_LV.device, max(counts)
+    if how == "replaced":
+        drawn_LK = _draw(q_LV, most, generator)
+    else:
+        left_LV, columns = q_LV.to(torch.float64, copy=True), list[Tensor]()
+        places = torch.arange(len(counts), device=device)
+        for rank in range(most):
+            if rank:  # of the nodes that have so many children
+                places = torch.tensor([place for place, count in enumerate(counts) if count > rank], device=device)
+            column_L = torch.full((len(counts),), NONE_LEFT, device=device)
+            column_L[places] = _draw(left_LV[places], 1, generator)[:, 0]
+            columns.append(column_L)
+            if rank + 1 < most:
+                left_LV.scatter_(-1, column_L.clamp(min=0).unsqueeze(-1), 0.0)
+        drawn_LK = torch.stack(columns, -1)
+    drawn = drawn_LK.tolist()
+    if any(tokens[0] < 0 for tokens in drawn):
+        raise FloatingPointError(NOT_FINITE)
+    return [[token for token in tokens[:count] if token >= 0] for tokens, count in zip(drawn, counts, strict=True)]
+
+
+NONE_LEFT = -1
+
+
+def _draw(weights_LV: Tensor, times: int, generator: torch.Generator) -> Tensor:
+    """Tokens [L, times] drawn independently; NONE_LEFT where a row has no mass, or is not finite."""
+    cumulative_LV = weights_LV.cumsum(-1, dtype=torch.float64)
+    mass_L1 = cumulative_LV[:, -1:]
+    uniform_LK = torch.rand(
+        len(weights_LV), times, generator=generator, device=weights_LV.device, dtype=torch.float64
+    )  # fmt: skip
+    found_LK = torch.searchsorted(cumulative_LV, uniform_LK * mass_L1, right=True)
+    return torch.where(mass_L1 > 0, found_LK, NONE_LEFT)  # NaN is not above 0
+
+
+Ranked = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
+# The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
+Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
+
+
+class Siblings(NamedTuple):
+    """The children of one node in the order in which they are tested, and the row of q [V] of each.
+
+    Without rows they were not drawn.
+    """
+
+    tokens: Sequence[int]
+    rows: Sequence[Tensor] = ()
+
+
+class Continuations(ABC):
+    """The possible continuations of each of L nodes.
+
+    `operations` are the arithmetic operations that it took; None: those of the draft's step for each node.
+    """
+
+    operations: float | None = None
+
+    @abstractmethod
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        """Up to `counts[i]` children of node i. Raises FloatingPointError where a distribution is not finite."""
+
+    @abstractmethod
+    def ranked(self, count: int) -> list[Ranked]:
+        """The `count` likeliest tokens after each node, or fewer. Raises as `children` does."""
+
+    @abstractmethod
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        """The children of each node, one at a time, to be merged with those of other drafts."""
+
+
+class Predicted(Continuations):
+    """A distribution for each node."""
+
+    def __init__(
+        self, logits_LV: Tensor, vocabulary_size: int, sampling: Sampling, operations: float | None = None
+    ) -> None:
+        self.logits_LV, self.size, self.sampling = logits_LV[:, :vocabulary_size], vocabulary_size, sampling
+        self.operations = operations
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        if how == "fixed":  # the likeliest tokens of q have the highest logits
+            found = likeliest(self.logits_LV, max(counts))
+            return [Siblings(tokens[:count]) for tokens, count in zip(found, counts, strict=True)]
+        q_LV = self._q()
+        chosen = choose(q_LV, counts, how, generator)
+        return [Siblings(tokens, [row_V] * len(tokens)) for tokens, row_V in zip(chosen, q_LV, strict=True)]
+
+    def ranked(self, count: int) -> list[Ranked]:
+        sampling = BEFORE_ARGMAX if self.sampling.temperature == 0 else self.sampling
+        top = standardise(self.logits_LV, sampling, self.size).topk(min(count, self.size))
+        if bool(top.values.isnan().any()):
+            raise FloatingPointError(NOT_FINITE)
+        return [
+            [(token, confidence) for token, confidence in zip(tokens, confidences, strict=True) if confidence > 0]
+            for tokens, confidences in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        def following(row_V: Tensor) -> Next:
+            def draw_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
+                if how == "replaced" or not before:
+                    return draw(row_V, generator), row_V
+                if float(row_V.index_fill(0, torch.tensor(before, device=row_V.device), 0.0).sum()) == 0:
+                    return None
+                return draw(without(row_V, before), generator), row_V
+
+            return draw_one
+
+        return [following(row_V) for row_V in self._q()]
+
+    def _q(self) -> Tensor:
+        return standardise(self.logits_LV, self.sampling, self.size)
+
+
+class Found(Continuations):
+    """Tokens for each node that were looked up, not drawn, in order."""
+
+    def __init__(self, ranked: Sequence[Ranked], vocabulary_size: int, device: torch.device) -> None:
+        self._ranked, self.size, self.device = ranked, vocabulary_size, device
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        return [
+            Siblings([token for token, _ in ranked[:count]])
+            for ranked, count in zip(self._ranked, counts, strict=True)
+        ]  # fmt: skip
+
+    def ranked(self, count: int) -> list[Ranked]:
+        return [ranked[:count] for ranked in self._ranked]
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        """Each token, drawn from a row with all mass on it, unless another draft has drawn it.
+
+        So the presence of a child depends on the children before it, not on its own draw.
+        """
+
+        def following(tokens: Iterator[int]) -> Next:
+            def find_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
+                for token in tokens:
+                    if token not in before:
+                        return token, one_hot([token], self.size, self.device)[0]
+                return None
+
+            return find_one
+
+        return [following(token for token, _ in ranked) for ranked in self._ranked]
+
+
+class Merged(Continuations):
+    """The continuations of several drafts, which alternate.
+
+    Each child has the q of the draft that chose it; distinct children are drawn without all their earlier siblings,
+    whichever draft chose these.
+    """
+
+    def __init__(self, parts: Sequence[Continuations], operations: float) -> None:
+        self.parts, self.operations = parts, operations
+
+    def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
+        if how == "fixed":
+            lists = zip(*(part.children(counts, how, generator) for part in self.parts), strict=True)
+            return [
+                Siblings(_each_once([siblings.tokens for siblings in of_node])[:count])
+                for of_node, count in zip(lists, counts, strict=True)
+            ]
+        return [
+            _chosen(following, count)
+            for following, count in zip(self.one_by_one(how, generator), counts, strict=True)
+        ]  # fmt: skip
+
+    def ranked(self, count: int) -> list[Ranked]:
+        """A token that several drafts rank has the highest of their confidences."""
+        merged: list[Ranked] = []
+        for of_node in zip(*(part.ranked(count) for part in self.parts), strict=True):
+            best: dict[int, float] = {}
+            for token, confidence in (pair for ranked in of_node for pair in ranked):
+                best[token] = max(confidence, best.get(token, 0.0))
+            merged.append(sorted(best.items(), key=lambda pair: -pair[1])[:count])
+        return merged
+
+    def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
+        return list(map(_in_turn, zip(*(part.one_by_one(how, generator) for part in self.parts), strict=True)))
+
+
+def _in_turn(drafts: Sequence[Next]) -> Next:
+    """One child of each draft in turn, as long as it has any."""
+    waiting = deque(drafts)
+
+    def following(before: Sequence[int]) -> tuple[int, Tensor] | None:
+        while waiting:
+            found = waiting[0](before)
+            if found is not None:
+                waiting.rotate(-1)
+                return found
+            waiting.popleft()
+        return None
+
+    return following
+
+
+def _chosen(following: Next, count: int) -> Siblings:
+    tokens: list[int] = []
+    rows: list[Tensor] = []
+    while len(tokens) < count and (found := following(tokens)) is not None:
+        tokens.append(found[0])
+        rows.append(found[1])
+    return Siblings(tokens, rows)
+
+
+def _each_once(lists: Sequence[Sequence[int]]) -> list[int]:
+    """The first token of each list, then the second of each, and so on; each token once."""
+    turns = zip_longest(*lists)
+    return list(dict.fromkeys(token for turn in turns for token in turn if token is not None))

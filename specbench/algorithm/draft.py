@@ -1,0 +1,286 @@
+"""The interface of a draft.
+
+Shapes: L positions, V tokens of the vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Beside, PendingProposal, Proposal
+from specbench.algorithm.continuations import Continuations
+from specbench.engine.session import Model, Prompt, Read, Reading, Session
+from specbench.sampling import Sampling
+from specbench.theory.trees import ROOT
+
+Proposed = Proposal | PendingProposal
+NOTHING_BESIDE = Beside([], [])
+
+
+class DraftSession(Protocol):
+    """The state of a draft for one sequence."""
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        """Propose up to `gamma` tokens after `tokens` (prefix and all tokens generated so far)."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Drop all but the first `length` tokens read."""
+        ...
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q [L, V] for each of the L tokens after the prefix, by teacher forcing.
+
+        The session must be new, or have scored the tokens before `prefix_length`: long sequences are scored in parts.
+        """
+        ...
+
+
+@runtime_checkable
+class ProposesByReading(DraftSession, Protocol):
+    """A draft session that needs runs of a model to propose, which its driver may answer for a batch at once."""
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+        """As `propose`, which answers each read at once; tokens may still be on the device."""
+        ...
+
+
+def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposed]]:
+    """How `drafting` proposes, as reads for a driver to answer; no reads if it needs no model."""
+    if isinstance(drafting, ProposesByReading):
+        return drafting.proposing
+
+    def at_once(tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
+        return drafting.propose(tokens, gamma, generator)
+        yield
+
+    return at_once
+
+
+def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
+    """The target's read of one pass: unread tokens of the sequence, the proposal, and tokens read with it, in one run.
+
+    Unread tokens before a tree are read as the stem of the tree, which every path goes through; a chain with tokens
+    beside it is read as a tree, too.
+    """
+    if isinstance(proposal, PendingProposal):
+        before = [proposal.tokens_G.new_full((1,), token) for token in unread]
+        return Read(session, torch.cat([*before, proposal.read_G]))
+    beside = proposal.beside or NOTHING_BESIDE
+    if proposal.parents is None and not beside.tokens:
+        return Read(session, unread + proposal.tokens)
+    stem, own = len(unread), range(ROOT, len(proposal.tokens) - 1) if proposal.parents is None else proposal.parents
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in (*own, *beside.parents))]
+    return Read(session, unread + proposal.tokens + beside.tokens, parents)
+
+
+@runtime_checkable
+class ScoresAhead(Protocol):
+    """A draft session whose q depends on where the proposal began.
+
+    Heads that predict several tokens at once, or copies that continue from one place. `score` only scores the
+    first token of a proposal; later tokens are accepted less often.
+    """
+
+    stops_at_end: bool  # whether a proposal ends with a token that ends the text
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`.
+
+        The g-th tensor has for each token the q of proposals that began g tokens before it (the 0-th is that of
+        `score`), and zeros where no proposal is so long.
+        """
+        ...
+
+
+def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
+    """[rows, V]: `q_LV` is that of the last L positions; no proposal reached those before."""
+    return torch.cat([q_LV.new_zeros(rows - len(q_LV), q_LV.shape[-1]), q_LV])
+
+
+@runtime_checkable
+class ReadsTrees(DraftSession, Protocol):
+    """A draft session that can propose the children of each node of a tree."""
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        """The continuations of `tokens`, the root of a new tree of at most `levels` levels."""
+        ...
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        """The continuations of each of L more nodes of the tree.
+
+        Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
+        """
+        ...
+
+    def select(self, path: Sequence[int]) -> None:
+        """Accept the nodes of `path` into the sequence, and drop the rest of the tree."""
+        ...
+
+
+@runtime_checkable
+class ProposesTrees(DraftSession, Protocol):
+    """A draft session whose proposals are trees."""
+
+    def select(self, path: Sequence[int]) -> None:
+        """Accept the nodes of the last proposal at the indices `path` into the sequence. `rollback` follows."""
+        ...
+
+
+@runtime_checkable
+class ReadsBeside(DraftSession, Protocol):
+    """A draft session that lets the target read further tokens with its proposals (`Proposal.beside`)."""
+
+    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+        """Receive the target's logits [L, V] after each token that was read beside the last proposal.
+
+        The tokens of that proposal at the indices `path` were accepted.
+        """
+        ...
+
+
+@runtime_checkable
+class SeesVerification(DraftSession, Protocol):
+    """A draft session, of chains, that records the target's logits."""
+
+    def after_verification(self, position: int, logits_LV: Tensor, rejected: bool) -> None:
+        """Record the tokens that a pass emits, from `position` of the sequence on.
+
+        `logits_LV` are the target's own for each of them; they are overwritten after this call. `rejected`: the last of
+        these tokens replaces a draft token that the target rejected.
+        """
+        ...
+
+
+class Draft(Protocol):
+    """A draft, ready to start on prompts."""
+
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations per token, for c_hat (Def 3.10)."""
+        ...
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        """A session that has read the prompt."""
+        ...
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A draft that uses the target's own session. Started without a session, it opens one of its own."""
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        """A draft session that follows `session`, the target's own.
+
+        The caller extends and rolls back that session first.
+        """
+        ...
+
+
+@runtime_checkable
+class UsesModels(Protocol):
+    """A draft that runs models of its own."""
+
+    @property
+    def models(self) -> Sequence[Model]:
+        """All models, including those of its parts."""
+        ...
+
+
+def models_of(draft: Draft) -> Sequence[Model]:
+    """The models that `draft` runs, without the target."""
+    return draft.models if isinstance(draft, UsesModels) else ()
+
+
+@runtime_checkable
+class RollsOutProposals(Protocol):
+    """A draft whose models can run all steps of a proposal at once."""
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        """Capture what proposals of so many tokens need when the models are prepared next."""
+        ...
+
+
+def expect(draft: Draft, sampling: Sampling, gammas: Sequence[int]) -> None:
+    """Announce, before the models of `draft` are prepared, how many tokens will be requested."""
+    if isinstance(draft, RollsOutProposals):
+        draft.expect(sampling, gammas)
+
+
+@runtime_checkable
+class Batchable(Protocol):
+    """A draft that runs models of its own, other than the target."""
+
+    def in_batch(self, rows: int) -> Draft:
+        """The same draft, its models with room for `rows` sequences at a time.
+
+        Raises:
+            UserError: one of them cannot be batched.
+        """
+        ...
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """A draft whose store can grow by decoded completions, which are added between prompts."""
+
+    @property
+    def grown(self) -> int | None:
+        """Tokens of completions in its store; None if it does not grow."""
+        ...
+
+    def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
+        """Add the completions of these prompts to the store."""
+        ...
+
+    def forget_texts(self) -> None:
+        """Remove all added completions."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """The record of a draft's learning after a prompt."""
+
+    rejected: int  # drafted tokens of this prompt that were rejected, each at a position to learn from
+    positions: int = 0  # of this and earlier prompts that were learnt from now
+    steps: int = 0  # of the optimiser
+    loss: float | None = None  # KL(p || q) before the first of them, mean over the positions; None where there are none
+
+
+@runtime_checkable
+class Learns(Protocol):
+    """A draft whose weights may change between prompts."""
+
+    def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
+        """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due."""
+        ...
+
+
+@runtime_checkable
+class MadeOfDrafts(Protocol):
+    """A draft that is made of other drafts."""
+
+    @property
+    def parts(self) -> Sequence[Draft]: ...
+
+
+def growing(draft: Draft) -> list[Grows]:
+    """`draft` and its parts, as far as they can grow."""
+    own = [draft] if isinstance(draft, Grows) and draft.grown is not None else []
+    return own + [one for part in (draft.parts if isinstance(draft, MadeOfDrafts) else ()) for one in growing(part)]
+
+
+def in_batch(draft: Draft, rows: int) -> Draft:
+    """`draft` for `rows` sequences at a time."""
+    return draft.in_batch(rows) if isinstance(draft, Batchable) else draft
+
+
+def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
+    """Start `draft` on `prompt`; `session` is the target's session on the same prompt."""
+    return (
+        draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
+    )

@@ -1,0 +1,217 @@
+"""How many tokens to draft next: a constant, or a policy that depends on past passes.
+
+A `Gamma` is a policy; `start()` returns its state for one completion, which is updated after each pass. So gamma only
+depends on past passes: it is fixed before any token of the proposal is drawn, and the output keeps the target's
+distribution. (A draft may end its proposal earlier, depending on the tokens drawn: `methods.model.draft`.)
+`GammaChoice` is the policy that a run chose, as plain values.
+
+>>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
+5
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from specbench.config.ranges import MAX_GAMMA
+from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
+from specbench.theory import expected_tokens
+
+THOUSAND = 1000
+
+
+class GammaState(Protocol):
+    """The state of a policy for one completion."""
+
+    def next(self) -> int:
+        """Tokens to draft in the next pass."""
+        ...
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Update the state after a pass: `accepted` of `drafted` tokens were accepted."""
+        ...
+
+
+class Gamma(Protocol):
+    """A policy. Its state is reset for each completion, so that completions do not depend on earlier ones."""
+
+    @property
+    def picks(self) -> Sequence[int]:
+        """The values of gamma that it picks from."""
+        ...
+
+    def start(self) -> GammaState: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The paper's constant gamma. It has no state, so it is its own state."""
+
+    gamma: int
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return (self.gamma,)
+
+    def start(self) -> "Constant":
+        return self
+
+    def next(self) -> int:
+        return self.gamma
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Nothing changes."""
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The gamma with the most expected tokens for its price, at an estimate of alpha that follows each completion.
+
+    `prices[gamma]` is the cost of a pass, in any unit; only these gammas are picked. `alpha` is the initial estimate
+    and counts as `weight` tested tokens. Tested tokens are the accepted tokens and the first rejected token; later
+    tokens carry no information. So the estimate is the mean of a beta posterior for a run of successes censored at
+    gamma.
+    """
+
+    alpha: float
+    prices: Mapping[int, float]
+    weight: float = 20.0
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return sorted(self.prices)
+
+    def start(self) -> "AdaptiveState":
+        return AdaptiveState(self)
+
+    def best(self, alpha: float) -> int:
+        """The smallest gamma of the best expected tokens per price, to a thousandth of alpha."""
+        return self._table[round(alpha * THOUSAND)]
+
+    @cached_property
+    def _table(self) -> list[int]:
+        """The best gamma for each thousandth of alpha, so that a choice costs nothing."""
+        gammas = sorted(self.prices)
+        return [
+            max(gammas, key=lambda gamma: expected_tokens(thousandth / THOUSAND, gamma) / self.prices[gamma])
+            for thousandth in range(THOUSAND + 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """The schedule of transformers' assisted generation: gamma + 2 after full acceptance, otherwise gamma - 1.
+
+    gamma is from 1 to `most`. A pass that drafted nothing changes nothing, and each completion starts anew
+    ('heuristic_transient' there). Theirs starts at 20, too high for short completions; ours at
+    `first`.
+    """
+
+    most: int
+    first: int = 5
+
+    @property
+    def picks(self) -> Sequence[int]:
+        return range(1, self.most + 1)
+
+    def start(self) -> "HeuristicState":
+        return HeuristicState(self)
+
+
+class HeuristicState:
+    """The gamma of the next pass of one completion."""
+
+    def __init__(self, policy: Heuristic) -> None:
+        self.policy = policy
+        self.gamma = min(policy.first, policy.most)
+
+    def next(self) -> int:
+        return self.gamma
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        if drafted:
+            self.gamma = min(self.gamma + 2, self.policy.most) if accepted == drafted else max(self.gamma - 1, 1)
+
+
+class AdaptiveState:
+    """Accepted and tested tokens of one completion so far, added to the initial weight."""
+
+    def __init__(self, policy: Adaptive) -> None:
+        self.policy = policy
+        self.accepted = policy.alpha * policy.weight
+        self.judged = policy.weight
+
+    def next(self) -> int:
+        return self.policy.best(self.accepted / self.judged)
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        self.accepted += accepted
+        self.judged += accepted + (accepted < drafted)
+
+
+@dataclass(frozen=True)
+class GammaChoice:
+    """The choice that `gamma=` of a config was resolved to.
+
+    The journal and the record hold it as plain values, so that a resumed run uses the same policy and a reader sees
+    why.
+
+    Attributes:
+        requested: as shown in tables: the number or policy of the config, and when the draft ends a proposal earlier.
+        gamma: the constant number; None where it changes from pass to pass.
+        most: the most tokens of a pass, where `gamma` is None because the draft ends proposals by its own confidence;
+            or the most levels of its trees.
+        alpha, prices: the initial estimates of `Adaptive`.
+        probe: a row for each gamma that was tried, best first; None without a probe.
+        acceptance: the acceptance by rank that the shape of a tree was made from; a list for each level where they
+            differ.
+        size, verify, level: the size chosen for a tree, and the costs that it was chosen by: v(n), and that of a level.
+    """
+
+    requested: int | str
+    gamma: int | None
+    most: int | None = None
+    alpha: float | None = None
+    prices: Mapping[int, float] | None = None
+    probe: list[PredictionRow] | None = None
+    acceptance: AcceptanceByRank | None = None
+    size: int | None = None
+    verify: Mapping[int, float] | None = None
+    level: float | None = None
+
+    @property
+    def policy(self) -> Gamma:
+        """The policy that chooses gamma before each pass."""
+        if (constant := self.gamma or self.most) is not None:
+            return Constant(constant)
+        if self.alpha is None or self.prices is None:
+            return Heuristic(MAX_GAMMA)
+        return Adaptive(self.alpha, self.prices)
+
+    def to_json(self) -> GammaRecord:
+        """Plain values, without those that are not set."""
+        values: GammaRecord = {"requested": self.requested, "gamma": self.gamma}
+        if self.most is not None:
+            values["most"] = self.most
+        if self.alpha is not None:
+            values["alpha"] = self.alpha
+        if self.prices is not None:
+            values["prices"] = {str(gamma): price for gamma, price in self.prices.items()}
+        if self.probe is not None:
+            values["probe"] = self.probe
+        if self.acceptance is not None:
+            values["acceptance"] = self.acceptance
+        if self.size is not None and self.verify is not None and self.level is not None:
+            values["size"], values["level"] = self.size, self.level
+            values["verify"] = {str(size): cost for size, cost in self.verify.items()}
+        return values
+
+    @classmethod
+    def from_json(cls, values: GammaRecord) -> "GammaChoice":
+        prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
+        return cls(
+            values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,
+            values.get("probe"), values.get("acceptance"), values.get("size"),
+            {int(size): cost for size, cost in values.get("verify", {}).items()} or None, values.get("level"),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Acceptance: alpha, by position, by rank, and in parts of a run."""

@@ -1,0 +1,265 @@
+"""Agreement of drafts with the target along its own completion, by teacher forcing: beta at each position.
+
+Its mean is alpha (Theorem 3.5, Corollary 3.6). The target reads the completion once for all drafts.
+Distributions are made `CHUNK` positions at a time and dropped: however long the completion, a dozen tensors of CHUNK x
+V numbers are alive (0.4 GB at a vocabulary of 32k; half without lossy rules).
+
+Shapes: L positions of a chunk, V tokens of the vocabulary.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import TokenRule
+from specbench.algorithm.acceptance.match import greedy_rows, match_probability
+from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_beside
+from specbench.analysis.acceptance.ranks import RankReader, Ranks
+from specbench.engine.session import Model, Prompt, Session
+from specbench.engine.translated import TranslatedModel
+from specbench.methods.model.text import TextDraftSession
+from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
+
+# Lossy rules: their acceptance probability, and the total variation of their output from the target's distribution.
+#
+# Computed from a rule's own formulas (`acceptance.TokenRule`), position by position, along the target's own completion,
+# as alpha is. A completion under the rule would differ. For lenience l at T > 0 the mean acceptance probability is
+# A.5's alpha(l), E sum_x min(p(x) / l, q(x)).
+#
+# Shapes: L positions, V tokens of the vocabulary.
+
+
+LENIENCES = (0.5, 0.3, 0.1)  # the paper's; at 1 alpha(l) is alpha
+
+
+def accepted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    """The probability [L] that a token drawn from q is accepted."""
+    # fp32 rows add up to 1 within 1e-6.
+    return (q_LV * rule.accept_probability(p_LV, q_LV, p_LV)).sum(-1).clamp(max=1.0)
+
+
+def emitted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    """The distribution [L, V] of the token emitted at a position where one was drafted."""
+    accepted_LV = q_LV * rule.accept_probability(p_LV, q_LV, p_LV)
+    return accepted_LV + (1 - accepted_LV.sum(-1, keepdim=True)) * rule.recovered(p_LV, q_LV)
+
+
+def total_variation(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
+    """Total variation [L] between the token emitted under the rule and the target's own."""
+    return (emitted(rule, p_LV, q_LV) - rule.bonus(p_LV)).abs().sum(-1) / 2
+
+
+# The cost of a draft's other vocabulary, along the target's own completion.
+#
+# Shapes: L positions, V tokens of the target's vocabulary.
+
+
+def mismatch(
+    session: DraftSession, logits_LV: Tensor, p_LV: Tensor, q_LV: Tensor, sampling: Sampling
+) -> tuple[list[float], list[float]] | None:
+    """The cost of differing vocabularies at each position that `session` has just scored as `q_LV`.
+
+    None for a draft of the target's own vocabulary.
+
+    Returns:
+        The target's probability of the shared tokens, and the acceptance probability without the mismatch. By token
+            (tli):
+        if the target wrote shared tokens alone (its other logits masked). By string (slem): if every token that is a
+        prefix of the drafted string is accepted, however the target's tokenizer splits that string.
+    """
+    model = getattr(session, "model", None)
+    if not isinstance(model, TranslatedModel):
+        return None
+    shared_L = p_LV[:, model.targets_S].sum(-1)
+    if isinstance(session, TextDraftSession):
+        begun = [model.translation.beginnings(text) for text in session.texts]
+        matched = [float(p_LV[row, tokens].sum()) for row, tokens in enumerate(begun)]
+    else:
+        alone_LV = torch.full_like(logits_LV, -torch.inf)
+        alone_LV[:, model.targets_S] = logits_LV[:, model.targets_S]
+        matched = standardise(alone_LV, sampling, model.vocabulary_size).minimum(q_LV).sum(-1).tolist()
+    return shared_L.tolist(), matched
+
+
+CHUNK = 256
+OTHER_RULES = ("match", "onehot")  # lossless, with an alpha of their own: `algorithm.acceptance.match`
+
+
+@dataclass(frozen=True)
+class Chances:
+    """`Agreement.beta` and `Agreement.ratio` under another lossless rule."""
+
+    beta: list[float] = field(default_factory=list)
+    ratio: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One draft along one completion x_1 ... x_n of the target; every list has an entry a token.
+
+    beta: sum_x min(p(x), q(x)), the probability that the draft's token is accepted here. Its mean is alpha.
+    ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that x_i follows. Where a pass has got
+        to i, the events along a completion drawn from p are independent given the completion, with these chances, so
+        that products of them over neighbours are right where products of betas are not: after an accepted token the
+        completion is no longer a draw from p alone. `analysis.forecast.passes` counts passes with them. Values above 1
+        matter to block verification only.
+    silent: whether the draft proposes nothing here (a lookup without a match).
+    ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked
+        for, of drafts that are accepted less often the further ahead they are (`drafts.ScoresAhead`).
+    stops_at_end: whether a proposal ends at a token that ends the completion; used with `ahead`.
+    under: the same chance as beta under each lossy rule (`analysis.acceptance.agreement`), by the rule's name. Under
+    lenience l its
+        mean is A.5's alpha(l).
+    total_variation: between the token that comes out under the rule and the target's own.
+    others: beta and ratio under each of `OTHER_RULES`, at T > 0, where they differ from those above: at a token x_i two
+        draws are the same with sum_x p(x) q(x), and given x_i with q(x_i); a greedy draft's token is the target's with
+        p at q's argmax, and given x_i it is x_i or not.
+    ranks: of several children of each place (`analysis.acceptance.ranks`); only where asked for.
+    shared, matched: of a draft of another vocabulary (`analysis.acceptance.agreement`): the target's probability of the
+    tokens that
+        both share, and beta without the mismatch.
+
+    At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
+    """
+
+    beta: list[float] = field(default_factory=list)
+    ratio: list[float] = field(default_factory=list)
+    silent: list[bool] = field(default_factory=list)
+    under: dict[str, list[float]] = field(default_factory=dict)
+    total_variation: dict[str, list[float]] = field(default_factory=dict)
+    ahead: list["Agreement"] = field(default_factory=list)
+    stops_at_end: bool = True
+    others: dict[str, Chances] = field(default_factory=dict)
+    ranks: Ranks | None = None
+    shared: list[float] = field(default_factory=list)
+    matched: list[float] = field(default_factory=list)
+
+    def at(self, rule: str) -> "Agreement":
+        """Agreement under `rule`, for questions about how many drafted tokens are accepted.
+
+        For a lossy rule this is an estimate: a completion written under it would be another.
+        """
+        further = [one.at(rule) for one in self.ahead]
+        if rule in OTHER_RULES:
+            chances = self.others.get(rule, Chances(self.beta, self.ratio))
+            return replace(self, beta=chances.beta, ratio=chances.ratio, ahead=further)
+        return replace(self, beta=self.under[rule], ratio=self.under[rule], ahead=further)
+
+
+def agreements(
+    target: Model,
+    drafts: Sequence[Draft],
+    prompt: Prompt,
+    generated: Sequence[int],
+    sampling: Sampling,
+    rules: Mapping[str, TokenRule] | None = None,
+    ahead: int = 1,
+    readers: Sequence[RankReader | None] = (),
+) -> list[Agreement]:
+    """One `Agreement` for each draft, along `generated`.
+
+    Args:
+        target: the target.
+        drafts: the drafts.
+        prompt: the prompt.
+        generated: tokens that the target wrote under this `sampling`.
+        sampling: of p and q.
+        rules: lossy rules to evaluate as well, by name.
+        ahead: how many tokens of a proposal to score, for drafts whose acceptance falls with the position.
+        readers: read the ranks of each draft's children; None for none.
+
+    Raises:
+        FloatingPointError: a distribution is not finite.
+    """
+    rules = rules or {}
+    tokens = [*prompt.prefix, *generated]
+    first = len(prompt.prefix)
+    session = target.start(prompt)
+    drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
+    found = [replace(_empty(rules, sampling), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
+    readers = readers or [None] * len(drafts)
+    ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
+        None if reader is None or sampling.temperature > 0
+        else start_beside(session, draft, prompt, before_argmax(sampling))
+        for draft, reader in zip(drafts, readers, strict=True)
+    ]  # fmt: skip
+    for start, logits_LV in logits_along(session, tokens, first):
+        stop = start + len(logits_LV)
+        p_LV = standardise(logits_LV, sampling, target.vocabulary_size)
+        warm_LV = p_LV
+        if rules and sampling.temperature == 0:
+            warm_LV = standardise(logits_LV, before_argmax(sampling), target.vocabulary_size)
+        written_L1 = torch.tensor(tokens[start:stop], device=p_LV.device).unsqueeze(-1)
+        for one, agreement, reader, beside in zip(drafting, found, readers, ranking, strict=True):
+            rows = _scores(one, tokens[:stop], start, ahead)
+            warm_rows = repeat(None) if beside is None else _scores(beside, tokens[:stop], start, ahead)
+            for place, (q_LV, warm_q_LV) in enumerate(zip(rows, warm_rows, strict=False)):
+                if place > len(agreement.ahead):
+                    agreement.ahead.append(_empty(rules, sampling))
+                along = agreement.ahead[place - 1] if place else agreement
+                betas = p_LV.minimum(q_LV).sum(-1).clamp(max=1.0).tolist()  # fp32 rows add up to 1 within 1e-6
+                if not all(map(math.isfinite, betas)):  # nothing is drawn from q here, which would raise
+                    raise FloatingPointError(NOT_FINITE)
+                along.beta.extend(betas)
+                along.silent.extend((q_LV.sum(-1) == 0).tolist())
+                along.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
+                if along.others:
+                    _add_others(along.others, p_LV, q_LV, written_L1)
+                for name, rule in rules.items():
+                    along.under[name].extend(accepted(rule, warm_LV, q_LV).tolist())
+                    along.total_variation[name].extend(total_variation(rule, warm_LV, q_LV).tolist())
+                if place == 0 and (lost := mismatch(one, logits_LV, p_LV, q_LV, sampling)) is not None:
+                    along.shared.extend(lost[0])
+                    along.matched.extend(lost[1])
+                if reader is not None:
+                    reader.read(p_LV, q_LV if warm_q_LV is None else warm_q_LV, written_L1, place)
+    return [
+        agreement if reader is None else replace(agreement, ranks=reader.found)
+        for agreement, reader in zip(found, readers, strict=True)
+    ]
+
+
+def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterator[tuple[int, Tensor]]:
+    """The index of a token and the logits [L, V] of it and the tokens after it, `CHUNK` at a time from `first` on.
+
+    `session` has read nothing past `first`.
+    """
+    for start in range(first, len(tokens), CHUNK):
+        stop = min(start + CHUNK, len(tokens))
+        yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
+
+
+def _add_others(others: Mapping[str, Chances], p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
+    """Add beta and ratio under strict match, and for a greedy draft, whose q is one-hot."""
+    greedy_LV = greedy_rows(q_LV)
+    for name, row_LV in (("match", q_LV), ("onehot", greedy_LV)):
+        others[name].beta.extend(match_probability(p_LV, row_LV).tolist())
+        others[name].ratio.extend(row_LV.gather(-1, written_L1).squeeze(-1).tolist())
+
+
+def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
+    others = {name: Chances() for name in OTHER_RULES} if sampling.temperature > 0 else {}
+    return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules}, others=others)
+
+
+def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:
+    """q [L, V] of the first token of a proposal; and where the draft scores them, of those further ahead."""
+    if ahead > 1 and isinstance(one, ScoresAhead):
+        return one.score_ahead(tokens, first, ahead)
+    return (one.score(tokens, first),)
+
+
+def _ratio(p_L1: Tensor, q_L1: Tensor) -> list[float]:
+    """q / p of the emitted tokens; where p is 0, two ways of computing it differ by rounding."""
+    ratio_L1 = torch.where(p_L1 > 0, q_L1 / p_L1, (q_L1 > 0).to(q_L1.dtype))
+    values: list[float] = ratio_L1.squeeze(-1).tolist()
+    return values
+
+
+def beta(target: Model, draft: Draft, prompt: Prompt, generated: Sequence[int], sampling: Sampling) -> list[float]:
+    """beta of one draft at each of the tokens that the target generated."""
+    return agreements(target, [draft], prompt, generated, sampling)[0].beta

@@ -1,0 +1,1 @@
+"""Costs: c, v and the time of passes."""

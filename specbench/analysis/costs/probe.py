@@ -1,0 +1,221 @@
+"""Timed passes of the real loop, from which `analysis.costs.costs` makes c, v(gamma) and overhead.
+
+A probe is a handful of passes, begun inside completions that the target wrote, at places spread over their length, so
+that caches are as long as in a run and the engine is the one that a run uses. The first pass of a completion is timed
+from its own beginning, for there an engine makes ready what belongs to the source. Every round visits the baseline and
+each candidate at every gamma in turn, in random order: the buffers and caches that a neighbour leaves change times by a
+few percent, and a fixed order would always favour the same candidates.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.spec import DecodingSpec, Pass
+from specbench.algorithm.draft import Draft
+from specbench.algorithm.gamma import Constant
+from specbench.engine.session import Model, Prompt
+
+T = TypeVar("T")
+WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
+Key = tuple[str, int]  # a candidate's name, and gamma
+STEPS = 16  # baseline steps of a round
+PASSES = 5  # about so many passes of each (candidate, gamma) a round
+GOLDEN = 0.618034  # multiples of it spread evenly over 0 ... 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A draft, and how completions are decoded with it; the gamma is the probe's to set.
+
+    `levels` is the depth of the draft's trees, at which alone it is timed; None where it drafts chains.
+    """
+
+    draft: Draft
+    spec: DecodingSpec
+    levels: int | None = None
+
+    def gammas(self, asked: Sequence[int]) -> Sequence[int]:
+        """At which gammas it is timed, of those asked for."""
+        return asked if self.levels is None else [self.levels]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A timed pass, in seconds.
+
+    `asked` is the number of tokens it was asked to draft, `first` whether it began a completion. For a tree both count
+    levels, and a tree has all levels that were asked for, though some of its nodes may have ended.
+    """
+
+    asked: int
+    drafted: int
+    accepted: int
+    first: bool
+    draft_s: float
+    verify_s: float
+    accept_s: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One place of one text: seconds of baseline steps, and the passes of each (candidate, gamma)."""
+
+    steps_s: list[float]
+    passes: dict[Key, list[Timed]]
+    first_steps_s: list[float]  # the first step of each completion
+    waited: float | None = None  # share of its time for which the process waited for a core; None: not known
+
+
+Timing = Callable[[Callable[[], Round]], Round]  # times a round, perhaps more than once
+
+
+def once(work: Callable[[], Round]) -> Round:
+    """Time a round once."""
+    return work()
+
+
+def probe(
+    target: Model,
+    candidates: Mapping[str, Candidate],
+    gammas: Sequence[int],
+    texts: Sequence[WrittenText],
+    *,
+    rounds: int,
+    seed: int = 0,
+    first: int = 0,
+    timing: Timing = once,
+) -> list[Round]:
+    """Time `rounds` rounds over `texts`, numbered from `first`, each by `timing`.
+
+    If `first` is 0, an untimed warm-up round comes first.
+    """
+    timed = []
+    if first == 0:
+        _round(target, candidates, gammas, texts, -1, seed)
+        chains = [gamma for one in candidates.values() if one.levels is None for gamma in one.gammas(gammas)]
+        _visit_lengths(target, sorted(set(chains)), texts, rounds, _common(candidates).max_new_tokens)
+    for number in range(first, first + rounds):
+        timed.append(timing(partial(_round, target, candidates, gammas, texts, number, seed)))
+    return timed
+
+
+def _common(candidates: Mapping[str, Candidate]) -> DecodingSpec:
+    """The sampling and limits that all candidates have in common."""
+    return next(iter(candidates.values())).spec
+
+
+def _round(
+    target: Model,
+    candidates: Mapping[str, Candidate],
+    gammas: Sequence[int],
+    texts: Sequence[WrittenText],
+    number: int,
+    seed: int,
+) -> Round:
+    prompt, written = texts[number % len(texts)]
+    max_new_tokens = _common(candidates).max_new_tokens
+
+    def begin_and_rest(decode: Callable[[Prompt, int], list[T]], most: int, shortest: int) -> tuple[list[T], list[T]]:
+        """What `decode` gave at the beginning of the completion, and further on, of about `most` tokens."""
+        most = min(most, max_new_tokens)
+        start = start_of(len(written), most, number)
+        if start == 0:
+            seen = decode(prompt, most)
+            return seen[:1], seen[1:]
+        begun = Prompt(prompt.source, (*prompt.prefix, *written[:start]))
+        # Its first step may have to read the tokens so far, as none in a run.
+        return decode(prompt, min(shortest, max_new_tokens))[:1], decode(begun, most)[1:]
+
+    def generator() -> torch.Generator:
+        device: torch.device = getattr(target, "device", torch.device("cpu"))
+        return torch.Generator(device).manual_seed(seed + number + 1)
+
+    def steps(begun: Prompt, most: int) -> list[float]:
+        return autoregressive(target, begun, replace(_common(candidates), max_new_tokens=most), generator()).steps_s
+
+    def passes(candidate: Candidate, gamma: int, begun: Prompt, most: int) -> list[tuple[int, Pass]]:
+        spec = replace(candidate.spec, gamma=Constant(gamma), max_new_tokens=most)
+        trace = speculative(target, candidate.draft, begun, spec, generator())
+        ends = [0, *accumulate(one.emitted for one in trace.passes)]
+        return [(min(gamma, most - before - 1), one) for before, one in zip(ends, trace.passes, strict=False)]
+
+    for candidate in candidates.values():  # untimed: engines make what belongs to a source's length at its first pass
+        most = max(candidate.gammas(gammas))
+        passes(candidate, most, prompt, most + 1)
+    keys = {name: [(name, gamma) for gamma in candidate.gammas(gammas)] for name, candidate in candidates.items()}
+    this = Round([], {key: [] for own in keys.values() for key in own}, [])
+    jobs: list[Key | None] = [job for own in keys.values() for job in (None, *own)]
+    for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
+        if (key := jobs[job]) is None:
+            begins, later = begin_and_rest(steps, STEPS, 1)
+            this.first_steps_s.extend(begins)
+            this.steps_s.extend(later)
+            continue
+        name, gamma = key
+        first, others = begin_and_rest(partial(passes, candidates[name], gamma), PASSES * (gamma + 1), gamma + 1)
+        this.passes[key].extend(
+            Timed(asked, drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s)
+            for seen, begins_text in ((first, True), (others, False))
+            for asked, one in seen
+            for drafted in (one.drafted if one.parents is None else asked,)
+        )
+    return this
+
+
+def start_of(length: int, tokens: int, number: int) -> int:
+    """Where round `number` begins in a completion of `length` tokens, so that about `tokens` are still to come."""
+    return int(max(0, length - tokens) * (number * GOLDEN % 1))
+
+
+def _visit_lengths(
+    target: Model, gammas: Sequence[int], texts: Sequence[WrittenText], rounds: int, max_new_tokens: int
+) -> None:
+    """Verify gamma + 1 positions once at every length that the rounds will pass.
+
+    Engines cache tensors that depend on lengths alone. A run has soon visited all lengths; a few probes would pay for
+    them at every step.
+    """
+    prompt, written = max(texts, key=lambda text: len(text[1]))
+    tokens = [*prompt.prefix, *written]
+    session = target.start(prompt)
+    for gamma in gammas:
+        most = min(PASSES * (gamma + 1), max_new_tokens)
+        starts = [start_of(len(texts[number % len(texts)][1]), most, number) for number in range(rounds)]
+        lengths = {start + more for start in starts for more in range(most + 1)}
+        session.extend(tokens[session.length :])
+        for length in sorted(lengths, reverse=True):
+            place = len(prompt.prefix) - 1 + length
+            if place < len(tokens) and place + gamma < (target.longest or math.inf):
+                session.rollback(place)
+                session.extend((tokens[place:] * (gamma + 1))[: gamma + 1])
+        session.rollback(len(prompt.prefix) - 1)
+
+
+# Python's garbage collector, kept out of timed steps.
+
+
+@contextmanager
+def already_collected() -> Iterator[None]:
+    """A context in which the garbage collector does not scan existing objects.
+
+    Torch and the captured graphs consist of so many objects that a scan takes 0.4 s, in the middle of an arbitrary
+    step. Objects that the caller froze before remain frozen.
+    """
+    frozen_before = gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen_before:
+            gc.unfreeze()

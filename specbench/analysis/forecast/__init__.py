@@ -1,0 +1,1 @@
+"""Predicted tokens a pass and speedups."""

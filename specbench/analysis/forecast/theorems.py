@@ -1,0 +1,111 @@
+"""The paper's theorems applied to a run's own alpha, c and v.
+
+Eq. 1 has one alpha for all positions of a proposal. For a draft that is accepted less often the further ahead it drafts
+(heads that predict several tokens at once, copies that continue from one place), Eq. 1 is an upper bound and not a
+prediction. There the acceptance at each position replaces alpha: 1 + a_1 + a_1 a_2 + ... instead of 1 + alpha + alpha^2
++ ..., and the last pass of a completion emits the tokens that remain.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specbench import theory
+from specbench.analysis.acceptance.by_position import reached_and_accepted, tokens_by_position
+from specbench.analysis.costs.passes import ExpectedOfRows, PassCosts
+from specbench.records.schema import Counted, Predicted, PromptRecord, Throughput
+
+EQUATION_1, BY_ROW, BY_POSITION, BY_RANK = "Eq. 1", "Eq. 1 by row", "by position", "by rank"
+
+
+def acceptance_when_asked(prompts: Sequence[PromptRecord], gamma: int) -> list[float]:
+    """The share accepted at each of `gamma` positions, of the passes that reached it and had room for it.
+
+    A token that was not proposed counts as rejected. The last token of a completion does not count: accepted or not, it
+    saves no pass.
+    """
+    counts = np.zeros((gamma, 2), np.int64)
+    for prompt in prompts:
+        left = len(prompt["speculative"]["tokens"])
+        for a_pass in prompt["speculative"]["passes"]:
+            asked = min(gamma, left - 1)
+            counts[:asked] += reached_and_accepted(a_pass, asked, asked)
+            left -= a_pass["emitted"]
+    return [float(accepted / reached) if reached else 0.0 for reached, accepted in counts]
+
+
+def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
+    """Theorems 3.8 and 3.11, and Theorem 3.8 with v + overhead in place of 1 (`speedup_calibrated`)."""
+    c, verify_cost = summary["c"], summary["verify_cost"]
+    return {
+        "prediction": EQUATION_1,
+        "tokens_per_pass_predicted": theory.expected_tokens(alpha, gamma),
+        "speedup_predicted": None if c is None else theory.walltime_improvement(alpha, gamma, c),
+        "speedup_calibrated": (
+            None
+            if c is None or verify_cost is None
+            else theory.walltime_improvement(alpha, gamma, c, verify_cost + summary["overhead"])
+        ),
+        "operations_predicted": theory.operations_increase(alpha, gamma, summary["c_hat"]),
+    }
+
+
+def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
+    """The same for a batch, whose rows have an alpha and an end each.
+
+    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
+    fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
+    """
+    c, verify_cost = summary["c"] or 0.0, summary["verify_cost"]
+    tokens = expected.tokens * rates["occupancy"] / rates["occupancy_baseline"]
+    drafting = expected.drafted * c
+    return {
+        "prediction": BY_ROW,
+        "tokens_per_pass_predicted": expected.tokens,
+        "speedup_predicted": tokens / (drafting + 1),
+        "speedup_calibrated": (
+            None if verify_cost is None else tokens / (drafting + verify_cost + summary["overhead"])
+        ),
+        "operations_predicted": (expected.drafted * (summary["c_hat"] + 1) + 1) / expected.tokens,
+    }
+
+
+def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCosts, summary: Counted) -> Predicted:
+    """The same from the acceptance at each position, for these completion lengths and the mean number of draft tokens.
+
+    Calibrated with the measured cost of these passes, since most of them may draft less than gamma.
+    """
+    tokens, drafted = tokens_by_position(accepted, lengths), summary["drafted_per_pass"]
+    return {
+        "prediction": BY_POSITION,
+        "tokens_per_pass_predicted": tokens,
+        "speedup_predicted": tokens / (drafted * (summary["c"] or 0.0) + 1),
+        "speedup_calibrated": tokens / costs.total,
+        "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
+    }
+
+
+def by_rank(tokens: float, depth: float, costs: PassCosts, summary: Counted) -> Predicted:
+    """The same for passes over trees of `depth` levels in the mean.
+
+    `tokens` are expected along the target's own completions from the acceptance by rank.
+    """
+    drafted, c = summary["drafted_per_pass"], summary["c"]
+    return {
+        "prediction": BY_RANK,
+        "tokens_per_pass_predicted": tokens,
+        "speedup_predicted": None if c is None else theory.tree_improvement(tokens, depth, c),
+        "speedup_calibrated": tokens / costs.total,
+        "operations_predicted": (drafted * summary["c_hat"] + drafted + 1) / tokens,
+    }
+
+
+def unpredicted() -> Predicted:
+    """Where gamma changed from pass to pass: the theorems have one gamma."""
+    return {
+        "prediction": None,
+        "tokens_per_pass_predicted": None,
+        "speedup_predicted": None,
+        "speedup_calibrated": None,
+        "operations_predicted": None,
+    }

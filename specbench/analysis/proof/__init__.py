@@ -1,0 +1,1 @@
+"""Whether decoding was lossless."""

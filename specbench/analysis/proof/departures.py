@@ -1,0 +1,125 @@
+"""Where a completion leaves the target's greedy choice, and whether rounding explains it.
+
+The completion is read once, all of it, and every token is compared with the target's best one after the tokens so far.
+So one near tie that fell the other way does not hide what comes after it. As in `analysis.proof.lossless`, a place
+where they differ is computed in two ways, in one pass over many tokens and a token at a time, and rounding explains it
+if the token lies no further below the best than that noise can shift two logits.
+
+Shapes: L positions of a chunk, V tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.analysis.acceptance.agreement import logits_along
+from specbench.analysis.proof.lossless import NOISE_FACTOR, Difference, first_place
+from specbench.engine.session import Model, Prompt
+from specbench.sampling import NOT_FINITE
+
+MOST_KEPT = 64  # rows of logits held at a time
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A token that is not the target's best.
+
+    Attributes:
+        position: its index in the generated tokens.
+        margin: by how many logits the best token is above it.
+        noise: by how much the logits of that row vary with the way of computing it, measured or as given.
+    """
+
+    position: int
+    token: int
+    best: int
+    margin: float
+    noise: float
+
+    @property
+    def is_rounding(self) -> bool:
+        return self.margin <= NOISE_FACTOR * self.noise
+
+
+def departures(target: Model, prompt: Prompt, written: Sequence[int], noise: float | None = None) -> list[Departure]:
+    """Every departure of `written` from the target's greedy choice, up to the first that rounding does not explain.
+
+    `noise` is how far the logits of who wrote it may lie from the target's; None: as far as measured here. Raises
+    FloatingPointError where logits are not finite.
+    """
+    tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
+    session = target.start(prompt)
+    found: list[Departure] = []
+    for start, logits_LV in logits_along(session, tokens, first):
+        wide_LV = logits_LV[:, : target.vocabulary_size].float()
+        highest_L, best_L = wide_LV.max(-1)
+        if not bool(highest_L.isfinite().all()):
+            raise FloatingPointError(NOT_FINITE)
+        written_L = torch.tensor(tokens[start : start + len(wide_LV)], device=wide_LV.device)
+        places = (best_L != written_L).nonzero().flatten().tolist()
+        for begin in range(0, len(places), MOST_KEPT):
+            rows = {start + place: wide_LV[place].clone() for place in places[begin : begin + MOST_KEPT]}
+            found += _weighed(target, prompt, tokens, rows, noise)
+            if not found[-1].is_rounding:
+                return found
+    return found
+
+
+def difference(
+    target: Model, prompt: Prompt, baseline: Sequence[int], written: Sequence[int], limit: int | None = None
+) -> Difference | None:
+    """Whether rounding explains that `written` is not the target's own greedy completion; None if they are equal.
+
+    All of `written` is read, also after the first difference, and each of its tokens must lie within the noise of its
+    own row. Reports the first token that does not, or else the one whose margin is the largest share of its noise.
+
+    Args:
+        target: the target.
+        prompt: the prompt of both.
+        baseline: the target's own completion, token by token.
+        written: the completion in question.
+        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token.
+
+    Raises:
+        FloatingPointError: logits are not finite.
+    """
+    if list(baseline) == list(written):
+        return None
+    place = first_place(baseline, written)
+    found = departures(target, prompt, written)
+    if found and not found[-1].is_rounding:
+        return Difference(found[-1].position, found[-1].margin, found[-1].noise, len(found))
+    if place == min(len(baseline), len(written)) or not _ends_in_place(target, written, limit):
+        return Difference(place, 0.0, 0.0, len(found), misplaced_end=True)
+    if not found:  # the target's own completion took the other side of a near tie, and this one the best token
+        return Difference(place, 0.0, 0.0)
+    worst = max(found, key=lambda one: one.margin / one.noise if one.noise else 0.0)
+    return Difference(worst.position, worst.margin, worst.noise, len(found))
+
+
+def _ends_in_place(target: Model, written: Sequence[int], limit: int | None) -> bool:
+    """Whether an end token is the last token, or there is none and the completion is as long as it may be."""
+    if any(token in target.eos_ids for token in written[:-1]):
+        return False
+    return limit is None or len(written) >= limit or (bool(written) and written[-1] in target.eos_ids)
+
+
+def _weighed(
+    target: Model, prompt: Prompt, tokens: Sequence[int], rows: dict[int, Tensor], noise: float | None
+) -> list[Departure]:
+    """The departures at the places of `rows`, logits of one pass, up to the first that rounding does not explain."""
+    found, by_step = [], target.start(prompt)
+    for place in range(by_step.length + 1, max(rows) + 1):
+        step_V = by_step.extend([tokens[place - 1]])[-1, : target.vocabulary_size].float()
+        if place not in rows:
+            continue
+        moved = float(torch.nan_to_num(step_V - rows[place], 0.0).abs().max())
+        token, best = tokens[place], int(step_V.argmax())
+        margin = float(step_V[best] - step_V[token])
+        allowed = moved if noise is None else max(moved, noise)
+        found.append(Departure(place - len(prompt.prefix), token, best, margin, allowed))
+        if not found[-1].is_rounding:
+            break
+    return found

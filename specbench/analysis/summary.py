@@ -1,0 +1,307 @@
+"""From raw prompts to one row of numbers. Pure arithmetic on records; no torch.
+
+Each quantity that is commonly called 'acceptance rate' has its own name here: `alpha` (Corollary 3.6),
+`accepted_per_drafted`, acceptance by position, and tokens per pass.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.analysis.acceptance.by_position import (
+    acceptance_by_position,
+    estimated_by_rank,
+    forecast_tokens,
+    levels,
+    of_trees,
+)
+from specbench.analysis.costs.disturbance import disturbance
+from specbench.analysis.costs.passes import expected_of_rows, operations, pass_costs, rows_of, seconds_of, throughput
+from specbench.analysis.forecast.theorems import (
+    acceptance_when_asked,
+    by_equation_1,
+    by_position,
+    by_rank,
+    by_rows,
+    unpredicted,
+)
+from specbench.analysis.proof.martingales import UNPROVED, prove
+from specbench.records.schema import (
+    Counted,
+    Grown,
+    Learnt,
+    LenienceRow,
+    Measured,
+    PromptRecord,
+    Speedups,
+    UnderLenience,
+    UnderRule,
+)
+from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
+
+Part = Literal["start_s", "decode_s"]
+PARTS: tuple[tuple[Part, ...], ...] = (("decode_s",), ("decode_s", "start_s"))  # decoding, and end to end
+MOST_RESAMPLES_OF_V = 200  # medians of all passes: each resample takes a cumulative sum over them
+NO_SPEED: Speedups = {
+    "speedup_measured": None, "speedup_low": None, "speedup_high": None,
+    "speedup_end_to_end": None, "speedup_end_to_end_low": None, "speedup_end_to_end_high": None,
+}  # fmt: skip
+
+
+def summarise(
+    prompts: Sequence[PromptRecord],
+    *,
+    gamma: int | None,
+    greedy: bool,
+    c_hat: float,
+    max_new_tokens: int,
+    falls: bool,
+    at_once: bool = False,
+    resamples: int,
+    seed: int,
+    batch: int = 1,
+) -> Measured:
+    """The measured and predicted columns of a run, without what the config and the completions say.
+
+    `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
+    `falls`: the draft is accepted less often the further ahead it drafts, so that predictions are made from the
+    acceptance at each position (`analysis.forecast.theorems`). `at_once`: one step of the draft gives a whole proposal;
+    `c_step` is its time. Speedups are None where the completions differ by more than rounding, or sampled completions
+    fail their
+    proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and speeds are given: `lossy`
+    goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the target's own completion), and
+    the predictions are made from it.
+    """
+    steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    alpha = bootstrap([(sum(p["beta"]), len(p["beta"])) for p in prompts], ratio, resamples, seed)
+    lossy = is_lossy(prompts)
+    ruled = under_rule(prompts, resamples, seed)
+    step_s = median(steps_s)
+    drafting = [a_pass["draft_s"] / levels(a_pass) for a_pass in passes if a_pass["drafted"]]
+    drafted = sum(a_pass["drafted"] for a_pass in passes)
+    spent, emitted = operations(passes, c_hat)
+    costs = pass_costs(prompts)
+    v = verify_cost(prompts, gamma, resamples, seed)
+    proof = prove(prompts)
+    differing = [p["difference"] for p in prompts if p["difference"] is not None]
+    wrong = any(not one["is_rounding"] for one in differing) or (proof is not None and proof.failed)
+    counted: Counted = {
+        "prompts": len(prompts),
+        "tokens": sum(len(p["baseline"]["tokens"]) for p in prompts),
+        "passes": len(passes),
+        "alpha": alpha.value,
+        "alpha_low": alpha.low,
+        "alpha_high": alpha.high,
+        "accepted_per_drafted": sum(a_pass["accepted"] for a_pass in passes) / drafted if drafted else None,
+        "tokens_per_pass": emitted / len(passes),
+        "c": median(drafting) / step_s if drafting else None,
+        "verify_cost": None if v is None else v.value,
+        "verify_cost_low": None if v is None else v.low,
+        "verify_cost_high": None if v is None else v.high,
+        "overhead": median(a_pass["accept_s"] for a_pass in passes) / step_s,
+        "target_step_s": step_s,
+        # What the mean pass takes, in mean target steps.
+        "drafting_per_pass": costs.drafting,
+        "checking_per_pass": costs.checking,
+        "accepting_per_pass": costs.accepting,
+        "c_hat": c_hat,
+        "operations": spent / emitted,
+        "drafted_per_pass": drafted / len(passes),
+        "identical": 1 - sum(map(_differs, prompts)) / len(prompts) if greedy else None,
+        "lossless": not wrong and not lossy,
+        "lossy": lossy,
+        "acceptance_by_position": acceptance_by_position(passes),
+        "tokens_per_pass_histogram": {
+            str(tokens): count for tokens, count in sorted(Counter(a_pass["emitted"] for a_pass in passes).items())
+        },
+    }
+    rates = throughput(prompts, batch, wrong)
+    if at_once and drafting:
+        counted["c_step"] = median(a_pass["draft_s"] for a_pass in passes if a_pass["drafted"]) / step_s
+    trees = of_trees(passes)
+    if trees:
+        trees["acceptance_by_rank_estimated"] = estimated_by_rank(prompts)
+        tokens = forecast_tokens(prompts)
+        predicted = unpredicted() if tokens is None else by_rank(tokens, trees["depth_per_pass"], costs, counted)
+    elif gamma is None:
+        predicted = unpredicted()
+    elif falls:
+        lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
+        predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)
+    elif batch > 1 and not ruled:
+        predicted = by_rows(expected_of_rows(prompts, gamma, max_new_tokens), rates, counted)
+    else:
+        predicted = by_equation_1(ruled.get("alpha_rule", alpha.value), gamma, counted)
+    measured = NO_SPEED if wrong else speedups(prompts, resamples=resamples, seed=seed)
+    lenient: UnderLenience = {}
+    if all("lenient" in prompt for prompt in prompts):
+        lenient = {"lenience": under_lenience(prompts, resamples, seed)}
+    proved = UNPROVED if proof is None else proof.columns()
+    disturbed = disturbance(prompts, {**counted, **measured}).columns()
+    taken_in = [prompt["grown"] for prompt in prompts if "grown" in prompt]
+    grown: Grown = {"grown": max(taken_in)} if taken_in else {}
+    return {
+        **counted,
+        **grown,
+        **learnt(prompts),
+        **rates,
+        **trees,
+        **proved,
+        **disturbed,
+        **ruled,
+        **lenient,
+        **predicted,
+        **measured,
+    }
+
+
+def verify_cost(prompts: Sequence[PromptRecord], gamma: int | None, resamples: int, seed: int) -> Interval | None:
+    """v: the median verification of a full pass over the median step of the target alone, with its interval.
+
+    Every pass counts where `gamma` is None, and every pass over a tree (with parents): it drafts nodes, not `gamma`
+    tokens, so that none of its counts makes it full. The interval resamples prompts
+    (`MOST_RESAMPLES_OF_V` times at most). None without a full pass.
+    """
+    of_passes = [
+        [
+            one["verify_s"]
+            for one in prompt["speculative"]["passes"]
+            if gamma is None or one.get("parents") is not None or one["drafted"] == gamma
+        ]
+        for prompt in prompts
+    ]
+    if not any(of_passes):
+        return None
+    of_steps = [prompt["baseline"]["steps_s"] for prompt in prompts]
+    value = median(one for some in of_passes for one in some) / median(one for some in of_steps for one in some)
+    if len(prompts) < 2:
+        return Interval(value, None, None)
+    weights_SN = draw_weights(len(prompts), min(resamples, MOST_RESAMPLES_OF_V), np.random.default_rng(seed))
+    passes_S, steps_S = (_medians(seconds, weights_SN) for seconds in (of_passes, of_steps))
+    drawn = np.isfinite(passes_S)  # a resample may hold no prompt with a full pass
+    return percentiles(value, (passes_S / steps_S)[drawn])
+
+
+def _medians(seconds: Sequence[Sequence[float]], weights_SN: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The median of all `seconds` of N prompts in each of S resamples [S]; NaN for a resample without any."""
+    values = np.array([one for some in seconds for one in some])
+    owner = np.repeat(np.arange(len(seconds)), [len(some) for some in seconds])
+    order = np.argsort(values)
+    values, owner = values[order], owner[order]
+    found = np.full(len(weights_SN), np.nan)
+    for place, weights_N in enumerate(weights_SN):
+        counts = np.cumsum(weights_N[owner])
+        if counts[-1]:
+            low, high = np.searchsorted(counts, [(counts[-1] - 1) // 2, counts[-1] // 2], side="right")
+            found[place] = (values[low] + values[high]) / 2
+    return found
+
+
+def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
+    """What a draft that learns between prompts learnt from, and alpha before and after; nothing of other drafts."""
+    lessons = [prompt["online"] for prompt in prompts if "online" in prompt]
+    if not lessons:
+        return {}
+    third = -(-len(prompts) // 3)
+    first, last = (
+        sum(sum(prompt["beta"]) for prompt in some) / sum(len(prompt["beta"]) for prompt in some)
+        for some in (prompts[:third], prompts[-third:])
+    )
+    return {
+        "learnt_positions": sum(lesson["positions"] for lesson in lessons),
+        "learnt_steps": sum(lesson["steps"] for lesson in lessons),
+        "learning_s": sum(lesson["seconds"] for lesson in lessons),
+        "learning_timed": lessons[0]["timed"],
+        "alpha_first": first,
+        "alpha_last": last,
+    }
+
+
+def is_lossy(prompts: Sequence[PromptRecord]) -> bool:
+    """Whether they were decoded under a lossy rule."""
+    return all("total_variation" in prompt.get("rule", {}) for prompt in prompts)
+
+
+def under_rule(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> UnderRule:
+    """The acceptance probability of a rule with an alpha of its own, and its interval.
+
+    For a lossy rule also the mean total variation between the emitted token and the target's own.
+    """
+    if not all("rule" in prompt for prompt in prompts):
+        return {}
+    sums = [(p["rule"]["accept_probability"], len(p["beta"])) for p in prompts]
+    accepted = bootstrap(sums, ratio, resamples, seed)
+    found: UnderRule = {
+        "alpha_rule": accepted.value,
+        "alpha_rule_low": accepted.low,
+        "alpha_rule_high": accepted.high,
+    }
+    if is_lossy(prompts):
+        varied = sum(p["rule"]["total_variation"] for p in prompts)
+        found["total_variation"] = varied / sum(len(p["beta"]) for p in prompts)
+    return found
+
+
+def under_lenience(prompts: Sequence[PromptRecord], resamples: int, seed: int) -> list[LenienceRow]:
+    """alpha(l) with its interval for each lenience of the prompts, 1 first, and the mean total variation of each."""
+    tokens = sum(len(prompt["beta"]) for prompt in prompts)
+    rows: list[LenienceRow] = []
+    for key in ("1", *prompts[0]["lenient"]):
+        sums = [sum(prompt["beta"]) if key == "1" else prompt["lenient"][key] for prompt in prompts]
+        columns = [(total, len(prompt["beta"])) for total, prompt in zip(sums, prompts, strict=True)]
+        alpha = bootstrap(columns, ratio, resamples, seed)
+        varied = 0.0 if key == "1" else sum(prompt["total_variation"][key] for prompt in prompts) / tokens
+        rows.append({
+            "lenience": float(key), "alpha": alpha.value, "alpha_low": alpha.low, "alpha_high": alpha.high,
+            "total_variation": varied,
+        })  # fmt: skip
+    return rows
+
+
+def speedups(prompts: Sequence[PromptRecord], *, resamples: int, seed: int) -> Speedups:
+    """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts.
+
+    At T = 0, where completions are equal, that is the ratio of the times; at T > 0, where lengths differ, it is still
+    fair. The intervals resample prompts, and within each prompt its steps and its passes. They cover a machine that was
+    slower for minutes only as far as it was slower on some prompts and not on others.
+    """
+    variances = [variances_of(prompt) for prompt in prompts]
+    decode, whole = (
+        bootstrap([times_of(p, parts) for p in prompts], ratio_of_ratios, resamples, seed, variances) for parts in PARTS
+    )
+    return {
+        "speedup_measured": decode.value,
+        "speedup_low": decode.low,
+        "speedup_high": decode.high,
+        "speedup_end_to_end": whole.value,
+        "speedup_end_to_end_low": whole.low,
+        "speedup_end_to_end_high": whole.high,
+    }
+
+
+def _differs(prompt: PromptRecord) -> bool:
+    return bool(prompt.get("difference")) or prompt["baseline"]["tokens"] != prompt["speculative"]["tokens"]
+
+
+def times_of(prompt: PromptRecord, parts: Sequence[Part]) -> tuple[float, int, float, int]:
+    """Seconds and tokens of the baseline, then of speculative decoding, over these parts of a decoding."""
+    baseline, speculative = prompt["baseline"], prompt["speculative"]
+    return (
+        sum(baseline[part] for part in parts),
+        len(baseline["tokens"]),
+        sum(speculative[part] for part in parts),
+        len(speculative["tokens"]),
+    )
+
+
+def variances_of(prompt: PromptRecord) -> tuple[float, float, float, float]:
+    """The variance of each of `times_of` if the steps and the passes of this prompt were drawn again."""
+    steps_s, passes_s = (
+        np.array(seconds_of(trace)) / rows_of(trace) for trace in (prompt["baseline"], prompt["speculative"])
+    )
+    return len(steps_s) * float(np.var(steps_s)), 0.0, len(passes_s) * float(np.var(passes_s)), 0.0

@@ -1,0 +1,204 @@
+"""Parts of the benchmark: growth with tokens and context, the least time of a step, batches, rollouts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.decoding.sequence import autoregress
+from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.decoding.together import together
+from specbench.algorithm.draft import Draft, expect, models_of
+from specbench.bench.baselines import generate_many
+from specbench.bench.breakdown import REPEATS, stepping
+from specbench.bench.timing import Decoder, medians
+from specbench.engine.batch import Batch
+from specbench.engine.capture.nodes import constant
+from specbench.engine.capture.static import StaticModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt, get_ready
+from specbench.sampling import Sampling, standardise
+
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+LENGTHS = (16, 64, 128, 256, 512)
+VOCABULARIES = (8_000, 32_000, 128_000)
+GAMMA = 4  # where only the vocabulary varies
+
+
+def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
+    """Seconds of one run over so many tokens, at the same place of a completion."""
+    session = model.start(prompt)
+    session.extend([5] * 16)
+    timed = medians({str(count): stepping(session, count) for count in TOKENS}, model.now, REPEATS // 2)
+    return {int(count): seconds for count, seconds in timed.items()}
+
+
+def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
+    """Seconds of one step after so many tokens."""
+    session = model.start(prompt)
+    found = {}
+    for length in LENGTHS:
+        if length > session.length and (model.longest is None or length + 1 < model.longest):
+            session.extend([5] * (length - session.length))
+            found[length] = medians({"step": stepping(session, 1)}, model.now, REPEATS // 2)["step"]
+    return found
+
+
+def over_vocabularies(model: Model, device: torch.device) -> dict[int, float]:
+    """Seconds of everything that a sampled pass does with distributions: q and p standardised, a block accepted."""
+    generator = torch.Generator(device=device).manual_seed(0)
+    sampled = Sampling(temperature=1.0)
+    found = {}
+    for size in VOCABULARIES:
+        logits = torch.randn(2 * GAMMA + 1, size, device=device)
+
+        def judge(logits: torch.Tensor = logits, size: int = size) -> None:
+            q_GV = standardise(logits[:GAMMA], sampled, size)
+            p_GV = standardise(logits[GAMMA:], sampled, size)
+            accept_exact(p_GV, q_GV, [1, 2, 3, 4], generator)
+
+        found[size] = medians({"judge": judge}, model.now, REPEATS // 5)["judge"]
+    return found
+
+
+# The work of a captured step on a device: the number of kernel launches, and the bytes of weights read.
+#
+# Counted in the graph, not measured: every operation that computes or moves data is a kernel, whatever a library makes
+# of it; a look-up in an embedding reads single rows and counts as nothing.
+
+
+# Operations that only say how a tensor is seen, by the name of torch's function, operator or method.
+SEEN_OTHERWISE = {
+    "view", "reshape", "size", "sym_size", "getitem", "split_with_sizes", "transpose", "unsqueeze", "squeeze", "expand",
+    "slice", "select", "permute", "t", "flatten", "unbind", "alias", "detach", "contiguous",
+}  # fmt: skip
+LOOK_UPS = {"embedding"}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of one step."""
+
+    kernels: int
+    weight_bytes: int
+
+    def seconds(self, bytes_per_second: float, launch_s: float, more_bytes: float = 0.0) -> float:
+        """The least time of a step in seconds, from a device's bandwidth and the time to start a kernel.
+
+        The step reads `more_bytes` of caches.
+        """
+        return (self.weight_bytes + more_bytes) / bytes_per_second + self.kernels * launch_s
+
+
+def budget(parts: Sequence[Callable[..., Any]]) -> Budget | None:
+    """The budget of `parts`, which run one after another, such as those of a `program.Step`.
+
+    None where a part is no longer a graph, as after torch.compile.
+    """
+    modules = [getattr(part, "__self__", None) for part in parts]
+    graphs = [module for module in modules if isinstance(module, GraphModule)]
+    if len(graphs) < len(modules):
+        return None
+    weights: dict[int, Tensor] = {}
+    kernels = 0
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            kernels += _is_kernel(node)
+            weight = constant(graph, node)
+            if weight is not None and any(_name(user) not in LOOK_UPS for user in node.users):
+                weights[id(weight)] = weight
+    return Budget(kernels, sum(weight.nbytes for weight in weights.values()))
+
+
+def _is_kernel(node: Node) -> bool:
+    if node.op not in ("call_function", "call_method") or getattr(node.target, "__module__", None) == "_operator":
+        return False  # arithmetic on sizes, an element of a tuple
+    return _name(node) not in SEEN_OTHERWISE
+
+
+def _name(node: Node) -> str:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return name.partition(".")[0]
+
+
+# The least time of a step, from its captured graph: kernels that it launches and bytes that it reads.
+
+
+LENGTH = 64  # tokens of the completion that the step follows
+
+
+def bound(
+    model: Model, prompt: Prompt, gb_per_s: float, launch_us: float
+) -> tuple[float | None, str, dict[str, float]]:
+    """Milliseconds of a step over one token after LENGTH tokens, a note on what they are made of, and its numbers.
+
+    It reads its weights and the whole of its caches at `gb_per_s`, and starts each kernel in `launch_us`. None where
+    the engine runs no graph of kernels.
+    """
+    counted = None
+    if isinstance(model, StaticModel):
+        step = model.program.one
+        # A CUDA graph computes masks and position biases itself; elsewhere they are cached.
+        counted = budget([step.of_source, step.of_layout, step.run] if model.engine == "cudagraph" else [step.run])
+    if counted is None or not isinstance(model, StaticModel):
+        return None, "not counted: this engine runs no graph of kernels", {}
+    slots = {"self": model.capacity(LENGTH), "cross": model.source_slots(len(prompt.source))}
+    shapes = model.program.shapes
+    numbers = sum(heads * channels * slots[kind] for kind, each in shapes.items() for heads, channels in each)
+    cache_bytes = numbers * model.program.cache_dtype.itemsize
+    read = counted.weight_bytes + cache_bytes
+    note = f"{counted.kernels} kernels at {launch_us:g} us, {read / 1e6:.1f} MB at {gb_per_s:.0f} GB/s"
+    more = {"kernels": counted.kernels, "weight_bytes": counted.weight_bytes, "cache_bytes": cache_bytes}
+    seconds = counted.seconds(gb_per_s * 1e9, launch_us / 1e6, cache_bytes)
+    return 1000 * seconds, note, {name: float(number) for name, number in more.items()}
+
+
+# Our batched baseline against `transformers.generate` of the same batch, with encoder and prefill.
+
+
+def groups_of(prompts: list[Prompt], rows: int) -> list[list[Prompt]]:
+    """`prompts` in groups of `rows`; the first prompts fill up the last group."""
+    count = -(-len(prompts) // rows)
+    filled = [prompts[index % len(prompts)] for index in range(count * rows)]
+    return [filled[start : start + rows] for start in range(0, len(filled), rows)]
+
+
+def ways(
+    target: Model, network: object, groups: list[list[Prompt]], rows: int, max_new_tokens: int
+) -> dict[str, Decoder]:
+    """How a group of this number is decoded: (seconds, the tokens of its completions one after another)."""
+    batch, spec = Batch.of(target, rows), DecodingSpec.algorithm_1(Sampling(), max_new_tokens)
+
+    def ours(index: int) -> tuple[float, list[int]]:
+        began = target.now()
+        traces = together(
+            (autoregress(batch, prompt, spec, torch.Generator(batch.device)) for prompt in groups[index]), rows, batch
+        )
+        return target.now() - began, [token for trace in traces for token in trace.tokens]
+
+    def theirs(index: int) -> tuple[float, list[int]]:
+        began = target.now()
+        texts = generate_many(network, groups[index], max_new_tokens, target.eos_ids)
+        return target.now() - began, [token for text in texts for token in text]
+
+    return {"ours": ours, "theirs": theirs}
+
+
+# Whether a draft's steps can be captured as one graph, asked before anything is timed.
+
+
+def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
+    """Why `draft` would draft step by step where its steps of a pass should be one graph; None where it would not.
+
+    Captures what greedy completions of up to `tokens` tokens after `prompt` replay at `gammas`.
+    """
+    models = [model for model in models_of(draft) if isinstance(model, EagerModel)]
+    for gamma in gammas:
+        expect(draft, Sampling(), [gamma])
+        for model in models:
+            get_ready(model, prompt, tokens)
+    return next((model.rollout_fell_back for model in models if model.rollout_fell_back), None)

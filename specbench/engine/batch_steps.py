@@ -1,0 +1,161 @@
+"""How a network runs over several rows at once, each with its own layout: as it is, or as a captured step.
+
+Shapes: B rows, L new tokens of a row, C slots of the self-attention buffers, S of the cross-attention buffers, V
+logits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import EncoderDecoderCache
+
+from specbench.engine.buffers import TensorCache
+from specbench.engine.capture import markers
+from specbench.engine.capture.program import Program, what_it_caches
+from specbench.engine.eager.placement import Placement
+from specbench.engine.layout import Layout
+
+
+class StepsOfRows(Protocol):
+    """One run of a network over rows of buffers."""
+
+    shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
+    cache_dtype: torch.dtype
+
+    def encode(self, source_1S: Tensor) -> list[Tensor]:
+        """Cross-attention keys and values of one source, layer by layer."""
+        ...
+
+    def run(
+        self,
+        ids_BL: Tensor,
+        layout: Layout,
+        source_lengths: Sequence[int],
+        own: Sequence[Tensor],
+        of_source: Sequence[Tensor],
+        last_row: bool,
+    ) -> Tensor:
+        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token.
+
+        `own` and `of_source` are the buffers of self- and cross-attention; the new keys and values are written to the
+        first.
+        """
+        ...
+
+
+class BatchableModel(Protocol):
+    """The interface of a model that a batch uses."""
+
+    device: torch.device
+    vocabulary_size: int
+    eos_ids: frozenset[int]
+    longest: int | None
+    operations: float
+    now: Callable[[], float]
+    state_width: int
+    tap_width: int
+    states_of_prompt: bool
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        """How the network runs over up to `rows` rows. Raises UserError where it cannot."""
+        ...
+
+    def require_trees(self) -> None:
+        """Raise UserError where the model cannot read a tree."""
+        ...
+
+
+class EagerSteps:
+    """The `transformers` module, its cache a view of the rows' buffers."""
+
+    def __init__(self, network: Any, placement: Placement) -> None:
+        self._network, self._placement = network, placement
+        with torch.inference_mode():
+            own, of_source = what_it_caches(network)
+        self.shapes = {
+            kind: [(states.shape[1], states.shape[3]) for states in cached]
+            for kind, cached in (("self", own), ("cross", of_source))
+        }
+        self.cache_dtype: torch.dtype = own[0].dtype
+
+    def encode(self, source_1S: Tensor) -> list[Tensor]:
+        _, states = what_it_caches(self._network, source_1S)
+        return states
+
+    def run(
+        self,
+        ids_BL: Tensor,
+        layout: Layout,
+        source_lengths: Sequence[int],
+        own: Sequence[Tensor],
+        of_source: Sequence[Tensor],
+        last_row: bool,
+    ) -> Tensor:
+        cache: Any = markers.over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
+        inputs: dict[str, Any] = {"input_ids": ids_BL}
+        if of_source:
+            # The cache returns the buffers instead of its input, so that a source of one token suffices.
+            width = self._network.get_encoder().config.d_model
+            nothing_B1D = torch.zeros(len(ids_BL), 1, width, dtype=self.cache_dtype, device=ids_BL.device)
+            slots_S = torch.arange(of_source[0].shape[2], device=ids_BL.device)
+            seen_B11S = (slots_S < torch.tensor(source_lengths, device=ids_BL.device)[:, None])[:, None, None, :]
+            lowest = torch.finfo(self.cache_dtype).min
+            inputs = {
+                "decoder_input_ids": ids_BL,
+                "encoder_outputs": (nothing_B1D,),
+                "attention_mask": torch.where(seen_B11S, 0.0, lowest).to(self.cache_dtype),
+            }
+            cache = EncoderDecoderCache(cache, markers.replaced(of_source))
+        if last_row and not of_source:
+            inputs["logits_to_keep"] = 1
+        with self._placement.following(layout) as options:
+            output = self._network(past_key_values=cache, use_cache=True, **inputs, **options)
+        logits_BLV: Tensor = output.logits
+        return logits_BLV[:, -1:] if last_row else logits_BLV
+
+
+class CapturedSteps:
+    """Captured steps: one for a row alone, another for any number of rows."""
+
+    def __init__(self, alone: Program, several: Program) -> None:
+        self._programs = alone, several
+        self.shapes, self.cache_dtype = alone.shapes, alone.cache_dtype
+        self._fixed, self._sources = TensorCache(), TensorCache()
+
+    def encode(self, source_1S: Tensor) -> list[Tensor]:
+        encode = self._programs[0].encode
+        assert encode is not None
+        return encode(source_1S)
+
+    def run(
+        self,
+        ids_BL: Tensor,
+        layout: Layout,
+        source_lengths: Sequence[int],
+        own: Sequence[Tensor],
+        of_source: Sequence[Tensor],
+        last_row: bool,
+    ) -> Tensor:
+        rows, count = ids_BL.shape
+        program = self._programs[rows > 1]
+        step = program.one if count == 1 else program.last if last_row else program.several
+        slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)
+        device = ids_BL.device
+        (lengths_B,) = self._once(
+            self._sources, tuple(source_lengths), lambda: (torch.tensor(source_lengths, device=device),)
+        )
+        inputs = (ids_BL, *layout.tensors, lengths_B, *own, *of_source)
+        fixed = self._once(self._fixed, (id(step), rows, count, *slots), lambda: step.of_sizes(*inputs))
+        inputs += fixed
+        key = (id(step), count, *slots, *source_lengths)
+        inputs += self._once(self._sources, key, lambda: step.of_source(*inputs))
+        return step.run(*inputs, *step.of_layout(*inputs))
+
+    @staticmethod
+    def _once(
+        cached: TensorCache, key: tuple[int, ...], compute: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        found = cached.get(key)
+        return cached.put(key, compute()) if found is None else found

@@ -1,0 +1,76 @@
+"""A captured graph's nodes: what they stand for, and how they are replaced."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from specbench.engine.capture import kernels
+from specbench.engine.capture.torch_private import LazyGraphModule
+
+aten = torch.ops.aten
+
+
+def finished(module: GraphModule) -> GraphModule:
+    """`module` without what nothing uses."""
+    module.graph.eliminate_dead_code(is_impure_node=has_effect)
+    module.recompile()
+    return module
+
+
+def compiled_to_python(module: GraphModule) -> Callable[..., Any]:
+    """What `module` computes, as a function that is ready to run."""
+    LazyGraphModule.force_recompile(module)
+    ready: Callable[..., Any] = module.forward
+    return ready
+
+
+def has_effect(node: Node) -> bool:
+    """Whether `node` must run although nobody uses what it returns: an input, the output, or a write into a cache."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "output")
+    schema = getattr(node.target, "_schema", None)
+    return node.target in (kernels.write, kernels.write_pair) or (schema is not None and bool(schema.is_mutable))
+
+
+def calls(module: GraphModule, *targets: Any) -> list[Node]:
+    """The nodes of `module` that call one of `targets`."""
+    return [node for node in module.graph.nodes if node.op == "call_function" and node.target in targets]
+
+
+def value(node: Any) -> Any:
+    """The tensor without data, or the size, that the node stood for in the capture."""
+    return node.meta.get("val") if isinstance(node, Node) else None
+
+
+def constant(module: GraphModule, node: Any) -> Tensor | None:
+    """The weight that a node fetches."""
+    if isinstance(node, Node) and node.op == "get_attr":
+        found = getattr(module, str(node.target))
+        return found if isinstance(found, Tensor) else None
+    return None
+
+
+def add_constant(module: GraphModule, tensor: Tensor) -> Node:
+    """A node that fetches `tensor`, at the insertion point."""
+    name = next(name for index in itertools.count() if not hasattr(module, name := f"constant_{index}"))
+    module.register_buffer(name, tensor, persistent=False)
+    node = module.graph.create_node("get_attr", name)
+    node.meta["val"] = tensor
+    return node
+
+
+def replace(node: Node, other: Node) -> None:
+    """Replace `node` by `other` in all its users, and erase it."""
+    node.replace_all_uses_with(other)
+    node.graph.erase_node(node)
+
+
+def replace_by_value(node: Node, plain: Any) -> None:
+    """Replace `node` by a plain value in all its users, and erase it."""
+    for user in list(node.users):
+        user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
+        user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)

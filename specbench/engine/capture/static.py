@@ -1,0 +1,146 @@
+"""A captured step over preallocated caches: the same tokens as `eager`, without the model's Python."""
+
+import time
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.engine.batch_steps import CapturedSteps, StepsOfRows
+from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
+from specbench.engine.capture.cache import forget
+from specbench.engine.capture.invariant import lower_invariant
+from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
+from specbench.engine.capture.program import Program
+from specbench.engine.capture.rows_check import rows_agree
+from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.segments import lower_native
+from specbench.engine.session import Prompt
+from specbench.errors import UserError
+
+FIRST_CAPACITY = 64
+SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
+# Filled up: there a step is bound by reading weights, and one shape means one choice of kernels.
+ROWS_ON_A_GPU = MOST_ROWS
+USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
+
+
+class StaticModel(EagerModel):
+    """An `EagerModel` whose sessions run a captured step."""
+
+    engine = "static"
+    lowering: Lowering = staticmethod(lower)
+    rows: int  # the fewest that a step reads; what is missing is filled up
+
+    def __init__(
+        self,
+        network: Any,
+        vocabulary_size: int,
+        eos_ids: frozenset[int],
+        packed: PackedWeights | None = None,
+        invariant: bool = False,
+    ) -> None:
+        """`invariant`: with kernels whose rows do not depend on how many are read at once."""
+        super().__init__(network, vocabulary_size, eos_ids)
+        began = time.perf_counter()
+        self.packed, self.invariant = packed or PackedWeights(), invariant
+        self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
+        lowering = lower_invariant if invariant else self.lowering
+        self.program = Program.of(network, self._cache_dtype(network), lowering, self.packed)
+        self.placement = self.program.placement
+        self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
+        self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
+        self._numbers: dict[int, Tensor] = {}
+        self._prepare()
+        self.warmup_s = time.perf_counter() - began
+
+    def _prepare(self) -> None:
+        with torch.inference_mode():
+            StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).look_up(USUAL_COUNTS)
+
+    def _alike(self, network: Any) -> "StaticModel":
+        made = type(self)(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant)
+        made.rows = self.rows
+        return made
+
+    def weights_changed(self) -> None:
+        self.packed.refresh()
+        for model in (*self._shallow.values(), *(one for made in self._splits.values() for one in made.models)):
+            model.weights_changed()
+        if self.program.encode is not None:
+            self.program.encode.of_size.clear()
+        self._forget_placed()
+
+    def _forget_placed(self) -> None:
+        """Masks, positions and position biases are looked up anew."""
+        for cache in (self.sources, self.positions, self.tree_positions):
+            cache.clear()
+        self._prepare()
+
+    def read_rows(self, rows: int) -> None:
+        """From now on a step reads at least so many rows; missing rows are padding."""
+        if rows != self.rows:
+            self.rows = rows
+            self._forget_placed()
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        if reason := self.no_batches or self.placement.no_trees:
+            raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
+        return CapturedSteps(self.program, self.program if rows == 1 else self._program_of_rows)
+
+    @cached_property
+    def _program_of_rows(self) -> Program:
+        """Raises UserError where its logits are not those of single rows."""
+        for _ in range(2):
+            made = Program.of(self.network, self.program.cache_dtype, self.lowering, self.packed, one_row=False)
+            if self.engine == "compile":  # which would compile for the shapes that are tried, in minutes
+                return made
+            if rows_agree(self.program, made, self.vocabulary_size, self.network.dtype, self.device):
+                return made
+            if made.cached is None:
+                break
+            forget(made.cached)  # a capture that is made now may be right
+        raise UserError(
+            f"engine={self.engine}: the captured step of several rows differs from that of one row; use batch=1 or "
+            "engine=eager"
+        )
+
+    @staticmethod
+    def _cache_dtype(network: Any) -> torch.dtype:
+        """On CPU attention over bf16 is slower than over fp32, which also is the more exact; see kernels.attend."""
+        dtype: torch.dtype = network.dtype
+        return torch.promote_types(dtype, torch.float32) if network.device.type == "cpu" else dtype
+
+    def start(self, prompt: Prompt) -> StaticSession:
+        return StaticSession(self, prompt)
+
+    def capacity(self, needed: int) -> int:
+        """Slots of self-attention buffers with room for `needed` tokens: the next power of two."""
+        return max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
+
+    def source_slots(self, needed: int) -> int:
+        """Slots of cross-attention buffers for a source of `needed` tokens."""
+        return -(-needed // SOURCE_STEP) * SOURCE_STEP
+
+    def numbers(self, slots: int) -> Tensor:
+        """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
+        if slots not in self._numbers:
+            self._numbers[slots] = torch.arange(slots, device=self.device).unsqueeze(0)
+        return self._numbers[slots]
+
+
+class CompiledModel(StaticModel):
+    """A `StaticModel` whose steps torch.compile makes ready. Needs a C++ compiler, and a minute or so in all."""
+
+    engine = "compile"
+    no_split = "engine=compile would compile each part for a minute"
+    lowering: Lowering = staticmethod(compiled)
+
+
+class NativeModel(StaticModel):
+    """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
+
+    engine = "native"
+    lowering: Lowering = staticmethod(lower_native)

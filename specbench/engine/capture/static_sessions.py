@@ -1,0 +1,310 @@
+"""Sessions over preallocated caches and a captured step.
+
+A cache is a set of buffers with room for a number of tokens, of which the first `length` count; rolling back is moving
+that number. Buffers grow by doubling, so that attention covers at most twice the tokens read, and go back to
+the model's pool with their session.
+"""
+
+import copy
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from specbench.engine.buffers import BufferPool, Buffers, TensorCache
+from specbench.engine.capture.program import Program, Step
+from specbench.engine.eager.sessions import SessionModel
+from specbench.engine.eager.shallow import Reusable, ShallowSession
+from specbench.engine.eager.states import LastRead
+from specbench.engine.layout import Layout
+from specbench.engine.session import NONE, Part, Prompt, Tokens
+from specbench.engine.token_tree import OpenTree
+
+MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
+
+
+class CapturedModel(SessionModel, Protocol):
+    """The interface of a model with captured steps that a session uses."""
+
+    program: Program
+    pool: BufferPool
+    sources: TensorCache
+    positions: TensorCache
+    tree_positions: TensorCache
+    longest: int | None
+    invariant: bool  # rows do not depend on how many are read at once
+    rows: int  # the fewest that a step reads
+
+    def numbers(self, slots: int) -> Tensor:
+        """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
+        ...
+
+    def capacity(self, needed: int) -> int:
+        """Slots of self-attention buffers with room for `needed` tokens."""
+        ...
+
+    def source_slots(self, needed: int) -> int:
+        """Slots of cross-attention buffers for a source of `needed` tokens."""
+        ...
+
+
+class StaticSession:
+    """One sequence: buffers, and how many of their slots count."""
+
+    def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
+        self._begin(model)
+        self._sources = len(prompt.source)
+        self._source_length_1 = torch.tensor([len(prompt.source)], device=model.device)
+        with torch.inference_mode():
+            if model.program.encode is not None:
+                self._read_source(prompt.source)
+            self.reserve(len(prompt.prefix))
+            if len(prompt.prefix) > 1:
+                # A long prompt's logits are of no use, and large.
+                self._run(prompt.prefix[:-1], last_row=not model.states_of_prompt)
+
+    def _begin(self, model: CapturedModel) -> None:
+        """Nothing read, and no buffers yet."""
+        self.model = model
+        self.length = self.ahead = 0
+        self.ahead_part: Part | None = None
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self.reusable = Reusable()
+        self._parts: dict[CapturedModel, StaticSession] = {}
+        self._last = LastRead()
+        self._held: dict[str, Buffers] = {}
+        weakref.finalize(self, model.pool.give_back, self._held)
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        with torch.inference_mode():
+            if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None and not self._tree:
+                return self._run_rest(tokens, rows)
+            return self._run(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self.level()
+        self._keep_nodes(self.length, self._tree, path)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def rollback(self, length: int) -> None:
+        self.level()
+        self.length = min(self.length, length)
+        if self._tree:
+            self._tree.close()
+            self._last.select([], self.length)
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
+        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
+        return ShallowSession(self, Part(layers, skipped), reuse)
+
+    def level(self) -> None:
+        if self.ahead_part is not None:
+            self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
+            self._ahead_tree.close()
+            self.reusable.clear()
+
+    def crop_ahead(self, tokens: int) -> None:
+        self.ahead -= tokens
+        self._ahead_tree.close()
+        self.reusable.crop(tokens)
+
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
+        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        if parents is not None:
+            self.reusable.clear()  # states of a tree's nodes are not kept
+        with torch.inference_mode():
+            self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
+            split = self.model.split(part) if reuse else None
+            reading = self._by(self.model.shallow(*part) if split is None else split.drafting)
+            reading.length = self.length + self.ahead
+            logits_LV = reading._run(tokens, parents)
+        if split is not None and parents is None:
+            self.reusable.add(self.ahead, tokens, logits_LV)
+        self.ahead = reading.length - self.length
+        return logits_LV
+
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
+        self._by(self.model.shallow(*part))._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
+        self.ahead += len(path)
+
+    def _run_rest(self, tokens: Tokens, rows: list[Tensor]) -> Tensor:
+        """As `_run`, where the first layers have read the first tokens already and made `rows` of them."""
+        assert self.ahead_part is not None
+        split, known = self.model.split(self.ahead_part), len(rows)
+        states = split.states(rows)
+        self._make_room(self.length + len(tokens))
+        if known < len(tokens):
+            reading = self._by(split.first)
+            reading.length = self.length + known
+            states.append(reading._run(tokens[known:]))
+        self.level()
+        reading = self._by(split.rest)
+        reading.length = self.length
+        logits_LV = reading._run(torch.cat(states))
+        self.length = reading.length
+        return logits_LV
+
+    def _by(self, reader: SessionModel) -> "StaticSession":
+        """This session read by a part of its model, over that part's buffers."""
+        model = cast(CapturedModel, reader)
+        if model not in self._parts:
+            made = self._parts[model] = copy.copy(self)
+            made.model, made._parts = model, {}
+            made._tree, made._ahead_tree, made.reusable = self._ahead_tree, OpenTree(), Reusable()
+            made._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
+            made._collect()
+        return self._parts[model]
+
+    def _read_source(self, source: Sequence[int]) -> None:
+        slots = self.model.source_slots(len(source))
+        self._held["cross"] = self.model.pool.take("cross", slots)
+        assert self.model.program.encode is not None
+        states = self.model.program.encode(self.model.ids(source))
+        for buffer, state in zip(self._held["cross"].layers, states, strict=True):
+            buffer[:, :, : len(source)] = state
+
+    def reserve(self, needed: int) -> None:
+        """Make room for `needed` tokens; cached tokens are moved."""
+        old, self._capacity = self._held.get("self"), self.model.capacity(needed)
+        new = self.model.pool.take("self", self._capacity)
+        if old is not None:
+            new.copy_slots(old, self.length + max(0, self.ahead) + len(self._tree) + len(self._ahead_tree))
+            self.model.pool.give_back({"self": old})
+        self._held["self"] = new
+        self._collect()
+        self._parts.clear()
+
+    def _collect(self) -> None:
+        """Buffers as a step takes them."""
+        self._buffers = [
+            tensor for kind in ("self", "cross") if kind in self._held for tensor in self._held[kind].layers
+        ]
+
+    def _make_room(self, needed: int) -> None:
+        if needed > self._capacity:
+            self.reserve(needed)
+
+    def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
+        self.level()
+        if parents is not None and not self._tree:
+            self.model.require_trees()
+        most = MOST_ROWS if self.model.invariant and not last_row else len(tokens)
+        blocks = [
+            self._read(
+                tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
+            )
+            for first in range(0, len(tokens), most)
+        ]
+        logits_LV = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        if parents is None:
+            self._last.put(logits_LV, self.model.state_width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        return logits_LV
+
+    def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
+        """Logits of a block that one step reads."""
+        count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
+        if parents is not None or tree.parents:
+            tree.grow(tokens, parents)
+        self._make_room(self.length + (len(tree.parents) or count))
+        rows = count if last_row else max(count, model.rows)
+        step = program.one if rows == 1 else program.last if last_row else program.several
+        if program.tree is not None and not tree.is_chain:
+            step, rows = program.tree, max(rows, 2)
+        logits_LV = self._step(step, tokens, rows)
+        if parents is None:
+            self.length += count
+        return logits_LV if rows == count or last_row else logits_LV[:count]
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop, self.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.model.tap_width)
+
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        if "cross" not in self._held:
+            return None
+        keys, values = (states[:, :, : self._sources] for states in self._held["cross"].pair(layer))
+        return keys, values
+
+    def of_source(self, layers: Sequence[int]) -> tuple[int, Tensor, list[Tensor]]:
+        """Return the source's length, as a tensor [1] too, and these decoder layers' buffers of its keys and values."""
+        buffers = [tensor for layer in layers for tensor in self._held["cross"].pair(layer)]
+        return self._sources, self._source_length_1, buffers
+
+    def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
+        """Logits [`rows`, V], of which the first are those of `tokens`."""
+        return step.run(*self.inputs(step, tokens, rows))[0]
+
+    def inputs(self, step: Step, tokens: Tokens, rows: int) -> list[Tensor]:
+        """The inputs of `step` to read `tokens`, padded to so many rows."""
+        # The step proper reads no positions: what it computes from them is an input, too.
+        ids_1L, count = self._ids(tokens, rows), len(tokens)
+        fixed = self._of_source(step, ids_1L, count)
+        placed = self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
+        return [ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]]
+
+    def _ids(self, tokens: Tokens, rows: int) -> Tensor:
+        """`tokens` as a step reads them, filled up to so many rows as `Layout.filled` does."""
+        missing = max(0, rows - len(tokens))
+        if isinstance(tokens, Tensor):
+            return self.model.ids(torch.cat([tokens, tokens[-1:].expand(missing)]) if missing else tokens)
+        return self.model.ids([*tokens, *[tokens[-1]] * missing] if missing else tokens)
+
+    def _looked_up(
+        self, what: tuple[int, int], count: int, compute: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Tensors that depend on where the newest `count` tokens or nodes are, computed the first time only.
+
+        `what` tells such tensors apart.
+        """
+        nodes = self._tree.parents
+        shape = () if self._tree.is_chain else nodes
+        cached = self.model.tree_positions if shape else self.model.positions
+        key = (what, self.length + (len(nodes) - count if nodes else 0), count, self._capacity, shape)
+        found = cached.get(key)
+        return cached.put(key, compute()) if found is None else found
+
+    def _layout(self, count: int) -> Layout:
+        return self._tree.layout(self.length, count, self.model.numbers(self._capacity))
+
+    @torch.inference_mode()
+    def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int]) -> None:
+        """Move the nodes of `path`, of a tree that follows `length` tokens, to where these end."""
+        self._held["self"].move_slots([length + node for node in tree.select(path)], length)
+
+    def _placed(self, step: Step, ids_1L: Tensor, count: int, fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The layout of the newest `count` tokens or nodes, and what the step computes from it."""
+        layout = self._layout(count).filled(ids_1L.shape[1])
+        inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
+        return *layout.tensors, *step.of_layout(*inputs, *fixed)
+
+    def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
+        """The tensors that the step computes from sizes and the source's length."""
+        rows = ids_1L.shape[1]
+        cached, key = self.model.sources, (id(step), self._sources, rows, self._capacity)
+        found = cached.get(key)
+        if found is None:
+            layout = self._layout(count).filled(rows)
+            inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
+            of_sizes = step.of_sizes(*inputs)
+            found = cached.put(key, (*of_sizes, *step.of_source(*inputs, *of_sizes)))
+        return found
+
+    def look_up(self, counts: Sequence[int]) -> None:
+        """Compute all positions of the first buffers once, for runs over so many tokens, so that no later step pays."""
+        program, began = self.model.program, self.length
+        end = min(self._capacity, self.model.longest or self._capacity)
+        for count in counts:
+            rows = max(count, self.model.rows)
+            step, ids_1L = program.one if rows == 1 else program.several, self._ids([0] * count, rows)
+            fixed = self._of_source(step, ids_1L, count)
+            for self.length in range(began, end - count + 1):
+                self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
+        self.length = began

@@ -1,0 +1,238 @@
+"""The engine of a network: eager, a captured step over static caches, or this step as CUDA graphs; resolves 'auto'.
+
+Every engine gives the same tokens in fp32. A captured step is compared with the network on a few tokens. If a network
+cannot be captured or its capture disagrees, `auto` falls back to eager, with the reason, and an engine that was
+requested by name raises UserError.
+
+In 16-bit dtypes two correct computations may differ strongly if a network amplifies rounding. Both are then compared
+with the network in fp32, and the error of the captured step must not be much larger than that of the network itself.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.capture.cache import forget
+from specbench.engine.capture.invariance_test import make_invariant
+from specbench.engine.capture.lower import PackedWeights
+from specbench.engine.capture.rows_check import ROUNDING
+from specbench.engine.capture.static import CompiledModel, NativeModel, StaticModel
+from specbench.engine.cuda.graphs import CudaGraphModel
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import LayeredModel, Part, Prompt, get_ready
+from specbench.errors import UserError, first_line
+
+# Run a 16-bit network temporarily in fp32, with the weights of one block in fp32 at a time.
+#
+# An fp32 copy of the whole network would take twice the memory of a model that just fits.
+
+
+@contextmanager
+def in_fp32(network: nn.Module) -> Iterator[None]:
+    """A context in which every block of `network` has its weights in fp32 while it runs, and so returns fp32 states.
+
+    A block is an entry of a list of layers, or a module outside of these.
+    """
+    short: dict[nn.Module, dict[nn.Parameter, Tensor]] = {}
+
+    def widen(block: nn.Module, args: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        held = short[block] = {weight: weight.data for weight in block.parameters() if weight.is_floating_point()}
+        for weight, values in held.items():
+            weight.data = values.float()
+        return tuple(_wide(one) for one in args), {name: _wide(one) for name, one in keywords.items()}
+
+    def restore(block: nn.Module, *_: Any) -> None:
+        for weight, values in short.pop(block, {}).items():
+            weight.data = values
+
+    hooks = []
+    for block in dict.fromkeys(_blocks(network)):  # embeddings may stand in several places
+        hooks.append(block.register_forward_pre_hook(widen, with_kwargs=True))
+        hooks.append(block.register_forward_hook(restore, always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of `module` that are widened whole: layers, and modules that have weights of their own."""
+    if next(module.parameters(recurse=False), None) is not None:
+        yield module
+        return
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from _blocks(child)
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+FARTHER = 2.0  # times the module's own error in a short dtype; it was 0.2 to 1.4 for correct captures
+TRIED_TOKENS = 6
+KINDS: dict[str, type[StaticModel]] = {
+    "static": StaticModel,
+    "native": NativeModel,
+    "cudagraph": CudaGraphModel,
+    "compile": CompiledModel,
+}
+
+# What engine=auto tries on a device, before eager; docs/engines.md says why not native.
+AUTO = {"cuda": "cudagraph", "cpu": "static"}
+
+
+def with_engine(
+    engine: str, network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str = "fast"
+) -> EagerModel:
+    """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
+
+    Args:
+        engine: auto falls back to eager where the step cannot be captured, and says why in `fell_back`.
+        network: the module.
+        vocabulary_size: tokens of the tokenizer; further logits are masked.
+        eos_ids: end-of-sequence tokens.
+        numerics: invariant | fast | auto (fast). Invariant logits of a position are the same to the bit, however many
+            positions are read at once. Where that is not possible the model is fast, and `not_invariant` says why.
+
+    Raises:
+        UserError: the named engine does not run on this device, or cannot capture this network.
+    """
+    device = network.device.type
+    if numerics == "auto":
+        numerics = "fast"
+    if engine == "cudagraph" and device != "cuda":
+        raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
+    if engine == "native" and device != "cpu":
+        raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
+    one = AUTO.get(device, "eager") if engine == "auto" else engine
+    fell_back = None
+    if one != "eager":
+        try:
+            if numerics == "fast" or one in ("compile", "native"):
+                return _not_invariant(checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)
+            return _invariant(KINDS[one], network, vocabulary_size, eos_ids)
+        except Exception as error:  # whatever a model's own code raises when it is captured
+            if engine != "auto":
+                raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
+            fell_back = first_line(error)
+    model = EagerModel(network, vocabulary_size, eos_ids)
+    model.fell_back = fell_back
+    return _not_invariant(model, numerics)
+
+
+def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
+    """`model`, whose kernels were not chosen for invariance."""
+    if numerics != "fast":
+        model.not_invariant = f"engine={model.engine} does not control its kernels"
+    return model
+
+
+def _invariant(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
+    """The captured model with invariant kernels, if they are proved to be; otherwise the fast one, with the reason."""
+    model = checked(kind, network, vocabulary_size, eos_ids, invariant=True)
+    began = time.perf_counter()
+    if (reason := make_invariant(model)) is not None:
+        model = checked(kind, network, vocabulary_size, eos_ids)
+        model.not_invariant = reason
+    model.warmup_s += time.perf_counter() - began
+    return model
+
+
+def checked(
+    kind: type[StaticModel],
+    network: Any,
+    vocabulary_size: int,
+    eos_ids: frozenset[int],
+    invariant: bool = False,
+    packed: PackedWeights | None = None,
+    again: bool = True,
+) -> StaticModel:
+    """The captured model, its logits compared with the eager logits; the time of that counts as its warm-up.
+
+    With `again`, a capture from the cache on disk that is wrong is forgotten and made anew.
+
+    Raises:
+        RuntimeError: they differ by more than rounding.
+    """
+    began = time.perf_counter()
+    model = kind(network, vocabulary_size, eos_ids, packed, invariant)
+    ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
+    if (reason := _difference(network, vocabulary_size, eos_ids, ours, own)) is not None:
+        if again and model.program.cached is not None:  # a capture that is made now may be right
+            forget(model.program.cached)
+            return checked(kind, network, vocabulary_size, eos_ids, invariant, packed, again=False)
+        raise RuntimeError(reason)
+    model.warmup_s = time.perf_counter() - began
+    return model
+
+
+def _difference(
+    network: Any, vocabulary_size: int, eos_ids: frozenset[int], ours: list[Tensor], own: list[Tensor]
+) -> str | None:
+    """How the captured logits differ from the network's own by more than rounding; None where they do not.
+
+    A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
+    """
+    difference = apart(ours, own)
+    if difference <= ROUNDING[network.dtype]:
+        return None
+    message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
+    if network.dtype not in (torch.bfloat16, torch.float16):
+        return message
+    with in_fp32(network):
+        exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
+    if (from_exact := apart(ours, exact)) <= FARTHER * (rounded := apart(own, exact)):
+        return None
+    return f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
+
+
+def objection_to_reuse(model: LayeredModel, part: Part) -> str | None:
+    """Why verification cannot reuse what `part` of `model` computed; None where it was tried and its logits agree.
+
+    The last logits of a session that reuses states are compared with those of a session that does not.
+    """
+    if (reason := model.objection_to_split(part)) is not None:
+        return reason
+    try:
+        difference = apart(_tried(model, part)[1:], _tried(model)[1:])
+    except Exception as error:  # whatever a model's own code raises when it is captured, or run in parts
+        return first_line(error)
+    if not difference <= ROUNDING[model.network.dtype]:
+        return f"its logits differ by {difference:.2g} of the largest logit"
+    return None
+
+
+def _tried(model: LayeredModel, part: Part | None = None) -> list[Tensor]:
+    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again.
+
+    With a `part` this has read, one by one, all but the last token of each run.
+    """
+    # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
+    # rounding is largest.
+    tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
+    whole = model.network.config.is_encoder_decoder
+    prompt = Prompt(tuple(tokens), tuple(tokens[:1])) if whole else Prompt((), tuple(tokens[:2]))
+    get_ready(model, prompt, len(tokens))
+    session = model.start(prompt)
+    found = []
+    for fed in (tokens[:1], tokens[1:5], tokens[5:]):
+        if part is not None:
+            for token in fed[:-1]:
+                session.shallow(*part, reuse=True).extend([token])
+        found.append(session.extend(fed).float())
+        session.rollback(session.length - 1)
+    return found
+
+
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference of a run, of its largest logit; NaN if a logit is NaN."""
+    pairs = zip(ours, theirs, strict=True)
+    return float(torch.stack([(one - other).abs().max() / other.abs().max() for one, other in pairs]).max())

@@ -1,0 +1,1 @@
+"""Captured steps as CUDA graphs, and kernels for a GPU."""

@@ -1,0 +1,1 @@
+"""A `transformers` model run as it is, and parts of it."""

@@ -1,0 +1,265 @@
+"""Sessions over a `transformers` module and its growing cache: one for each of the two families.
+
+The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
+belongs to the source.
+"""
+
+import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+
+from specbench.engine.eager.placement import Placement
+from specbench.engine.eager.shallow import Reusable, ShallowSession
+from specbench.engine.eager.split import Split
+from specbench.engine.eager.states import LastRead
+from specbench.engine.session import NONE, Part, Tokens
+from specbench.engine.token_tree import OpenTree
+
+
+class SessionModel(Protocol):
+    """The interface of a model that a session uses."""
+
+    network: Any
+    device: torch.device
+    placement: Placement
+    state_width: int  # columns after the logits that hold what the head read, and taps
+    tap_width: int  # of these the last, which hold taps
+    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
+        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
+        ...
+
+    def split(self, part: Part) -> Split:
+        """The model in two parts."""
+        ...
+
+    def require_trees(self) -> None:
+        """Raise UserError where the model cannot read a tree."""
+        ...
+
+    def ids(self, tokens: Tokens) -> Tensor:
+        """`tokens` [1, L] on the model's device."""
+        ...
+
+
+class EagerSession:
+    """What both families share: a self-attention cache as long as the tokens read, and the nodes of a tree.
+
+    Its first layers may be ahead for a while, see `ShallowSession`.
+    """
+
+    def __init__(self, model: SessionModel, cache: Any) -> None:
+        self.model = model
+        self.length = 0
+        self.ahead = 0
+        self.ahead_part: Part | None = None
+        self._tree, self._ahead_tree = OpenTree(), OpenTree()
+        self.reusable = Reusable()
+        self._last = LastRead()
+        self._cache = cache
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None:
+            assert self.ahead_part is not None
+            split = self.model.split(self.ahead_part)
+            if len(self._layers) == split.layers and not self._tree:  # layers make their caches in their first run
+                return self._read_rest(split, tokens, rows)
+        return self._read(tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self.level()
+        self._keep_nodes(self._layers, self.length, self._tree, path)
+        self.length += len(path)
+        self._last.select(list(path), self.length)
+
+    def rollback(self, length: int) -> None:
+        self.level()
+        surplus = max(0, self.length - length)
+        if surplus or self._tree:
+            # A negative count removes that many tokens in every supported release; the meaning of a positive
+            # one changed within transformers 5.
+            self._cache.crop(-surplus - len(self._tree))
+            self.length -= surplus
+            self._tree.close()
+            self._last.select([], self.length)
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
+        """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
+        return ShallowSession(self, Part(layers, skipped), reuse)
+
+    def level(self) -> None:
+        assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
+        self.crop_ahead(self.ahead)
+
+    def crop_ahead(self, tokens: int) -> None:
+        if surplus := tokens + len(self._ahead_tree):
+            assert self.ahead_part is not None
+            for layer in self._caches(self.ahead_part):
+                layer.crop(-surplus)
+            self.ahead -= tokens
+            self._ahead_tree.close()
+            self.reusable.crop(tokens)
+
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
+        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        if parents is not None:
+            self.reusable.clear()  # states of a tree's nodes are not kept
+        split = self.model.split(part) if reuse else None
+        model = self.model.shallow(*part) if split is None else split.drafting
+        logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
+        if parents is None:
+            if split is not None:
+                self.reusable.add(self.ahead, tokens, logits_LV)
+            self.ahead += len(tokens)
+        return logits_LV
+
+    def _read_rest(self, split: Split, tokens: Tokens, rows: list[Tensor]) -> Tensor:
+        """As `_read`, where the first layers have read the first tokens already and made `rows` of them."""
+        ahead, known, states = self.ahead, len(rows), split.states(rows)
+        for number in self.ahead_part.caching if self.ahead_part else ():
+            if number >= split.exit:
+                self._layers[number].crop(-ahead)
+        self.ahead = 0
+        self.reusable.clear()
+        if known < len(tokens):
+            states.append(self._forward(split.first, tokens[known:], None, self.length + ahead, self._tree))
+        split.give(torch.cat(states))
+        whole, self._cache = self._cache, self._from(split.exit)
+        try:
+            logits_LV = self._forward(split.rest, tokens, None, self.length, self._tree)
+        finally:
+            self._cache = whole
+        self.length += len(tokens)
+        return logits_LV
+
+    def _from(self, exit_: int) -> Any:
+        """The cache with a later layer's in place of the first layers', whose lengths are not those of the rest."""
+        own = copy.copy(getattr(self._cache, "self_attention_cache", self._cache))
+        own.layers = [own.layers[exit_]] * exit_ + own.layers[exit_:]
+        if not hasattr(self._cache, "self_attention_cache"):
+            return own
+        both = copy.copy(self._cache)
+        both.self_attention_cache = own
+        return both
+
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
+        self._keep_nodes(self._caches(part), self.length + self.ahead, self._ahead_tree, path)
+        self.ahead += len(path)
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        return self._last.states(start, stop, self.model.tap_width)
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        return self._last.tapped(start, stop, self.model.tap_width)
+
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        return None
+
+    @property
+    def _layers(self) -> list[Any]:
+        """Self-attention caches, layer by layer."""
+        layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
+        return layers
+
+    def _caches(self, part: Part) -> list[Any]:
+        """Those of them that `part` extends."""
+        layers = self._layers
+        return [layers[number] for number in part.caching]
+
+    def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
+        self.level()
+        logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
+        if parents is None:
+            self.length += len(tokens)
+            self._last.put(logits_LV, self.model.state_width, self.length)
+        else:
+            self._last.put_nodes(logits_LV, self.model.state_width, len(self._tree) - len(tokens))
+        return logits_LV
+
+    def _forward(
+        self,
+        model: SessionModel,
+        tokens: Tokens,
+        parents: Sequence[int] | None,
+        length: int,
+        tree: OpenTree,
+        **options: Any,
+    ) -> Tensor:
+        """Logits [L, V] of `model`, this session's own or its first layers, after `length` tokens and `tree`."""
+        if parents is not None:
+            model.require_trees()
+        tree.grow(tokens, parents)
+        with torch.inference_mode(), ExitStack() as following:
+            # A chain is what the module arranges itself, with kernels that need no mask.
+            if not tree.is_chain:
+                numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
+                layout = tree.layout(length, len(tokens), numbers_1C)
+                options |= following.enter_context(model.placement.following(layout))
+            output = model.network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
+        if not tree.is_chain:
+            model.require_trees()  # which is known for certain now
+        logits_LV: Tensor = output.logits[0]
+        return logits_LV
+
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def _keep_nodes(self, layers: list[Any], length: int, tree: OpenTree, path: Sequence[int]) -> None:
+        """Keep of `tree`, which follows `length` tokens in the caches of `layers`, the nodes of `path` alone."""
+        surplus = len(tree) - len(path)
+        nodes = tree.select(path)
+        for layer in layers:
+            if nodes != list(range(len(nodes))):
+                slots = torch.tensor(nodes, device=layer.keys.device) + length
+                for states in (layer.keys, layer.values):
+                    states[..., length : length + len(nodes), :] = states.index_select(-2, slots)
+            if surplus:
+                layer.crop(-surplus)
+
+
+class EncoderDecoderSession(EagerSession):
+    """The encoder's output and the decoder's two caches."""
+
+    def __init__(self, model: SessionModel, source: Sequence[int]) -> None:
+        # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
+        super().__init__(model, EncoderDecoderCache(DynamicCache(), DynamicCache()))
+        with torch.inference_mode():
+            self._encoded = model.network.get_encoder()(input_ids=model.ids(source))
+
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        if cached := self._cache.cross_attention_cache.layers:
+            return cached[layer].keys, cached[layer].values
+        # Before the first token is read nothing is cached; a T5's layers make them so.
+        attention = self.model.network.get_decoder().block[layer].layer[1].EncDecAttention
+        with torch.inference_mode():
+            keys, values = (
+                part(self._encoded.last_hidden_state).unflatten(-1, (attention.n_heads, -1)).transpose(1, 2)
+                for part in (attention.k, attention.v)
+            )
+        return keys, values
+
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
+
+
+class DecoderOnlySession(EagerSession):
+    """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
+
+    def __init__(self, model: SessionModel, read_first: Sequence[int]) -> None:
+        # Without the config every layer caches all it read: layers that attend to a window only would drop what a
+        # rollback needs. Their masks hold them to the window all the same.
+        super().__init__(model, DynamicCache())
+        if read_first:
+            # The head's logits of the prompt are of no use, and large.
+            options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
+            self._read(read_first, **options)
+
+    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+        return {"input_ids": self.model.ids(tokens)}

@@ -1,0 +1,132 @@
+"""Where the new tokens of a step are written, which positions they have, and which cached tokens each attends to.
+
+A step takes these three tensors as inputs and computes none of them itself, so that every arrangement of tokens (a
+chain, a tree, rows of several lengths) is defined here and runs through the same step.
+
+Shapes: B rows, L new tokens a row, C slots of the cache, N nodes of a tree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.theory.trees import ROOT
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One step's arrangement.
+
+    A slot's position is the number of the token in its own sequence: what rotary angles, learned positions, relative
+    biases and sliding windows are computed from. `visible_BLC` says what a token may attend to, itself included; a
+    model's own window narrows it further.
+    """
+
+    slots_BL: Tensor  # where the keys and values of the new tokens are written
+    positions_BC: Tensor  # of every slot's token, those of this step included
+    visible_BLC: Tensor  # bool
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs of a step."""
+        return self.slots_BL, self.positions_BC, self.visible_BLC
+
+    @property
+    def new_positions_BL(self) -> Tensor:
+        """Positions of the new tokens."""
+        return self.positions_BC.gather(1, self.slots_BL)
+
+    def filled(self, rows: int) -> "Layout":
+        """This layout padded by repeating the newest token in its own slot, up to a number of tokens."""
+        more = rows - self.slots_BL.shape[1]
+        if more <= 0:
+            return self
+        return Layout(
+            torch.cat([self.slots_BL, self.slots_BL[:, -1:].expand(-1, more)], 1),
+            self.positions_BC,
+            torch.cat([self.visible_BLC, self.visible_BLC[:, -1:].expand(-1, more, -1)], 1),
+        )
+
+
+def chain(length: int, count: int, numbers_1C: Tensor) -> Layout:
+    """The layout of `count` tokens in a row after the `length` cached tokens: slot, position and number are equal.
+
+    `numbers_1C` is 0 ... C - 1.
+    """
+    slots_1L = numbers_1C[:, length : length + count]
+    return Layout(slots_1L, numbers_1C, numbers_1C <= slots_1L.unsqueeze(-1))
+
+
+def ragged(begins_B: Tensor, count: int, numbers_1C: Tensor, positions_1C: Tensor) -> Layout:
+    """Chains of `count` tokens, each after the `begins_B` tokens of its own row.
+
+    `positions_1C` are the positions of the slots `numbers_1C`: the same numbers, as far as the network knows them.
+    """
+    slots_BL = begins_B.unsqueeze(-1) + numbers_1C[:, :count]
+    return Layout(slots_BL, positions_1C.expand(len(begins_B), -1), numbers_1C <= slots_BL.unsqueeze(-1))
+
+
+def padded(layout: Layout, end: int, count: int) -> Layout:
+    """`layout`, of one row with `end` slots, padded to `count` new tokens.
+
+    Padding tokens are written to the slots from `end` on, where they do not count.
+    """
+    missing = count - layout.slots_BL.shape[1]
+    if not missing:
+        return layout
+    numbers_1C = torch.arange(layout.positions_BC.shape[1], device=layout.slots_BL.device).unsqueeze(0)
+    more = chain(end, missing, numbers_1C)
+    return Layout(
+        torch.cat([layout.slots_BL, more.slots_BL], 1),
+        layout.positions_BC,
+        torch.cat([layout.visible_BLC, more.visible_BLC], 1),
+    )
+
+
+def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int = 0) -> Layout:
+    """The nodes from number `first` of a tree that follows `length` cached tokens; earlier nodes are cached, too.
+
+    `parents[i]` is the number of node i's parent, which is lower than i, or ROOT: the last of the `length` tokens. Node
+    i is written to slot `length + i`, its position is `length` plus the number of nodes that are its ancestors, and it
+    attends to the sequence, its ancestors and itself.
+    """
+    depths_N, ancestors_NN = _lineage(parents)
+    end, capacity, device = length + len(parents), numbers_1C.shape[1], numbers_1C.device
+    positions_C = np.arange(capacity)
+    positions_C[length:end] = depths_N + length
+    visible_LC = np.zeros((len(parents) - first, capacity), dtype=bool)
+    visible_LC[:, :length] = True
+    visible_LC[:, length:end] = ancestors_NN[first:]
+    return Layout(
+        numbers_1C[:, length + first : end],
+        torch.from_numpy(positions_C).to(device).unsqueeze(0),
+        torch.from_numpy(visible_LC).to(device).unsqueeze(0),
+    )
+
+
+@lru_cache(maxsize=256)
+def _lineage(parents: tuple[int, ...]) -> tuple[Any, Any]:
+    """Depths [N] of a tree's nodes, 0 for children of ROOT, and bool [N, N]: the nodes on each path, itself too."""
+    depths: list[int] = []
+    paths: list[int] = []  # each as the bits of a number, which is many times faster than a row of an array
+    for node, parent in enumerate(parents):
+        depths.append(0 if parent == ROOT else depths[parent] + 1)
+        paths.append((0 if parent == ROOT else paths[parent]) | 1 << node)
+    width = -(-len(parents) // 8)
+    packed = np.frombuffer(b"".join(path.to_bytes(width, "little") for path in paths), dtype=np.uint8)
+    bits_NN = np.unpackbits(packed.reshape(-1, width), axis=1, count=len(parents), bitorder="little")
+    return np.array(depths), bits_NN.astype(bool)
+
+
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    """Nodes from the first to `node`, each the next one's parent; none for ROOT."""
+    path: list[int] = []
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]

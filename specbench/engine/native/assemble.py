@@ -1,0 +1,344 @@
+"""Nodes of a simplified graph to instructions for `kernels.c`, one after another, as long as they are known.
+
+A value is rows of columns, [L, W], whatever the graph's shape of it: [1, L, W], [L, W], or split into heads,
+[1, L, H, D] or [1, H, L, D], whose rows are [L, H * D] in memory here. So views and swaps of heads cost nothing.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from specbench.engine.capture import kernels
+from specbench.engine.capture.lower import PackedWeights
+from specbench.engine.capture.nodes import aten, constant, value
+from specbench.engine.native.compiler import library
+from specbench.engine.native.instructions import Instruction, Op, Value
+
+VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
+SPLITS = (aten.split_with_sizes.default, aten.split.Tensor)
+ONE_BY_ONE: dict[Any, Op] = {aten.relu.default: Op.RELU, aten.silu.default: Op.SILU, aten.tanh.default: Op.TANH}
+GELUS = {"none": Op.GELU, "tanh": Op.GELU_TANH}
+
+
+class Unknown(Exception):
+    """An operation, or a form of it, that is torch's."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How rows [1, L, W] are shaped: as they are, without the first axis (`flat`), or as heads.
+
+    Heads are [1, L, H, D], or with `heads_first` [1, H, L, D].
+    """
+
+    width: int
+    flat: bool = False
+    heads: int | None = None
+    heads_first: bool = False
+
+    def formed(self, rows: Tensor) -> Tensor:
+        if self.flat:
+            return rows[0]
+        if self.heads is None:
+            return rows
+        split = rows.view(1, rows.shape[1], self.heads, -1)
+        return split.transpose(1, 2) if self.heads_first else split
+
+    def rows(self, formed: Tensor) -> Tensor:
+        """The rows of a tensor of this form, contiguous."""
+        return (formed.transpose(1, 2) if self.heads_first else formed).contiguous()
+
+
+class Assembly:
+    """A run of nodes that became `program`, in a model that computes in `dtype`."""
+
+    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, tokens: str) -> None:
+        self._module, self._packed, self._one_token, self._tokens = module, packed, one_token, tokens
+        self.nodes: list[Node] = []
+        self.program: list[Instruction] = []
+        self.outside: list[Node] = []  # nodes that are read
+        self.prepared: dict[int, Callable[[Tensor], Tensor]] = {}  # of these numbers
+        self.sizes: list[tuple[int, int]] = []  # (number of an outside tensor, axis)
+        self.rows_of = (0, 0)  # where L is read
+        self.dtype = torch.bfloat16
+        self._values: dict[Node, Value] = {}
+        self._stored = 0
+
+    def add(self, node: Node) -> bool:
+        """Take `node` in; False if it is unknown, and then nothing has changed."""
+        before = len(self.program), len(self.outside), len(self.sizes), dict(self.prepared), dict(self._values)
+        known = self._known(node)
+        if known is not None:
+            try:
+                known(node)
+                self.nodes.append(node)
+                return True
+            except (Unknown, IndexError, KeyError, TypeError, ValueError):
+                pass
+        del self.program[before[0] :], self.outside[before[1] :], self.sizes[before[2] :]
+        self.prepared, self._values = before[3], before[4]
+        return False
+
+    def stored(self, node: Node) -> Form:
+        """The form of `node`, whose rows are from now on written to one more tensor, after those outside."""
+        held, form = self._values[node], self._form(node)
+        self.program.append(Instruction(Op.STORE, held.width, x=held, outside=[len(self.outside) + self._stored]))
+        self._stored += 1
+        return form
+
+    def _known(self, node: Node) -> Callable[[Node], None] | None:
+        target: Any = node.target
+        if node.op != "call_function":
+            return None
+        if target in SPLITS:
+            return self._split
+        if target is operator.getitem:
+            return self._item
+        if target in VIEWS or target == aten.transpose.int:
+            return self._view
+        if target in ONE_BY_ONE or target == aten.gelu.default:
+            return self._activation
+        by_target: dict[Any, Callable[[Node], None]] = {
+            aten.embedding.default: self._embedding,
+            aten.rms_norm.default: self._rms_norm,
+            aten.layer_norm.default: self._layer_norm,
+            aten.linear.default: self._linear,
+            aten.add.Tensor: self._add,
+            aten.mul.Tensor: self._mul,
+            kernels.write: self._write,
+            kernels.attend: self._attend,
+            kernels.attend_alone: self._attend,
+            aten.pow.Tensor_Scalar: self._power,
+        }
+        return by_target.get(target)
+
+    # What nodes are.
+
+    def _form(self, node: Node) -> Form:
+        """The form of a node's value. Raises Unknown where it is none."""
+        tensor = value(node)
+        if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.bfloat16, torch.float32):
+            raise Unknown
+        if self.program and tensor.dtype != self.dtype:
+            raise Unknown
+        self.dtype = tensor.dtype
+        shape: list[Any] = [size if isinstance(size, int) else str(size) for size in tensor.shape]
+        match shape:
+            case [1, tokens, int(width)] if tokens == self._tokens:
+                return Form(width)
+            case [tokens, int(width)] if tokens == self._tokens:
+                return Form(width, flat=True)
+            case [1, tokens, int(heads), int(channels)] if tokens == self._tokens:
+                return Form(heads * channels, heads=heads)
+            case [1, int(heads), tokens, int(channels)] if tokens == self._tokens:
+                return Form(heads * channels, heads=heads, heads_first=True)
+        raise Unknown
+
+    def _value(self, node: Any) -> Value:
+        """The value of `node`, loaded if it is from outside."""
+        if node not in self._values:
+            form = self._form(node)
+            number = self._number(node)
+            self.prepared[number] = form.rows
+            if not self.program:
+                self.rows_of = number, 2 if form.heads_first else 0 if form.flat else 1
+            self._write_slot(node, Instruction(Op.LOAD, form.width, outside=[number]))
+        return self._values[node]
+
+    def _number(self, node: Node) -> int:
+        if node in self._values or node in self.nodes:
+            raise Unknown
+        if node not in self.outside:
+            self.outside.append(node)
+        return self.outside.index(node)
+
+    def _size(self, node: Node, axis: int) -> int:
+        place = self._number(node), axis
+        if place not in self.sizes:
+            self.sizes.append(place)
+        return self.sizes.index(place)
+
+    def _write_slot(self, node: Node, instruction: Instruction) -> None:
+        instruction.out = len(self.program)
+        self.program.append(instruction)
+        self._values[node] = Value(instruction.out, 0, instruction.width)
+
+    def _weight(self, node: Any, *shape: int) -> Tensor | None:
+        """A weight of the model's dtype, of this shape; vectors are contiguous."""
+        if node is None:
+            return None
+        found = constant(self._module, node)
+        if found is None or found.dtype != self.dtype or found.shape != shape:
+            raise Unknown
+        if len(shape) == 1 and not found.is_contiguous():
+            raise Unknown
+        return found.detach()
+
+    # What they become.
+
+    def _view(self, node: Node) -> None:
+        source: Any = node.args[0]
+        if source not in self._values:
+            raise Unknown
+        before, after = self._form(source), self._form(node)
+        if before.width != after.width:
+            raise Unknown
+        swaps = node.target == aten.transpose.int
+        if swaps and (set(node.args[1:]) != {1, 2} or before.heads is None or before.heads_first == after.heads_first):
+            raise Unknown
+        if not swaps and before.heads_first != after.heads_first and not self._one_token:
+            raise Unknown
+        self._values[node] = self._values[source]
+
+    def _split(self, node: Node) -> None:
+        source: Any = node.args[0]
+        axis = node.args[2] if len(node.args) > 2 else 0
+        if source not in self._values or self._form(source).heads or axis not in (-1, value(source).dim() - 1):
+            raise Unknown
+
+    def _item(self, node: Node) -> None:
+        split: Any
+        index: Any
+        split, index = node.args
+        if split not in self.nodes or split.target not in SPLITS:
+            raise Unknown
+        whole, sizes = self._values[split.args[0]], split.args[1]
+        column: int = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
+        self._values[node] = Value(whole.slot, whole.column + column, self._form(node).width)
+
+    def _embedding(self, node: Node) -> None:
+        table, ids = node.args[:2]
+        form = self._form(node)
+        assert isinstance(ids, Node)
+        if [str(size) for size in value(ids).shape] != ["1", self._tokens]:
+            raise Unknown
+        weight = self._weight(table, *constant_shape(self._module, table))
+        if weight is None or not weight.is_contiguous():
+            raise Unknown
+        number = self._number(ids)
+        if not self.program:
+            self.rows_of = number, 1
+        self._write_slot(node, Instruction(Op.EMBED, form.width, weight=weight, outside=[number]))
+
+    def _norm(self, node: Node, weight: Any, bias: Any, epsilon: float, centred: bool) -> None:
+        form = self._form(node)
+        read, shape = self._value(node.args[0]), node.args[1]
+        if form.heads is not None or list(shape) != [form.width]:  # type: ignore[arg-type]
+            raise Unknown
+        held = self._weight(weight, form.width), self._weight(bias, form.width)
+        self._write_slot(node, Instruction(Op.NORM, form.width, x=read, norm_weight=held[0], norm_bias=held[1],
+                                           epsilon=epsilon, centred=centred))  # fmt: skip
+
+    def _rms_norm(self, node: Node) -> None:
+        self._norm(node, node.args[2], None, float(node.args[3]), False)  # type: ignore[arg-type]
+
+    def _layer_norm(self, node: Node) -> None:
+        given: list[Any] = [*node.args[2:5], *(None, None, 1e-5)[len(node.args[:5]) - 2 :]]
+        self._norm(node, given[0], given[1], float(given[2]), True)
+
+    def _linear(self, node: Node) -> None:
+        form, read = self._form(node), self._value(node.args[0])
+        if form.heads is not None:
+            raise Unknown
+        weight = self._weight(node.args[1], form.width, read.width)
+        bias = self._weight(node.args[2] if len(node.args) > 2 else None, form.width)
+        assert weight is not None
+        self._write_slot(node, Instruction(Op.LINEAR, form.width, x=read, inner=read.width,
+                                           weight=self._packed.of(weight, laid_out), bias=bias))  # fmt: skip
+
+    def _add(self, node: Node) -> None:
+        self._both(node, Op.ADD, Op.SHIFT)
+
+    def _mul(self, node: Node) -> None:
+        self._both(node, Op.MUL, Op.SCALE)
+
+    def _power(self, node: Node) -> None:
+        self._with_number(node, Op.POWER)
+
+    def _with_number(self, node: Node, op: Op) -> None:
+        width, number = self._form(node).width, node.args[1]
+        if node.kwargs or not isinstance(number, int | float):
+            raise Unknown
+        self._write_slot(node, Instruction(op, width, x=self._value(node.args[0]), scale=float(number)))
+
+    def _both(self, node: Node, op: Op, with_number: Op) -> None:
+        if not isinstance(node.args[1], Node):
+            self._with_number(node, with_number)
+            return
+        form = self._form(node)
+        if node.kwargs or any(self._form(one) != form for one in node.args):  # type: ignore[arg-type]
+            raise Unknown
+        x, y = (self._value(one) for one in node.args)
+        self._write_slot(node, Instruction(op, form.width, x=x, y=y))
+
+    def _activation(self, node: Node) -> None:
+        form, op = self._form(node), ONE_BY_ONE.get(node.target)
+        if op is None:
+            op = GELUS[str(node.kwargs.get("approximate", "none"))]
+        self._write_slot(node, Instruction(op, form.width, x=self._value(node.args[0])))
+
+    def _write(self, node: Node) -> None:
+        buffer, at, states = node.args
+        form = self._form(states)  # type: ignore[arg-type]
+        self._require_buffers(buffer)
+        if not form.heads_first or form.heads is None or value(at).dim() != 1:
+            raise Unknown
+        read = self._value(states)
+        self.program.append(Instruction(
+            Op.WRITE, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
+            outside=[self._number(buffer), self._number(at)], slots=self._size(buffer, 2),  # type: ignore[arg-type]
+        ))  # fmt: skip
+
+    def _attend(self, node: Node) -> None:
+        query, keys, values, bias, scale = node.args[:5]
+        form = self._form(query)  # type: ignore[arg-type]
+        self._require_buffers(keys, values)
+        if not form.heads_first or form.heads is None:
+            raise Unknown
+        read = self._value(query)
+        made = Instruction(
+            Op.ATTEND, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
+            key_heads=int(value(keys).shape[1]), outside=[self._number(keys), self._number(values)],  # type: ignore[arg-type]
+            slots=self._size(keys, 2), scale=float(scale),  # type: ignore[arg-type]
+        )  # fmt: skip
+        if bias is None:
+            made.outside.append(-1)
+        else:
+            assert isinstance(bias, Node)
+            if value(bias).dim() != 4 or value(bias).dtype != torch.float32 or str(value(bias).shape[0]) != "1":
+                raise Unknown
+            made.outside.append(self._number(bias))
+            self.prepared[self._number(bias)] = Tensor.contiguous
+            made.bias_heads, made.bias_rows = self._size(bias, 1), self._size(bias, 2)
+        self._write_slot(node, made)
+
+    def _require_buffers(self, *buffers: Any) -> None:
+        """Caches, which are inputs of the graph and so contiguous."""
+        for buffer in buffers:
+            if buffer.op != "placeholder" or value(buffer).dtype != torch.float32:
+                raise Unknown
+
+
+def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:
+    """The shape of the weight that a node fetches.
+
+    Raises:
+        Unknown: it fetches none.
+    """
+    found = constant(module, node)
+    if found is None:
+        raise Unknown
+    return tuple(found.shape)
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """A weight [N, K] as `kernels.c` reads it."""
+    weight, (outputs, inner) = weight.contiguous(), weight.shape
+    made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
+    library().pack(weight.data_ptr(), made.data_ptr(), outputs, inner, weight.dtype == torch.bfloat16)
+    return made

@@ -1,0 +1,295 @@
+"""The interface of models to the rest of the project: prompts, models and sessions.
+
+Tokens are counted in one sequence per prompt: `prompt.prefix` followed by the generated tokens. A session has read the
+first `length` tokens of it. So the unread tokens are always `tokens[session.length:]`, and an off-by-one error in a
+cache cannot be expressed.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from specbench.sampling import Choice
+
+# Which part of a decoder drafts: its first layers (early exit), without some of their sublayers (layer skipping).
+
+
+KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
+NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
+LAYER = re.compile(r"\d+")
+NONE: frozenset[str] = frozenset()
+
+
+class Part(NamedTuple):
+    """The first `layers` decoder layers, without the sublayers `skipped`.
+
+    'attn2' is the self-attention of layer 2, counted from 0.
+    """
+
+    layers: int
+    skipped: frozenset[str] = NONE
+
+    @property
+    def caching(self) -> list[int]:
+        """The layers whose self-attention runs, and so caches its tokens."""
+        return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
+
+    @property
+    def shared(self) -> int:
+        """The first layers of which none of the sublayers is skipped: they compute the states of the whole decoder."""
+        return min((int(LAYER.findall(name)[0]) for name in self.skipped), default=self.layers)
+
+
+def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
+    """The part of a decoder without the sublayers in `names`.
+
+    The decoder has `layers` layers, each with sublayers of these `kinds`. 'layer2' names all sublayers of layer 2. If
+    all sublayers of the last layers are skipped, the part is an early exit.
+
+    Raises:
+        ValueError: a name is not a sublayer, or layer 0's attention, whose cache counts the tokens, would be skipped.
+    """
+    kinds, skipped = tuple(kinds), set[str]()
+    for name in names:
+        found = NAMED.fullmatch(name)
+        if found is None:
+            raise ValueError(f"{name} is not a sublayer; give {', '.join(f'{kind}N' for kind in (*kinds, 'layer'))}")
+        kind, layer = found[1], int(found[2])
+        if layer >= layers:
+            raise ValueError(f"{name}: the target has {layers} decoder layers, 0 to {layers - 1}")
+        if kind not in (*kinds, "layer"):
+            raise ValueError(f"{name}: a layer of the target has {', '.join(kinds)}")
+        skipped |= {f"{one}{layer}" for one in (kinds if kind == "layer" else (kind,))}
+    if "attn0" in skipped:
+        raise ValueError("attn0 cannot be skipped: the first layer's cache counts the tokens that were read")
+    while all(f"{kind}{layers - 1}" in skipped for kind in kinds):
+        skipped -= {f"{kind}{layers - 1}" for kind in kinds}
+        layers -= 1
+    return Part(layers, frozenset(skipped))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt as token ids.
+
+    `source` is read by the encoder; it is empty for decoder-only models. `prefix` is read by the decoder before the
+    first generated token: the start token, or the whole prompt of a decoder-only model. It is never empty. `cut`: the
+    text was longer than a prompt may be.
+    """
+
+    source: tuple[int, ...]
+    prefix: tuple[int, ...]
+    cut: bool = False
+
+
+Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model that is to read them
+
+
+class Session(Protocol):
+    """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence that have been read; nodes of a tree do not count."""
+        ...
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        """Read `tokens`, and return logits [len(tokens), V], row i for what follows token i.
+
+        Without `parents` they follow the first `length` tokens, one after another. With `parents` they are nodes of a
+        tree, each of which attends to the sequence, its ancestors and itself: `parents[i]` is the index in `tokens` of
+        the parent of token i, or -1 for the sequence's last token that has been read. A parent comes before its
+        children. A tree may be read in several calls: its nodes are numbered on, and parents are numbers of nodes.
+
+        Raises UserError where the model cannot read a tree.
+        """
+        ...
+
+    def select(self, path: Sequence[int]) -> None:
+        """Append the nodes of `path` to the sequence, and drop the rest of the tree.
+
+        `path` leads from a child of the sequence's last token from parent to child; it may be empty.
+        """
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Drop all but the first `length` tokens, and the tree. No effect on a session that has read fewer."""
+        ...
+
+
+class Model(Protocol):
+    """Weights and their vocabulary."""
+
+    vocabulary_size: int  # tokens of the tokenizer; logits beyond it are padding
+    eos_ids: frozenset[int]
+    longest: int | None  # tokens that the decoder has positions for; None is no limit
+    operations: float  # arithmetic operations of one decoding step, for c_hat (Def 3.10)
+
+    def start(self, prompt: Prompt) -> Session:
+        """A session that has read all of the prompt but the prefix's last token."""
+        ...
+
+    def now(self) -> float:
+        """The time in seconds, after all work queued on the device is done."""
+        ...
+
+
+@runtime_checkable
+class CapturesSteps(Protocol):
+    """A model whose steps are captured for the sizes of a completion, before it is decoded."""
+
+    def get_ready(self, prompt: Prompt, tokens: int) -> None:
+        """Capture, before timing starts, what decoding up to `tokens` tokens after `prompt` will need."""
+        ...
+
+
+def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
+    """Prepare `model`, before timing starts, for up to `tokens` tokens after `prompt`."""
+    if isinstance(model, CapturesSteps):
+        model.get_ready(prompt, tokens)
+
+
+@runtime_checkable
+class RollsOut(Protocol):
+    """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""
+
+    device: torch.device
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
+        ...
+
+
+@runtime_checkable
+class RolloutSession(Protocol):
+    """A session of such a model."""
+
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Read `tokens`, then each chosen token but the last.
+
+        `uniform_G` is from `choice.uniforms`.
+
+        Returns:
+            The G chosen tokens [G] and the rows [G, V] that they were drawn from, as `Choice.on_device` returns them;
+            None, with
+            nothing read, where no such rollout is captured.
+        """
+        ...
+
+
+class StatefulSession(Session, Protocol):
+    """A session of a model that returns the states that its head reads."""
+
+    def states(self, start: int, stop: int) -> Tensor | None:
+        """States [stop - start, D] at tokens `start` to `stop` - 1; None if they were not all read in the last run.
+
+        Rolling back removes none of them.
+        """
+        ...
+
+    def tapped(self, start: int, stop: int) -> Tensor | None:
+        """The same for the states after the tapped layers (chosen when the model was loaded), concatenated."""
+        ...
+
+    def source_states(self, layer: int = -1) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [1, heads, S, channels] that a decoder layer's cross-attention makes of the source.
+
+        `layer` is counted from 0; -1 is the last. None for a decoder-only model.
+        """
+        ...
+
+
+class LayeredSession(Session, Protocol):
+    """A session whose first layers can read ahead alone."""
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> Session:
+        """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
+
+        It continues after this session's tokens (`engine.session` names sublayers). Its tokens are dropped when this
+        session reads further. Only one may exist at a time.
+
+        With `reuse`, a chain of tokens that this session reads next and that the shallow session has read already
+        passes only the layers from the first skipped sublayer on (`engine.eager.split`). The model must have no
+        objection.
+        """
+        ...
+
+
+class LayeredModel(Model, Protocol):
+    """A model whose first layers, with its own head, can be used as a model."""
+
+    def start(self, prompt: Prompt) -> LayeredSession: ...
+
+    @property
+    def network(self) -> Any:
+        """The `transformers` module."""
+        ...
+
+    def objection_to_split(self, part: Part) -> str | None:
+        """Why its sessions cannot reuse what `part` computes; None where they can."""
+        ...
+
+    def split(self, part: Part) -> Any:
+        """The model in two parts, `engine.eager.split.Split`, where there is no objection."""
+        ...
+
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:
+        """The first `layers` layers without the sublayers `skipped`, the final norm and the head: the same weights."""
+        ...
+
+
+def up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
+    """`tokens` up to the first end of sequence, inclusive."""
+    for index, token in enumerate(tokens):
+        if token in eos_ids:
+            return tokens[: index + 1]
+    return tokens
+
+
+# The reads that a sequence requests from models, as data: a driver answers them singly, or for a batch at once.
+#
+# A generator yields a `Read` when it needs a model, and receives the logits. It does not depend on how many other
+# sequences there are.
+
+
+T = TypeVar("T")
+
+
+class Read(NamedTuple):
+    """`session` is to read `tokens`; the answer is what `Session.extend` returns."""
+
+    session: Session
+    tokens: Tokens
+    parents: Sequence[int] | None = None
+
+
+class ReadsThrough(ABC):
+    """A session that leaves its reads to another, which may be a row of a batch."""
+
+    session: Session
+
+    @abstractmethod
+    def through(self, tokens: Tokens, parents: Sequence[int] | None = None) -> tuple[Read, Callable[[Tensor], Tensor]]:
+        """What `session` must read for `tokens`, and what makes of its logits those that `extend` returns."""
+
+
+Reading = Generator[Read, Tensor, T]
+
+
+def answered(reading: Generator[Any, Any, T]) -> T:
+    """The result of `reading`, each of its reads answered by the session itself."""
+    answer = None
+    while True:
+        try:
+            session, tokens, parents = reading.send(answer)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+        answer = session.extend(tokens, parents)

@@ -1,0 +1,242 @@
+"""From a name in the config to weights in memory: a local folder, a hub repository, or a model that ships.
+
+Safe by default: safetensors first, a `.bin` only through torch's weights-only loader, no remote code.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from specbench.config.model import ModelConfig, name_of
+from specbench.config.paths import shipped
+from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.states import hand_over
+from specbench.engine.saved_heads import read_look_ahead
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.files import find_file, mapped_weights, weight_files
+from specbench.engine.weights.random import WordNumbers, config_of, random_network
+from specbench.errors import MachineError, UserError, first_line
+from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
+
+THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
+FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | None]]:
+    """The arguments of `from_pretrained`: a folder or id, and keywords."""
+    if model.path is not None:
+        folder = Path(model.path)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{key}.path={model.path}: there is no config.json in this folder")
+        return str(folder), {}
+    if model.hub is not None:
+        return model.hub, {"revision": model.revision}
+    return str(shipped("models", model.shipped or "")), {}
+
+
+def _from_pretrained(
+    auto: Any, model: ModelConfig, key: str, device: torch.device | None = None, **keywords: Any
+) -> Any:
+    """`auto.from_pretrained`, with its many errors as one line that names the key.
+
+    `device`: where weights go, if it is one device; without it, `keywords` say.
+    """
+    source, pinned = _source(model, key)
+    from_hub = model.path is None and model.hub is not None
+    if from_hub:
+        silence()
+    if from_hub and not hub_is_reachable():
+        pinned["local_files_only"] = True
+    try:
+        if device is not None:
+            return _from_files(auto, source, pinned, device, keywords)
+        return auto.from_pretrained(source, **pinned, **keywords, trust_remote_code=False)
+    except torch.OutOfMemoryError as error:
+        where = "in memory" if device is None else f"on {device}"
+        raise MachineError(f"{key}: {name_of(model)} does not fit {where}: {first_line(error, 300)}") from error
+    except Exception as error:  # transformers raises OSError, ValueError, SafetensorError, UnpicklingError, ...
+        if from_hub and "local_files_only" in pinned:
+            raise not_cached(key, source) from error
+        if from_hub and (known := hub_failure(error, key, source, model.revision)) is not None:
+            raise known from error
+        where = f"{key}.path={model.path}" if model.path is not None else f"{key}: {source}"
+        raise UserError(f"{where}: cannot be loaded: {first_line(error, 300)}") from error
+
+
+def _from_files(
+    auto: Any, source: str, pinned: Mapping[str, Any], device: torch.device, keywords: Mapping[str, Any]
+) -> Any:
+    """The network in `source` on `device`, its weights mapped and brought there one by one.
+
+    Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
+    beside those that are ready.
+    """
+    weights = mapped_weights(weight_files(source, pinned), device)
+    if not weights:  # let `transformers` say what it looked for
+        return auto.from_pretrained(source, **pinned, **keywords)
+    config = AutoConfig.from_pretrained(source, **pinned, trust_remote_code=False)
+    with torch.device("meta"):
+        kind = type(auto.from_config(config))
+    with one_at_a_time():
+        network = kind.from_pretrained(None, config=config, state_dict=weights, device_map={"": device}, **keywords)
+    if find_file(source, GENERATION_CONFIG_NAME, pinned) is not None:
+        network.generation_config = GenerationConfig.from_pretrained(source, **pinned)
+    return network
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Within, `transformers` reads one tensor after another: its threads would hold several of the largest at once."""
+    before = os.environ.get(THREADS_OFF)
+    os.environ[THREADS_OFF] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS_OFF]
+        else:
+            os.environ[THREADS_OFF] = before
+
+
+def load_tokenizer(model: ModelConfig, key: str) -> Vocabulary:
+    """The tokenizer of `model`, with the start token that its config names. `key` is 'target' or 'draft'.
+
+    Raises:
+        UserError: there is no tokenizer, or no start token.
+        MachineError: the hub cannot be reached.
+    """
+    if model.architecture:
+        shape = config_of(model.architecture, key)
+        return Vocabulary(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
+    config = _from_pretrained(AutoConfig, model, key)
+    tokenizer = _from_pretrained(AutoTokenizer, model, key)
+    # Without its files a tokenizer may still be built, of special tokens alone.
+    if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < FEWEST_TOKENS:
+        raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
+    tokenizer.model_max_length = int(1e9)  # lengths are the task's to set
+    if config.is_encoder_decoder:
+        # T5 configs of old leave it out; transformers' own default for T5 is the padding token.
+        start = getattr(config, "decoder_start_token_id", None)
+        start = config.pad_token_id if start is None else start
+    else:
+        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if start is None:
+        raise UserError(f"{key}: {name_of(model)} has no token to begin a text with (bos_token or eos_token)")
+    return Vocabulary(tokenizer, start, bool(config.is_encoder_decoder), config.model_type)
+
+
+def load_model(
+    model: ModelConfig,
+    key: str,
+    vocabulary: Vocabulary,
+    dtype: torch.dtype,
+    device: torch.device,
+    engine: str = "eager",
+    with_states: bool = False,
+    numerics: str = "fast",
+    taps: tuple[int, ...] = (),
+    states_of_prompt: bool = False,
+    look_ahead: tuple[Path, ...] = (),
+) -> EagerModel:
+    """The weights of `model` on `device`, run by `engine`.
+
+    A model that is spread over several devices is placed by its loader, and runs eagerly: a captured step is for one
+    device.
+
+    Args:
+        model: the checkpoint.
+        key: 'target' or 'draft', for messages.
+        vocabulary: its tokenizer.
+        dtype: of its weights.
+        device: where it runs.
+        engine: see `engines.with_engine`.
+        with_states: its sessions return the input of its head.
+        numerics: invariant | fast | auto, see `engines.with_engine`.
+        taps: its sessions also return the states after so many decoder layers.
+        states_of_prompt: also those of a decoder-only model's prompt.
+        look_ahead: its sessions read the look-ahead embeddings in these folders.
+
+    Raises:
+        UserError: the checkpoint or engine cannot be used.
+        MachineError: memory or the hub does not suffice.
+    """
+    auto = AutoModelForSeq2SeqLM if vocabulary.is_encoder_decoder else AutoModelForCausalLM
+    spread = {name: value for name in ("device_map", "tp_plan") if (value := getattr(model, name)) is not None}
+    if spread and engine not in ("auto", "eager"):
+        raise UserError(f"engine={engine}: {key}.{next(iter(spread))} needs engine=eager")
+    if model.weights == "random":
+        return _random(model, key, vocabulary, dtype, device, engine, numerics)
+    if spread:
+        network = _from_pretrained(auto, model, key, dtype=dtype, **spread)
+        _require_placed(network, key, device)
+        placed = with_engine("eager", network, vocabulary.size, _ends(network, vocabulary), numerics)
+        if "tp_plan" in spread:
+            placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
+        return placed
+    network = _from_pretrained(auto, model, key, device, dtype=dtype)
+    positions = read_look_ahead(network, look_ahead, "draft")
+    width = hand_over(network, key, taps) if with_states else 0
+    made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
+    made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
+    made.tap_depths, made.states_of_prompt, made.look_ahead = taps, states_of_prompt, positions
+    return made
+
+
+def _require_placed(network: Any, key: str, device: torch.device) -> None:
+    """Raise MachineError if a loader put layers on the CPU or the disk, which would slow down every step."""
+    places = [str(place) for place in (getattr(network, "hf_device_map", None) or {}).values()]
+    elsewhere = [place for place in places if place in ("cpu", "disk")]
+    if elsewhere and device.type != "cpu":
+        raise MachineError(
+            f"{key}.device_map: {len(elsewhere)} of {len(places)} parts did not fit on the GPUs and are on "
+            f"{' and '.join(sorted(set(elsewhere)))}: give more GPUs, a smaller model or a shorter dtype"
+        )
+
+
+def shape_of(model: ModelConfig, key: str) -> Any:
+    """The `transformers` config of `model`, without its weights."""
+    return config_of(model.architecture, key) if model.architecture else _from_pretrained(AutoConfig, model, key)
+
+
+def layers_of(model: ModelConfig, key: str) -> int:
+    """How many decoder layers `model` has, from its config alone."""
+    config = shape_of(model, key)
+    layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
+    return layers
+
+
+def _random(
+    model: ModelConfig,
+    key: str,
+    vocabulary: Vocabulary,
+    dtype: torch.dtype,
+    device: torch.device,
+    engine: str,
+    numerics: str,
+) -> EagerModel:
+    """The shape of `model` with random weights, without end-of-sequence tokens, since ends would be random."""
+    shape = shape_of(model, key)
+    try:
+        network = random_network(shape, dtype, device)
+    except torch.OutOfMemoryError as error:
+        raise MachineError(f"{key}: {name_of(model)} does not fit on {device}: {first_line(error, 300)}") from error
+    return with_engine(engine, network, vocabulary.size, frozenset(), numerics)
+
+
+def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
+    """The end-of-sequence tokens, as `generate` reads them."""
+    for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
+        if ends is not None:
+            return frozenset([ends] if isinstance(ends, int) else ends)
+    return frozenset()

@@ -1,0 +1,82 @@
+"""What happens between two prompts: turns are answered, drafts that grow or learn read the completion."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from specbench.algorithm.draft import Learns, growing, models_of
+from specbench.config.schema import RunConfig
+from specbench.engine.session import get_ready
+from specbench.experiment.build import Parts
+from specbench.experiment.prompts import encode, transcript_of
+from specbench.loading.compatibility import require_room
+from specbench.methods.model.config import ModelDraftConfig
+from specbench.records.schema import PromptRecord
+
+
+def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[int, str]) -> None:
+    """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
+
+    The target's own answers are read with and without the draft.
+
+    Raises:
+        UserError: the prompt is too long.
+    """
+    example = parts.examples[place]
+    earlier = len(example.turns) - 1
+    if earlier < 1:
+        return
+    given = [answers[example.index - back] for back in range(earlier, 0, -1)]
+    prompt = encode(config, parts.vocabulary, example, given)
+    require_room(config, parts.target.longest, [prompt])
+    parts.prompts[place] = prompt
+    parts.examples[place] = replace(example, prompt=transcript_of(example, given))
+
+
+# Decoded completions, for drafts that add them to their store (`algorithm.draft.Grows`).
+
+
+Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its text
+
+
+def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
+    """The speculative completions of the prompts at `places`."""
+    return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
+
+
+def hand_over(parts: Parts, texts: Sequence[Decoded]) -> None:
+    """Add `texts` to the draft's store, in this order."""
+    for draft in growing(parts.draft):
+        draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])
+
+
+# A draft that learns between prompts (`algorithm.draft.Learns`): when it does, and what of it is recorded.
+
+
+def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord) -> None:
+    """Let the draft learn from the prompt at `place`, decoded just now, and add to its record what it learnt.
+
+    With `draft.online_timed` the seconds are part of this prompt's decoding time.
+    """
+    draft = parts.draft
+    if not isinstance(draft, Learns):
+        return
+    assert isinstance(config.draft, ModelDraftConfig)
+    parts.target.now()  # all work given to the device before is done
+    began = time.perf_counter()
+    lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
+    if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
+        for model in models_of(parts.draft):
+            get_ready(model, parts.prompts[place], parts.spec.max_new_tokens)
+    parts.target.now()
+    seconds = time.perf_counter() - began
+    prompt["online"] = {
+        "rejected": lesson.rejected,
+        "positions": lesson.positions,
+        "steps": lesson.steps,
+        "loss": lesson.loss,
+        "seconds": seconds,
+        "timed": config.draft.online_timed,
+    }
+    if config.draft.online_timed:
+        prompt["speculative"]["decode_s"] += seconds

@@ -1,0 +1,189 @@
+"""Build the parts of a run from its config: prompts, target, draft. User errors are raised before weights load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.draft import Draft
+from specbench.config.draft import TextDraftConfig
+from specbench.config.model import name_of
+from specbench.config.schema import RunConfig
+from specbench.engine.capture.torch_private import computes_bf16
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_tokenizer
+from specbench.errors import UserError
+from specbench.experiment.accept import build_spec, canonicalise
+from specbench.experiment.dtype import faster_dtype
+from specbench.experiment.prompts import encode_tasks
+from specbench.loading.compatibility import require_range, require_room
+from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
+from specbench.loading.vocabularies import VocabularyChoice
+from specbench.methods.build import DraftRequest, builder_for, needed_of_target
+from specbench.tasks.task import Example
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run; `prompts[i]` is `examples[i]` in tokens."""
+
+    examples: list[Example]
+    prompts: list[Prompt]
+    probe_prompts: list[Prompt]  # of the same task, not measured; where gamma is probed
+    vocabulary: Vocabulary
+    target: Model
+    draft: Draft
+    device: torch.device
+    models: tuple[EagerModel, ...]  # the target, and those of the draft
+    invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
+    not_invariant: str | None  # why not, where numerics are not to be fast
+    spec: DecodingSpec  # without a gamma, until `experiment.gamma` chooses one
+    draft_vocabulary: VocabularyChoice | None = None  # how a model drafts for the target's vocabulary
+
+    @property
+    def engine(self) -> str:
+        """The target's engine, and after a '+' the draft's if it is another."""
+        return "+".join(dict.fromkeys(model.engine for model in self.models))
+
+    @property
+    def fell_back(self) -> str | None:
+        """Why a model of engine=auto runs eagerly where it should be captured."""
+        return next((model.fell_back for model in self.models if model.fell_back), None)
+
+    @property
+    def rollout_fell_back(self) -> str | None:
+        """Why a draft's steps are not one graph where they should be, up to now."""
+        return next((model.rollout_fell_back for model in self.models if model.rollout_fell_back), None)
+
+    @property
+    def warmup_s(self) -> float:
+        """Seconds of engine set-up so far; some captures are made between prompts."""
+        return sum(model.warmup_s for model in self.models)
+
+
+def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
+    """The config with every 'auto' and dependent default resolved for this machine, and every hub model at a commit.
+
+    `note` receives the keys that pin each model.
+    """
+    config = pinned(config, note)
+    device = _device(config.device)
+    task = config.task
+    if task.source_field is None and task.prompt_words is None:
+        # From the empty prompt, argmax writes one and the same text every time.
+        task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
+    dtype = _dtype(config, device, note or (lambda _: None))
+    return replace(config, device=str(device), dtype=dtype, task=task, accept=canonicalise(config.accept))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device={name}: this machine has {torch.cuda.device_count()} CUDA devices; use device=cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"device={name}: there is no such device on this machine; use device=cpu")
+    return device
+
+
+def _dtype(config: RunConfig, device: torch.device, note: Say) -> str:
+    if config.dtype != "auto":
+        return config.dtype
+    if device.type == "cpu" and (found := faster_dtype(config)) is not None:
+        note(found.line)
+        return found.dtype
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "bfloat16" if device.type == "cpu" and computes_bf16() else "float32"
+
+
+def build(
+    config: RunConfig,
+    say: Say,
+    note: Say | None = None,
+    heading: str = "",
+    loader: ModelLoader | None = None,
+    later_turns: bool = False,
+) -> Parts:
+    """The parts of a resolved config.
+
+    Args:
+        config: the resolved config.
+        say: receives each long step.
+        note: receives the task and facts about its prompts; None: `say`.
+        heading: begins the first of these lines.
+        loader: loads the models.
+        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
+
+    Raises:
+        UserError, MachineError: as `engine.weights.load` and `tasks`.
+    """
+    return build_each([config], say, note, heading, loader, later_turns)[0]
+
+
+def build_each(
+    configs: Sequence[RunConfig],
+    say: Say,
+    note: Say | None = None,
+    heading: str = "",
+    loader: ModelLoader | None = None,
+    later_turns: bool = False,
+) -> list[Parts]:
+    """The parts of each of several resolved configs that differ only in draft, rule, task and sampling.
+
+    The target and every draft are loaded once and remain in memory together; every pair is checked before any weight is
+    loaded. Sets torch's threads to those of the first config.
+    """
+    first, loader = configs[0], loader or ModelLoader()
+    if first.threads is not None:
+        torch.set_num_threads(first.threads)
+    device = torch.device(first.device)
+    vocabulary = load_tokenizer(first.target, "target")
+    require_range(first, vocabulary, name_of(first.target))
+    builders = {
+        _key(one): builder_for(DraftRequest(one, one.draft, "draft", vocabulary, device, loader)) for one in configs
+    }
+    for one in builders.values():
+        if one.vocabulary is not None and one.vocabulary.how != "same":
+            (note or say)(one.vocabulary.line(name_of(first.target), one.draft.label()))
+    encoded = encode_tasks(configs, vocabulary, note or say, heading, later_turns)
+    for making in builders.values():
+        making.fit(say)
+    needed = needed_of_target(builders.values())
+    target = loader.load(ModelRequest(first.target, "target", vocabulary, first, device, *needed), say)
+    for config, task in zip(configs, encoded, strict=True):
+        require_room(config, target.longest, [*task.prompts, *task.probe_prompts])
+    drafts = {key: making.load(target, say) for key, making in builders.items()}
+    if first.simulate.alpha is not None:  # texts mean nothing, so where they would end does not either
+        for model in (target, *(model for making in builders.values() for model in making.models)):
+            model.eos_ids = frozenset()
+    found = []
+    for config, task in zip(configs, encoded, strict=True):
+        if config.tree.shape != "none":
+            for model in (target, *builders[_key(config)].models):
+                model.require_trees()
+        making = builders[_key(config)]
+        making.require_room([*task.prompts, *task.probe_prompts])
+        numerics = target.invariant, _batched(config) or target.not_invariant
+        draft, models = drafts[_key(config)], (target, *making.models)
+        found.append(
+            Parts(*task, vocabulary, target, draft, device, models, *numerics, build_spec(config), making.vocabulary)
+        )
+    return found
+
+
+def _batched(config: RunConfig) -> str | None:
+    """Why a batch is decoded with fast numerics where others were asked for."""
+    if config.batch == 1 or config.numerics != "invariant":
+        return None
+    return f"rows of a batch are not proved to be invariant (batch={config.batch})"
+
+
+def _key(config: RunConfig) -> str:
+    """The identity of a draft: its own config, and the training text if it is fitted on text."""
+    fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
+    return repr((config.draft, config.task if fitted else None))

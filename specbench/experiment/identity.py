@@ -1,0 +1,71 @@
+"""The id of a run: equal if and only if the resolved config and the files that the run reads are equal."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench.config.draft import TextDraftConfig
+from specbench.config.model import ModelConfig, name_of
+from specbench.config.paths import shipped
+from specbench.config.schema import RunConfig
+from specbench.experiment.accept import slug
+from specbench.files import json_digest
+from specbench.loading.model_loader import _files, _seen, files_of
+from specbench.methods.model.config import ONLINE
+
+# The folder of a record and `force` are not part of the measurement.
+NOT_IDENTITY = ("results", "force")
+
+
+def identify(config: RunConfig) -> str:
+    """A readable id of a resolved config: names, T, gamma, and a digest of every key and of the files it names."""
+    frozen = {key: value for key, value in asdict(config).items() if key not in NOT_IDENTITY}
+    if config.tree.shape == "none":  # as a run was called before there were trees
+        del frozen["tree"]
+    if config.batch == 1:  # or batches
+        del frozen["batch"]
+    if config.numerics == "auto":  # and before this could be chosen
+        del frozen["numerics"]
+    for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
+        if frozen["task"][key] is None:
+            del frozen["task"][key]
+    if not config.draft.learns:
+        _without_online(frozen["draft"])
+    frozen["content"] = _content(config)
+    batch = "" if config.batch == 1 else f"-b{config.batch}"
+    names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
+    return (
+        f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}-{json_digest(frozen)}"
+    )
+
+
+def _without_online(draft: dict[str, Any]) -> None:
+    """Remove the keys of online learning from `draft` and its parts, so that older runs keep their ids."""
+    for key, value in list(draft.items()):
+        if key.startswith(ONLINE):
+            del draft[key]
+        elif isinstance(value, dict):
+            _without_online(value)
+
+
+def _gamma(config: RunConfig) -> str:
+    return str(config.gamma) if config.tree.shape == "none" else f"{config.tree.shape}{config.tree.size or ''}"
+
+
+def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
+    """Name, size and modification time of each local file: changed weights or rows make a different run.
+
+    Files that ship count by their content: an installation sets its own times, and they are small.
+    """
+    models: list[ModelConfig] = [config.target]
+    own = [config.task.path]
+    for draft in config.draft.levels():
+        if isinstance(draft, ModelConfig):
+            models.append(draft)
+        if isinstance(draft, TextDraftConfig):
+            own.append(draft.corpus or config.task.train_path)
+    seen = [entry for model in models for entry in files_of(model)]
+    seen += [_seen(file) for path in own if path for file in _files(Path(path))]
+    if config.task.path is None and config.task.shipped:
+        seen += [_seen(file, ships=True) for file in _files(shipped("data", config.task.shipped))]
+    return seen

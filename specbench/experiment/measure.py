@@ -1,0 +1,284 @@
+"""Decode prompts with and without the draft, singly or in batches: the raw measurement of every number."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+
+from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.decoding.alone import autoregressive, speculative
+from specbench.algorithm.decoding.sequence import Decoding, autoregress, speculate
+from specbench.algorithm.decoding.spec import DecodingSpec, Trace
+from specbench.algorithm.decoding.together import together
+from specbench.algorithm.draft import Draft, growing, in_batch
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.acceptance.agreement import LENIENCES, agreements
+from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
+from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
+from specbench.analysis.proof.departures import difference
+from specbench.analysis.proof.evidence import evidence
+from specbench.config.schema import RunConfig
+from specbench.engine.batch import Batch
+from specbench.engine.session import Prompt
+from specbench.errors import MachineError
+from specbench.experiment.accept import build_verification
+from specbench.experiment.build import Parts
+from specbench.experiment.core_time import CoreTime, between, core_times
+from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
+from specbench.sampling import Sampling
+from specbench.theory.trees import FixedShape
+
+CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
+WARMUP_TOKENS = 32
+GREEDY = Sampling(temperature=0.0)
+
+
+def warm_up(config: RunConfig, parts: Parts) -> None:
+    """Decode a few prompts before timing starts; at T > 0, also prove the loop at T = 0."""
+    for index in range(min(config.warmup, len(parts.prompts))):
+        decode_both(config, parts, shortened(config, parts), index)
+    if is_proved_greedily(config, parts):
+        prove_greedily(config, parts)
+
+
+def shortened(config: RunConfig, parts: Parts) -> DecodingSpec:
+    """`spec` for a warm-up."""
+    return replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
+
+
+def greedy(config: RunConfig, parts: Parts) -> DecodingSpec:
+    """The run's own loop at T = 0."""
+    return replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
+
+
+def is_proved_greedily(config: RunConfig, parts: Parts) -> bool:
+    """Whether the run samples losslessly, so that its loop is first proved at T = 0."""
+    lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
+    return config.sampling.temperature > 0 and lossless
+
+
+def prove_greedily(config: RunConfig, parts: Parts) -> None:
+    """Decode two prompts at T = 0, where completions can be compared token by token.
+
+    A cache that is off by one shows in few tokens, where the proof of a sampled completion
+    (`analysis.proof.martingales`) needs hundreds.
+    """
+    for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
+        require_same(parts, index, *decode_both(config, parts, greedy(config, parts), index))
+
+
+def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
+    """Check that two greedy completions of a prompt are equal except for rounding.
+
+    Raises:
+        MachineError: they are not.
+    """
+    limit = parts.spec.max_new_tokens
+    found = difference(parts.target, parts.prompts[index], baseline.tokens, ours.tokens, limit)
+    if found is not None and (parts.invariant or not found.is_rounding):
+        how = "although numerics are invariant" if parts.invariant else "by more than rounding"
+        raise MachineError(
+            f"prompt {index + 1}: speculative decoding left the target's own greedy text at token "
+            f"{found.position + 1}, {how} (margin {found.margin:.3g}, noise "
+            f"{found.noise:.3g}): this is a fault of specbench or of the model's cache; please report it"
+        )
+
+
+def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
+    """The raw record of one prompt, decoded with and without the draft."""
+    before = core_times()
+    baseline, ours = decode_both(config, parts, parts.spec, index)
+    return prompt_record(config, parts, index, baseline, ours, between(before, core_times()))
+
+
+def prompt_record(
+    config: RunConfig, parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None
+) -> PromptRecord:
+    """The raw record of one prompt.
+
+    Both traces, beta at each token of the target, whether the completions agree (T = 0), and the sums of the proof (T >
+    0). A lossy rule has neither. The acceptance under a rule with an alpha of its own is recorded too (`rule`).
+    """
+    prompt, example, sampling = parts.prompts[index], parts.examples[index], parts.spec.sampling
+    raw: PromptRecord = {
+        "index": example.index,
+        "prompt": example.prompt,
+        "reference": example.reference,
+        "prompt_tokens": len(prompt.source) + len(prompt.prefix),
+        "baseline": _raw(baseline, parts),
+        "speculative": _raw(ours, parts),
+        "difference": None,
+        "beta": [],
+        "load": None if load is None else {"ran_s": load.ran_s, "waited_s": load.waited_s},
+    }
+    if example.category is not None:
+        raw["category"] = example.category
+    if example.turns:
+        raw["turn"] = len(example.turns)
+    if config.simulate.alpha is not None:  # acceptance was at random: there is nothing to compare
+        raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)
+        return raw
+    lossy = parts.spec.verification.lossy
+    if sampling.temperature == 0 and lossy is None:
+        found = difference(parts.target, prompt, baseline.tokens, ours.tokens, parts.spec.max_new_tokens)
+        raw["difference"] = None if found is None else found.to_json()
+        if raw["difference"] is not None and parts.invariant:  # then nothing rounds in two ways
+            raw["difference"]["is_rounding"] = False
+    rules = {f"{lenience:g}": lenient(lenience, sampling) for lenience in LENIENCES}
+    if lossy is not None:
+        rules["rule"] = lossy
+    draft = parts.draft
+    scored, levels, reader = draft, 1, None
+    if isinstance(draft, TreeDraft) and config.draft.scores_children:
+        generator = generator_for(config.seed, index, "ranks", parts.device)
+        scored, levels = draft.draft, draft.plan.depth
+        most = max(MOST_RANKS, draft.plan.most_children)
+        k_seq = counts_of_children(draft.plan) if parts.spec.verification.k_sequential else ()
+        reader = RankReader(sampling, generator, most=most, levels=levels, k_seq=k_seq)
+    agreement = agreements(parts.target, [scored], prompt, baseline.tokens, sampling, rules, levels, [reader])[0]
+    # Sums over the tokens are all that alpha(l) and its interval need.
+    under = {name: sum(values) for name, values in agreement.under.items()}
+    varied = {name: sum(values) for name, values in agreement.total_variation.items()}
+    if lossy is not None:
+        raw["rule"] = {"accept_probability": under.pop("rule"), "total_variation": varied.pop("rule")}
+    elif sampling.temperature > 0:
+        raw["proof"] = evidence(parts.target, parts.draft, prompt, ours.tokens, sampling, parts.spec.drafting).to_json()
+        if (rule := parts.spec.verification.own_alpha) is not None:
+            raw["rule"] = {"accept_probability": sum(agreement.others[rule].beta)}
+    if isinstance(draft, TreeDraft) and lossy is None:
+        raw["tree"] = _forecast(config, parts, draft, prompt, baseline.tokens, agreement.ranks)
+    if stores := growing(draft):
+        raw["grown"] = sum(one.grown or 0 for one in stores)
+    raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
+    return raw
+
+
+def _forecast(
+    config: RunConfig, parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None
+) -> TreeForecast:
+    k_seq = parts.spec.verification.k_sequential
+    passes = forecast_passes(
+        parts.target, draft, prompt, text, parts.spec.sampling, config.max_new_tokens, ranks, config.draft.finds, k_seq
+    )  # fmt: skip
+    way: str = draft.children
+    if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
+        assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
+        way = k_seq_of(draft.plan.shape.children[0])
+    return {
+        "accepted": None if ranks is None else ranks.accepted_for(way),
+        "passes": None if passes is None else float(passes.sum()),
+    }
+
+
+def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
+    """The baseline and the speculative decoding of one prompt.
+
+    Which goes first alternates, so that a machine that slows down or speeds up favours neither.
+    """
+    prompt = parts.prompts[index]
+
+    def baseline() -> Trace:
+        generator = generator_for(config.seed, index, "baseline", parts.device)
+        return autoregressive(parts.target, prompt, spec, generator)
+
+    def ours() -> Trace:
+        generator = generator_for(config.seed, index, "speculative", parts.device)
+        return speculative(parts.target, parts.draft, prompt, spec, generator)
+
+    if index % 2 == 0:
+        first = baseline()
+        return first, ours()
+    second = ours()
+    return baseline(), second
+
+
+def generator_for(seed: int, index: int, stream: str, device: torch.device) -> torch.Generator:
+    """The random numbers of one prompt and one purpose, independent of all others."""
+    words = [seed, index, *stream.encode()]
+    return torch.Generator(device).manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
+
+
+def _raw(trace: Trace, parts: Parts) -> TraceRecord:
+    raw = {"text": parts.vocabulary.text(trace.tokens)} | asdict(trace)
+    if trace.rows is None:
+        del raw["rows"]
+    return cast(TraceRecord, raw)
+
+
+# Decode groups of prompts in batches, with and without the draft, and return their raw records.
+#
+# A group is several batches' worth of prompts that decode one after another in `batch` rows, first without the draft
+# and
+# then with it, or the reverse: so both see the same machine, and prompts wait for rows that end.
+
+
+BATCHES = 8  # of a group: few passes at its end have empty rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The target and the draft of a run, with room for `number` sequences at a time."""
+
+    number: int
+    target: Batch
+    draft: Draft
+
+    @staticmethod
+    def of(parts: Parts, number: int) -> "Rows":
+        """Raises UserError where the target or a model of the draft cannot be batched, or the rows do not fit."""
+        return Rows(number, Batch.of(parts.target, number), in_batch(parts.draft, number))
+
+
+def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:
+    """`places` of prompts in the groups in which they decode, which an interruption does not change."""
+    size = BATCHES * batch
+    for number in sorted({place // size for place in places}):
+        yield [place for place in places if place // size == number]
+
+
+def warm_up_rows(config: RunConfig, parts: Parts, rows: Rows) -> None:
+    """As `measure_prompt.warm_up`, in rows."""
+    if config.warmup:
+        decode_rows(config, parts, rows, shortened(config, parts), range(min(len(parts.prompts), rows.number)))
+    if is_proved_greedily(config, parts):
+        checked = range(min(len(parts.prompts), max(CHECKED_PROMPTS, rows.number)))
+        found = decode_rows(config, parts, rows, greedy(config, parts), checked)
+        for place, (baseline, ours) in zip(checked, found, strict=True):
+            require_same(parts, place, baseline, ours)
+
+
+def measure_group(config: RunConfig, parts: Parts, rows: Rows, places: Sequence[int]) -> list[PromptRecord]:
+    """The raw record of each prompt of a group, as `measure_prompt` makes it of a single prompt."""
+    before = core_times()
+    found = decode_rows(config, parts, rows, parts.spec, places)
+    load = between(before, core_times())
+    share = None if load is None else CoreTime(load.ran_s / len(places), load.waited_s / len(places))
+    return [
+        prompt_record(config, parts, place, baseline, ours, share)
+        for place, (baseline, ours) in zip(places, found, strict=True)
+    ]
+
+
+def decode_rows(
+    config: RunConfig, parts: Parts, rows: Rows, spec: DecodingSpec, places: Sequence[int]
+) -> list[tuple[Trace, Trace]]:
+    """The baseline and the speculative decoding of each prompt. Which goes first alternates from group to group."""
+
+    def baseline(place: int) -> Decoding:
+        generator = generator_for(config.seed, place, "baseline", parts.device)
+        return autoregress(rows.target, parts.prompts[place], spec, generator)
+
+    def ours(place: int) -> Decoding:
+        generator = generator_for(config.seed, place, "speculative", parts.device)
+        return speculate(rows.target, rows.draft, parts.prompts[place], spec, generator)
+
+    def decode(way: Callable[[int], Decoding]) -> list[Trace]:
+        return together(map(way, places), rows.number, rows.target)
+
+    if places[0] // (BATCHES * rows.number) % 2 == 0:
+        first = decode(baseline)
+        return list(zip(first, decode(ours), strict=True))
+    second = decode(ours)
+    return list(zip(decode(baseline), second, strict=True))

@@ -1,0 +1,173 @@
+"""Encode a task's examples as prompts of the target, and report facts about them before measuring."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from jinja2 import TemplateError
+
+from specbench.config.model import name_of
+from specbench.config.schema import RunConfig
+from specbench.engine.session import Prompt
+from specbench.engine.vocabulary import Vocabulary
+from specbench.errors import UserError
+from specbench.loading.model_loader import Say
+from specbench.tasks.conversation import interleaved
+from specbench.tasks.task import Example, Task, require_prompt, shuffled
+
+# The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.
+#
+# A gamma chosen on the prompts that it is measured on would look better than it is. They are the rows after `limit`. If
+# the task has too few of them, its last rows are used and left out of the measurement.
+
+
+MOST = 64
+SHARE = 8  # where rows are short, one in so many is probed on
+
+
+def is_probed(config: RunConfig) -> bool:
+    """Whether the config's gamma or tree is chosen by a probe."""
+    return config.gamma in ("auto", "adaptive") or config.tree.is_probed
+
+
+def rows_to_read(config: RunConfig) -> int | None:
+    """How many rows are measured and probed on together; None is all."""
+    return config.limit if config.limit is None or not is_probed(config) else config.limit + MOST
+
+
+def split_examples(config: RunConfig, examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """The examples to measure, and the examples to probe on.
+
+    Raises:
+        UserError: one row would have to serve for both.
+    """
+    if not is_probed(config):
+        return list(examples), []
+    rows = len(examples)
+    if rows < 2:
+        asked, instead = f"gamma={config.gamma}", "give gamma a number"
+        if config.tree.is_probed:
+            asked, instead = f"tree={config.tree.shape}", "set tree.acceptance"
+        raise UserError(
+            f"{asked}: it is probed on prompts that are not measured, and task={config.task.name} has one row; give it "
+            f"more, or {instead}"
+        )
+    probed = min(MOST, max(1, rows // SHARE))
+    measured = min(rows if config.limit is None else config.limit, rows - probed)
+    others = list(examples[measured : measured + MOST])
+    return list(examples[:measured]), [one for one in others if len(one.turns) < 2] or others
+
+
+class EncodedTask(NamedTuple):
+    """`prompts[i]` is `examples[i]` in tokens. `probe_prompts` are not measured."""
+
+    examples: list[Example]
+    prompts: list[Prompt]
+    probe_prompts: list[Prompt]
+
+
+def encode_tasks(
+    configs: Sequence[RunConfig], vocabulary: Vocabulary, note: Say, heading: str = "", later_turns: bool = False
+) -> list[EncodedTask]:
+    """The examples of each resolved config's task, and each of them in the target's tokens.
+
+    `later_turns` of a conversation are included if asked for; until the turns before them are answered they hold
+    questions alone. `note` receives the task and its number of prompts, after `heading`, and then facts about them.
+
+    Raises:
+        UserError: a row cannot be a prompt.
+    """
+    encoded = []
+    for config in configs:
+        read = Task(config.task).examples(rows_to_read(config), later_turns)
+        examples, probed = split_examples(config, read)
+        if config.task.shuffle is not None:
+            examples = shuffled(examples, config.task.shuffle)
+        prompts, probe_prompts = ([encode(config, vocabulary, one) for one in part] for part in (examples, probed))
+        encoded.append(EncodedTask(examples, prompts, probe_prompts))
+    described = (_describe(config, vocabulary, one, later_turns) for config, one in zip(configs, encoded, strict=True))
+    for number, line in enumerate(dict.fromkeys(line for lines in described for line in lines)):
+        note(line if number else heading + line)
+    return encoded
+
+
+def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, later_turns: bool) -> Iterator[str]:
+    """The task and its number of prompts in a line, and a line for each fact that changes the measurement."""
+    task, target, number = config.task, name_of(config.target), len(encoded.prompts)
+    in_template = any(example.messages or _in_template(config, vocabulary, example) for example in encoded.examples)
+    yield (
+        f"task {task.name}{'' if task.shuffle is None else ' (shuffled)'}, {number} prompt{'' if number == 1 else 's'}"
+        f"{', in the chat template of the target' if in_template else ''}"
+    )
+    if any(example.turns for example in encoded.examples):
+        yield (
+            "a later turn reads the target's own answers to the turns before it"
+            if later_turns
+            else "of conversations of several turns the first is used here; specbench run with batch=1 decodes all"
+        )
+    if encoded.probe_prompts:
+        asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
+        yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"
+    if cut := sum(prompt.cut for prompt in encoded.prompts):
+        beginning = not in_template and (vocabulary.is_encoder_decoder or task.suffix)
+        yield (
+            f"{cut} of {number} prompts were cut to {task.max_source_tokens} tokens (task.max_source_tokens), "
+            f"which are their {'beginning' if beginning else 'end'}"
+        )
+    if task.path is not None and any(example.shortened for example in encoded.examples):
+        yield (
+            f"task.prompt_words={task.prompt_words}: of each row of {task.path} only that many words are the prompt; "
+            "task=prompts gives whole rows"
+        )
+    gives = task.source_field is not None or task.template is not None
+    asks = gives and not in_template and config.simulate.alpha is None
+    if asks and vocabulary.has_chat_template and task.chat_template is None:
+        yield (
+            f"target={target} has a chat template, and these prompts are plain text: task.chat_template=true puts them "
+            "into it; task.chat_template=false confirms plain text and removes this line"
+        )
+    elif asks and task.metric is not None and not vocabulary.is_encoder_decoder and not vocabulary.has_chat_template:
+        yield (
+            f"target={target} is decoder-only and has no chat template: unless it was trained for task={task.name}, "
+            f"its completions do not answer the prompts and {task.metric} is meaningless; task=lm-mini or task=lm1b "
+            "gives it text to continue"
+        )
+
+
+def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers: Sequence[str] = ()) -> Prompt:
+    """`example` in the target's tokens; `answers` are to its turns but the last.
+
+    Raises:
+        UserError: it cannot be a prompt.
+    """
+    task = config.task
+    where = f"task={task.name}, row {example.index + 1}"
+    require_prompt(task, example)
+    messages = example.messages
+    if _in_template(config, vocabulary, example):
+        messages = interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
+    if not messages:
+        text = transcript_of(example, answers) if example.turns else example.prompt
+        return vocabulary.prompt(text, task.suffix, task.max_source_tokens)
+    if not vocabulary.has_chat_template:
+        raise UserError(
+            f"target={name_of(config.target)}: its tokenizer has no chat template, which "
+            + ("task.chat_template=true needs" if task.chat_template else f"the messages of {where} need")
+            + "; use plain prompts, or a chat model"
+        )
+    try:
+        return vocabulary.chat(messages, task.max_source_tokens)
+    except TemplateError as error:
+        raise UserError(f"{where}: the chat template of {name_of(config.target)} rejects it: {error}") from error
+
+
+def transcript_of(example: Example, answers: Sequence[str]) -> str:
+    """The questions and answers of a conversation as plain text, for a model without a chat template."""
+    return "\n\n".join(
+        message["content"] for message in interleaved(example.turns, answers or [""] * (len(example.turns) - 1))
+    )
+
+
+def _in_template(config: RunConfig, vocabulary: Vocabulary, example: Example) -> bool:
+    """Whether a conversation of several turns goes into the chat template: the config decides, else the target."""
+    asked = config.task.chat_template
+    return bool(example.turns) and (vocabulary.has_chat_template if asked is None else asked)

@@ -1,0 +1,179 @@
+"""Build a record from raw prompts: the summary, the frozen config, the environment and the processes."""
+
+import traceback
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+
+from specbench.analysis.resummary import explained
+from specbench.analysis.summary import summarise
+from specbench.config.model import name_of
+from specbench.config.names import task_label
+from specbench.config.schema import RunConfig
+from specbench.environment import environment, hardware
+from specbench.errors import error_line
+from specbench.experiment.accept import rule_label
+from specbench.experiment.build import Parts
+from specbench.experiment.dtype import DtypeProbe
+from specbench.loading.vocabularies import draft_name, vocabulary_facts
+from specbench.methods.model.config import ModelDraftConfig
+from specbench.quality import quality, quality_difference
+from specbench.records.schema import (
+    SCHEMA_VERSION,
+    WAYS,
+    FailedRecord,
+    Learnt,
+    Names,
+    Process,
+    PromptRecord,
+    Quality,
+    RunRecord,
+    Summary,
+)
+
+
+def make_record(
+    config: RunConfig,
+    run_id: str,
+    parts: Parts,
+    prompts: list[PromptRecord],
+    processes: list[Process],
+    probed: DtypeProbe | None = None,
+) -> RunRecord:
+    """The record of a finished run.
+
+    `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
+    from all of them. `probed` is the probe by which dtype=auto chose the dtype.
+    """
+    settled = processes[-1]["gamma"]
+    measured = summarise(
+        prompts,
+        gamma=settled["gamma"],
+        greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
+        c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
+        max_new_tokens=config.max_new_tokens,
+        falls=config.draft.falls and config.simulate.alpha is None,
+        at_once=config.draft.at_once,
+        resamples=config.resamples,
+        seed=config.seed,
+        batch=config.batch,
+    )
+    surroundings = environment()
+    summary: Summary = {
+        **_names(config),
+        "draft": draft_name(config.draft, parts.draft_vocabulary),
+        **vocabulary_facts(parts.draft_vocabulary),
+        **_learning(config),
+        "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
+        "gamma_requested": settled["requested"],
+        "accept": rule_label(config.accept),
+        "tree": None if config.tree.shape == "none" else config.tree.label(),
+        "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
+        **measured,
+        **_quality(config, prompts),
+        "device": config.device,
+        "dtype": config.dtype,
+        "dtype_bfloat16_ms": None if probed is None else probed.bfloat16_ms,
+        "dtype_float32_ms": None if probed is None else probed.float32_ms,
+        "engine": parts.engine,
+        "fell_back": parts.fell_back,
+        "rollout_fell_back": parts.rollout_fell_back,
+        "numerics": "invariant" if parts.invariant else "fast",
+        "numerics_reason": parts.not_invariant,
+        "warmup_s": parts.warmup_s,
+        "hardware": hardware(surroundings, config.device),
+        "simulated": config.simulate.alpha is not None,
+        "processes": len(processes),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    record: RunRecord = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "summary": summary,
+        "config": asdict(replace(config, force=False)),
+        "gamma": settled,
+        "environment": surroundings,
+        "processes": processes,
+        "pieces": {str(token): text for token, text in parts.vocabulary.pieces(_tokens_of(prompts)).items()},
+        "prompts": prompts,
+    }
+    return explained(record)
+
+
+def _operations_per_drafted_token(parts: Parts, prompts: list[PromptRecord]) -> float:
+    """Arithmetic operations of the draft a token (Definition 3.10).
+
+    As the recorded passes counted them, so that a resumed run has the same number; otherwise the draft's own figure.
+    """
+    passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
+    counted = [
+        (operations, one["drafted"])
+        for one in passes
+        if one["drafted"] and (operations := one.get("draft_operations")) is not None
+    ]
+    if not counted:
+        return parts.draft.operations
+    return sum(operations for operations, _ in counted) / sum(drafted for _, drafted in counted)
+
+
+def failed_record(config: RunConfig, run_id: str, error: Exception) -> FailedRecord:
+    """The record of a failed run: its config, the reason, and where in the code. The same command runs it again."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "summary": {**_names(config), "error": error_line(error), "created": created},
+        "failure": {
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(error)),
+        },
+        "config": asdict(replace(config, force=False)),
+        "environment": environment(),
+    }
+
+
+def _names(config: RunConfig) -> Names:
+    return {
+        "target": name_of(config.target),
+        "draft": config.draft.label(),
+        "task": task_label(config.task.name, config.task.path),
+        "temperature": config.sampling.temperature,
+        "top_k": config.sampling.top_k,
+        "top_p": config.sampling.top_p,
+    }
+
+
+def _learning(config: RunConfig) -> Learnt:
+    """The learning rate of a draft that learns."""
+    draft = config.draft
+    return {"learning_rate": draft.online_lr} if isinstance(draft, ModelDraftConfig) and draft.online else {}
+
+
+UNSCORED: Quality = {
+    "quality_metric": None, "quality_baseline": None, "quality_speculative": None,
+    "quality_difference": None, "quality_difference_low": None, "quality_difference_high": None,
+}  # fmt: skip
+
+
+def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
+    """Scores of both sets of completions, and their difference, row against row; none for a simulated run."""
+    metric = config.task.metric
+    if metric is None or config.simulate.alpha is not None:
+        return UNSCORED
+    references = [prompt["reference"] or "" for prompt in prompts]
+    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in WAYS)
+    less = quality_difference(metric, ours, alone, references)
+    return {
+        "quality_metric": metric,
+        "quality_baseline": quality(metric, alone, references),
+        "quality_speculative": quality(metric, ours, references),
+        "quality_difference": less.value,
+        "quality_difference_low": less.low,
+        "quality_difference_high": less.high,
+    }
+
+
+def _tokens_of(prompts: list[PromptRecord]) -> set[int]:
+    """Every token that was emitted or drafted."""
+    written = {t for prompt in prompts for way in WAYS for t in prompt[way]["tokens"]}
+    return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}

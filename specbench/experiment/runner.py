@@ -1,0 +1,231 @@
+"""Decode every prompt with and without the draft; finished prompts are never lost or repeated."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from specbench.algorithm.gamma import GammaChoice
+from specbench.analysis.costs.probe import already_collected
+from specbench.analysis.resummary import resummarised
+from specbench.config.schema import RunConfig
+from specbench.errors import MachineError
+from specbench.experiment.between_prompts import Decoded, decoded, hand_over, learn_from, put_answers
+from specbench.experiment.build import Parts, build, resolve
+from specbench.experiment.dtype import faster_dtype
+from specbench.experiment.gamma import with_gamma
+from specbench.experiment.identity import identify
+from specbench.experiment.measure import Rows, groups, measure_group, measure_prompt, warm_up, warm_up_rows
+from specbench.experiment.memory import require_memory
+from specbench.experiment.record import failed_record, make_record
+from specbench.loading.devices import agree, join
+from specbench.loading.model_loader import ModelLoader
+from specbench.records import store
+from specbench.records.journal import Journal
+from specbench.records.schema import PromptRecord, RunRecord
+
+# Translate errors during decoding into errors that name the key.
+
+
+# What torch says of a lack of memory where it has no type for it.
+NO_MEMORY = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+@contextlib.contextmanager
+def translated_errors(config: RunConfig) -> Iterator[None]:
+    """A context that raises MachineError for known errors of the block."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise MachineError(
+            f"dtype={config.dtype}: {error}; use dtype=float32, and check that the weights are not damaged"
+        ) from error
+    except Exception as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(t in str(error) for t in NO_MEMORY):
+            raise
+        raise MachineError(
+            f"device={config.device}: out of memory; lower gamma, max_new_tokens or task.max_source_tokens, "
+            "or use dtype=bfloat16"
+        ) from error
+
+
+class Progress(Protocol):
+    """Receives the progress of a run."""
+
+    def say(self, text: str) -> None:
+        """The current step."""
+
+    def note(self, text: str) -> None:
+        """A line that must remain on the screen after the run."""
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """The file of the record, the record, and whether it existed already."""
+
+    file: Path
+    record: RunRecord
+    reused: bool
+
+
+def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
+    """Run a checked `config` and write its record, or return the existing record of the same config.
+
+    A run that was interrupted resumes after the last prompt that it finished. If another process works on the same run,
+    this one waits for it and returns its record. Of several ranks the first executes and
+    the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next.
+    """
+    loader = loader or ModelLoader()
+    asked, config = config, resolve(config, progress.note)
+    join(config)
+    run_id = identify(config)
+    file = store.record_file(config.results, run_id)
+    if agree(not config.force and _finished(file, progress) is not None):
+        return _reused(file)
+
+    def waiting() -> None:
+        progress.say("another process works on this run: waiting for its record")
+
+    # The device comes first: a process that waits for a run then waits for one that has all it needs.
+    with (
+        loader.device(config, progress.say) as device,
+        Journal(config.results, run_id, waiting) as journal,
+    ):
+        # Again under the lock: another process may have finished the run since.
+        if agree(not config.force and _finished(file, progress) is not None):
+            return _reused(file)
+        try:
+            with translated_errors(config):
+                placed = replace(config, device=str(device))
+                parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader, config.batch == 1)
+                parts, choice = with_gamma(config, parts, _choice_before(journal))
+                _decode_missing(config, parts, journal, choice, progress)
+            prompts = [journal.prompts[example.index] for example in parts.examples]
+            probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
+            record = make_record(config, run_id, parts, prompts, journal.parts, probed)
+        except Exception as error:
+            _note(file, config, run_id, error)
+            raise
+        store.write(config.results, record)
+        journal.remove()
+    return Result(file, record, reused=False)
+
+
+def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> None:
+    """Decode the same prompts as the first rank, for tensor parallelism, without writing files."""
+    loader = loader or ModelLoader()
+    config = resolve(config)
+    join(config)
+    if agree(False):
+        return
+    with loader.device(config, progress.say) as device:
+        if agree(False):
+            return
+        placed = replace(config, device=str(device))
+        parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
+        missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
+        if missing:
+            _restore(config, parts, texts, answers)
+            _decode_in_turn(config, parts, missing, answers, lambda prompt: None)
+
+
+def _choice_before(journal: Journal) -> GammaChoice | None:
+    """The gamma that this run chose before it was interrupted."""
+    return GammaChoice.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
+
+
+def _reused(file: Path) -> Result:
+    """The result of a run whose record is in `file`."""
+    record = store.read(file)
+    return Result(file, record if "prediction" in record["summary"] else resummarised(record), reused=True)
+
+
+def _finished(file: Path, progress: Progress) -> RunRecord | None:
+    """The record in `file`; None if it is missing, damaged, or the record of a failed run."""
+    if not file.exists():
+        return None
+    try:
+        return None if store.read_head(file).failed else store.read(file)
+    except (ValueError, KeyError):
+        progress.say(f"{file} is damaged; running again")
+        return None
+
+
+def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
+    """Write the record of a failed run, unless a successful record exists."""
+    with contextlib.suppress(ValueError, KeyError):
+        if file.exists() and not store.read_head(file).failed:
+            return
+    with contextlib.suppress(MachineError):  # the first error is the one to tell
+        store.write(config.results, failed_record(config, run_id, error))
+
+
+def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
+    total = len(parts.examples)
+    if config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
+        journal.restart()
+        progress.note(
+            f"draft.online=true: the weights learnt from the {lost} prompts before the interruption are lost, so the "
+            "run starts again from the first prompt"
+        )
+    done = [place for place, example in enumerate(parts.examples) if example.index in journal.prompts]
+    answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
+    texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
+    missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
+    _restore(config, parts, texts, answers)
+    if not missing:
+        return
+    if journal.prompts:
+        progress.say(f"resuming after {len(journal.prompts)} finished prompts")
+    journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
+    progress.say("warming up")
+    if config.batch > 1:
+        require_memory(config, parts)
+        rows = Rows.of(parts, config.batch)
+        warm_up_rows(config, parts, rows)
+        with already_collected():
+            for group in groups(missing, config.batch):
+                found = measure_group(config, parts, rows, group)
+                for prompt in found:
+                    journal.add(prompt)
+                hand_over(parts, decoded(group, found))
+                progress.advance(len(journal.prompts), total)
+        return
+
+    def add(prompt: PromptRecord) -> None:
+        journal.add(prompt)
+        progress.advance(len(journal.prompts), total)
+
+    _decode_in_turn(config, parts, missing, answers, add)
+
+
+def _restore(config: RunConfig, parts: Parts, texts: Sequence[Decoded], answers: Mapping[int, str]) -> None:
+    """Restore the state of an interrupted run: answers in later turns, completions in a growing draft's store."""
+    for place, _ in texts:
+        put_answers(config, parts, place, answers)
+    hand_over(parts, texts)
+
+
+def _decode_in_turn(
+    config: RunConfig,
+    parts: Parts,
+    places: Sequence[int],
+    answers: dict[int, str],
+    add: Callable[[PromptRecord], None],
+) -> None:
+    """Decode the prompts at `places` one by one and pass each to `add`; `answers` receives the target's answers."""
+    warm_up(config, parts)
+    with already_collected():
+        for place in places:
+            put_answers(config, parts, place, answers)
+            prompt = measure_prompt(config, parts, place)
+            answers[prompt["index"]] = prompt["baseline"]["text"]
+            hand_over(parts, decoded([place], [prompt]))
+            learn_from(config, parts, place, prompt)
+            add(prompt)

@@ -1,0 +1,1 @@
+"""Whether a server's completions come from the target."""

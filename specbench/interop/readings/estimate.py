@@ -1,0 +1,237 @@
+"""alpha from counts of passes, with an interval; tokens per pass; the best gamma by theory; two files side by side.
+
+A pass of gamma tokens accepts n of them with probability alpha^n (1 - alpha) for n < gamma, and alpha^gamma for
+n = gamma (the paper's section 3.1, positions independent). Over passes with A accepted tokens in all, R of which ended
+in a rejection, the likelihood is alpha^A (1 - alpha)^R, whatever each pass drafted: the maximum lies at A / (A + R).
+
+Where a file has sums alone, R is not in it, and alpha is what makes the expected number of accepted tokens of a pass
+(Eq. 1, less 1) equal to the measured.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specbench.interop.readings.base import Ends, Known, Reading
+from specbench.interop.readings.tally import Tally, together
+from specbench.stats import FEW_PROMPTS, bootstrap, ratio
+from specbench.theory import expected_tokens, walltime_improvement
+
+CHI2_95 = 3.841458820694124  # the 0.95 quantile of chi squared with one degree of freedom
+NORMAL_95 = 1.959963984540054
+RESAMPLES, SEED = 2000, 0
+LIKELIHOOD, MOMENTS = "maximum likelihood", "moments"
+BY_TOKEN = "tokens taken to be independent, which makes it too narrow"
+BY_REQUEST = "bootstrap over {} requests"
+BY_FEW = "of the bootstrap over requests, of which there are fewer than 10, and of independent tokens, the wider"
+LARGEST_GAMMA = 64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimates from the counts of one file, with the definitions of this project.
+
+    Attributes:
+        alpha, low, high: the acceptance rate and its 95% interval; None where the file does not suffice.
+        method: how alpha was estimated; `interval`: what the interval assumes to be independent.
+        alpha_ends: where ends of completions are cut and each looks like a rejection, alpha if none of them was a
+            rejection: the truth lies between.
+        rate, length: accepted over drafted, and tokens per pass with the token that the target adds; both pooled.
+        mean_rate, mean_length: the means of these over requests, which some tools print.
+        predicted: tokens per pass by Eq. 1 at `alpha` and `gamma`, the mean number of drafted tokens.
+        conditional, marginal: acceptance at each position, given that it was reached, and of all passes.
+    """
+
+    requests: int | None
+    passes: int | None
+    gamma: float | None
+    alpha: float | None
+    low: float | None
+    high: float | None
+    method: str | None
+    interval: str | None
+    alpha_ends: float | None
+    rate: float | None
+    length: float | None
+    mean_rate: float | None
+    mean_length: float | None
+    predicted: float | None
+    conditional: list[float]
+    marginal: list[float]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The gamma with the highest walltime improvement by Theorem 3.8."""
+
+    gamma: int
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """alpha of one file less that of another, with a 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def shown(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def estimate(reading: Reading, known: Known) -> Estimate | None:
+    """Estimates from the counts of `reading`; None where it has none."""
+    requests = [_with_gamma(one, known.gamma) for one in reading.requests]
+    if not requests:
+        return None
+    tally = together(requests)
+    gamma = tally.drafted_per_pass
+    alpha, low, high, method, interval = _alpha(requests if reading.by_request else [tally], tally, gamma)
+    rates = [one.rate for one in requests if one.rate is not None]
+    lengths = [one.length for one in requests if one.length is not None]
+    several = reading.by_request and len(requests) > 1
+    return Estimate(
+        requests=len(requests) if reading.by_request else None,
+        passes=tally.passes,
+        gamma=gamma,
+        alpha=alpha,
+        low=low,
+        high=high,
+        method=method,
+        interval=interval,
+        alpha_ends=_without_ends(tally, len(requests), reading.ends) if reading.by_request else None,
+        rate=tally.rate,
+        length=tally.length,
+        mean_rate=sum(rates) / len(rates) if several and rates else None,
+        mean_length=sum(lengths) / len(lengths) if several and lengths else None,
+        predicted=1 + expected_accepted(alpha, gamma) if alpha is not None and gamma is not None else None,
+        conditional=[kept / reached for reached, kept in zip(tally.reached, tally.kept, strict=True) if reached],
+        marginal=[kept / tally.passes for kept in tally.kept if tally.passes],
+    )
+
+
+def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0) -> Best:
+    """The gamma from 1 to 64 with the highest speedup by Theorem 3.8.
+
+    `verify_cost`, the time of a pass over `at` + 1 tokens over that of a step, is assumed to grow in proportion to the
+    drafted tokens.
+    """
+
+    def speedup(gamma: int) -> float:
+        return walltime_improvement(alpha, gamma, c, 1 + (verify_cost - 1) * gamma / at)
+
+    gamma = max(range(1, LARGEST_GAMMA + 1), key=speedup)
+    return Best(gamma, speedup(gamma))
+
+
+def difference(first: Estimate, second: Estimate) -> Difference | None:
+    """alpha of `first` less that of `second`, its interval from theirs (Newcombe, Statistics in Medicine 17, 1998)."""
+    if None in (first.alpha, first.low, first.high, second.alpha, second.low, second.high):
+        return None
+    assert first.alpha is not None and first.low is not None and first.high is not None
+    assert second.alpha is not None and second.low is not None and second.high is not None
+    value = first.alpha - second.alpha
+    below = math.hypot(first.alpha - first.low, second.high - second.alpha)
+    above = math.hypot(first.high - first.alpha, second.alpha - second.low)
+    return Difference(value, value - below, value + above)
+
+
+def expected_accepted(alpha: float, gamma: float) -> float:
+    """Expected accepted tokens of a pass, Eq. 1 less 1; a mean gamma between two whole numbers is a mixture of both."""
+    below = math.floor(gamma)
+    share = gamma - below
+    return (1 - share) * expected_tokens(alpha, below) + share * expected_tokens(alpha, below + 1) - 1
+
+
+def likelihood_interval(accepted: int, rejections: int) -> tuple[float, float]:
+    """The alphas that a likelihood ratio test at 5% does not reject."""
+    trials = accepted + rejections
+    best = accepted / trials
+
+    def drop(alpha: float) -> float:
+        return (
+            2 * (_log_likelihood(best, accepted, rejections) - _log_likelihood(alpha, accepted, rejections)) - CHI2_95
+        )
+
+    low = 0.0 if accepted == 0 else _solve(lambda alpha: -drop(alpha), 0.0, best)
+    high = 1.0 if rejections == 0 else _solve(drop, best, 1.0)
+    return low, high
+
+
+def _alpha(
+    requests: Sequence[Tally], tally: Tally, gamma: float | None
+) -> tuple[float | None, float | None, float | None, str | None, str | None]:
+    """alpha, its bounds, how it was found and what its interval rests on."""
+    several = (BY_TOKEN, BY_FEW, BY_REQUEST.format(len(requests)))
+    said = several[0 if len(requests) == 1 else 1 if len(requests) < FEW_PROMPTS else 2]
+    bounds = []  # of tokens taken to be independent, and over requests
+    if tally.rejections is not None and (trials := tally.accepted + tally.rejections):
+        alpha, method = tally.accepted / trials, LIKELIHOOD
+        bounds.append(likelihood_interval(tally.accepted, tally.rejections))
+        columns = [(one.accepted, one.accepted + (one.rejections or 0)) for one in requests]
+    elif gamma is not None and tally.passes:
+        mean = tally.accepted / tally.passes
+        alpha, method = _alpha_of(mean, gamma), MOMENTS
+        half = NORMAL_95 * math.sqrt(_variance(alpha, gamma) / tally.passes)
+        bounds.append((_alpha_of(mean - half, gamma), _alpha_of(mean + half, gamma)))
+        columns = [(one.accepted, one.passes or 0) for one in requests]
+    else:
+        return None, None, None, None, None
+    if len(requests) > 1:
+        found = bootstrap(columns, ratio, RESAMPLES, SEED)
+        assert found.low is not None and found.high is not None
+        over = (found.low, found.high)
+        bounds.append(
+            over if method == LIKELIHOOD or gamma is None else (_alpha_of(over[0], gamma), _alpha_of(over[1], gamma))
+        )
+        if len(requests) >= FEW_PROMPTS:
+            del bounds[0]
+    return alpha, min(low for low, _ in bounds), max(high for _, high in bounds), method, said
+
+
+def _with_gamma(tally: Tally, gamma: int | None) -> Tally:
+    """The tally with what follows if each pass drafted `gamma` tokens."""
+    if gamma is None or (tally.passes is not None and tally.drafted is not None):
+        return tally
+    if tally.drafted is not None:
+        return Tally(tally.accepted, tally.drafted, round(tally.drafted / gamma))
+    return Tally(tally.accepted, tally.passes * gamma, tally.passes) if tally.passes is not None else tally
+
+
+def _without_ends(tally: Tally, requests: int, ends: Ends) -> float | None:
+    """alpha if in no request the last pass ended in a rejection."""
+    if ends != "out" or tally.rejections is None or not tally.accepted:
+        return None
+    return tally.accepted / (tally.accepted + max(0, tally.rejections - requests))
+
+
+def _alpha_of(mean: float, gamma: float) -> float:
+    """The alpha at which a pass is expected to accept `mean` tokens; 0 or 1 where none is."""
+    if mean <= 0:
+        return 0.0
+    if mean >= gamma:
+        return 1.0
+    return _solve(lambda alpha: expected_accepted(alpha, gamma) - mean, 0.0, 1.0)
+
+
+def _variance(alpha: float, gamma: float) -> float:
+    """Of the accepted tokens of a pass of `gamma`, rounded: E n^2 = sum over i of (2i - 1) alpha^i."""
+    places = range(1, max(1, round(gamma)) + 1)
+    mean = sum(alpha**place for place in places)
+    return max(0.0, sum((2 * place - 1) * alpha**place for place in places) - mean**2)
+
+
+def _log_likelihood(alpha: float, accepted: int, rejections: int) -> float:
+    if (alpha <= 0 and accepted) or (alpha >= 1 and rejections):
+        return -math.inf
+    return (accepted * math.log(alpha) if accepted else 0.0) + (rejections * math.log1p(-alpha) if rejections else 0.0)
+
+
+def _solve(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a rising function crosses 0 between `low` and `high`."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2

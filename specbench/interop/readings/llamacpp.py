@@ -1,0 +1,216 @@
+"""llama.cpp: the server's log, its `timings`, and what `llama-speculative` prints at its end.
+
+Tokens accepted after the end of a text count. Rates by position are over all passes with a draft, also over those that
+drafted fewer tokens than that position (a draft ends early where its own probability falls below --draft-p-min).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from specbench.errors import UserError
+from specbench.interop.readings.base import (
+    ACCEPTED,
+    DRAFTED,
+    LENGTH,
+    MARGINAL,
+    PASSES,
+    RATE,
+    Known,
+    Printed,
+    Reading,
+    of_requests,
+    totals,
+)
+from specbench.interop.readings.document import Document, whole_number
+from specbench.interop.readings.tally import Tally, contradiction, together
+
+REQUEST = re.compile(r"draft acceptance(?: rate)?\s*=\s*(\d\.\d+)\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)(.*)")
+MEAN = re.compile(r"mean (?:acceptance length|len)\s*=\s*(\d+\.\d+)")
+PER_POSITION = re.compile(r"(?:acceptance rate per position|acc(?: rate)?(?:/| per )pos)\s*=\s*\(([^)]*)\)")
+STATISTICS = re.compile(
+    r"statistics\s+([\w-]+): #calls.*?#gen drafts\s*=\s*(\d+), #acc drafts\s*=\s*(\d+), #gen tokens\s*=\s*(\d+), "
+    r"#acc tokens\s*=\s*(\d+)(.*)"
+)
+PROGRAM = re.compile(r"^.*\b(n_draft|n_drafted|n_accept)\s*= (\d+)\s*$")
+PROGRAM_NAMES = ("n_draft", "n_drafted", "n_accept")
+TIMINGS = {DRAFTED: "draft_n", ACCEPTED: "draft_n_accepted"}
+
+
+def fits_log(document: Document) -> bool:
+    """Whether the document is the log of llama.cpp."""
+    return not document.is_json and (
+        document.has("draft acceptance", "#gen drafts")
+        or (document.has("n_drafted") and "n_drafted" in _sums(document))
+    )
+
+
+def fits_timings(document: Document) -> bool:
+    """Whether the document holds responses of llama.cpp with timings."""
+    return document.holds("timings") and document.holds("predicted_n")
+
+
+def read_log(document: Document, known: Known) -> Reading:
+    """The reading of llama.cpp's log.
+
+    It counts the lines of requests; without such lines the last statistics of each kind of draft, or else the counts at
+    the program's end.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    requests, statistics, rates, lengths = list[Tally](), dict[str, Tally](), list[float](), list[float]()
+    counted = Tally(0, 0, 0)  # what the statistics said before the newest request
+    for number, line in enumerate(document.lines, 1):
+        where = f"{document.path}, line {number}"
+        if match := REQUEST.search(line):
+            if requests:
+                requests[-1], counted = _with_passes(requests[-1], statistics, counted)
+            rate, accepted, drafted, rest = match[1], int(match[2]), int(match[3]), match[4]
+            mean = MEAN.search(rest)
+            requests.append(_tally(accepted, drafted, float(mean[1]) if mean else None, _positions(rest), where))
+            rates.append(float(rate))
+            lengths += [float(mean[1])] if mean else []
+        elif match := STATISTICS.search(line):
+            drafts, kept, drafted, accepted = (int(match[group]) for group in (2, 3, 4, 5))
+            statistics[match[1]] = _of_statistics(drafts, kept, drafted, accepted, match[6], where)
+        elif "draft acceptance" in line or "#gen drafts" in line:
+            raise UserError(f"{where}: a line on drafts that breaks off; the file is cut off or damaged")
+    if not requests and not statistics:
+        return _program(document)
+    if not requests:
+        used = {name: tally for name, tally in statistics.items() if tally.drafted}
+        if not used:
+            raise UserError(f"{document.path}: the statistics of llama.cpp say that nothing was drafted")
+        tally = together(list(used.values()))
+        names = {PASSES: "#gen drafts", DRAFTED: "#gen tokens", ACCEPTED: "#acc tokens"}
+        printed = [*totals(names, tally, ends="in"), *_marginals("#acc rate/pos", tally)]
+        return Reading(
+            printed, [tally], ends="in", notes=[f"sums since the start of: {', '.join(used)}", *_notes(tally)]
+        )
+    requests[-1], _ = _with_passes(requests[-1], statistics, counted)
+    requests = [one for one in requests if one.drafted]
+    if not requests:
+        raise UserError(f"{document.path}: the log of llama.cpp says that nothing was drafted")
+    tally = together(requests)
+    names = {DRAFTED: "generated", ACCEPTED: "accepted"}
+    by_request, notes = True, _notes(tally)
+    last = together(list(statistics.values()))
+    if tally.passes is None and (last.drafted, last.accepted) == (tally.drafted, tally.accepted):
+        tally, by_request = Tally(tally.accepted, tally.drafted, last.passes), False
+    if not lengths and not tally.kept and tally.passes is not None:
+        names = {PASSES: "#gen drafts", **names}
+        notes = ["passes are the drafts that the statistics count; positions are not in it: α is by moments"]
+    pooling = of_requests(len(requests))
+    printed = totals(names, tally, ends="in")
+    printed.append(Printed("draft acceptance", sum(rates) / len(rates), RATE, pooling, "in", "without"))
+    if lengths:
+        length = sum(lengths) / len(lengths)
+        printed.append(Printed("mean acceptance length", length, LENGTH, pooling, "in", "with"))
+    printed += _marginals("acceptance rate per position", tally)
+    return Reading(printed, requests if by_request else [tally], by_request=by_request, ends="in", notes=notes)
+
+
+def read_timings(document: Document, known: Known) -> Reading:
+    """The reading of `timings` of responses: drafted and accepted tokens, no passes.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    tallies = []
+    for value in document.values:
+        timings: Mapping[str, Any] = value.fields.get("timings") or {}
+        if not isinstance(timings, dict) or not timings.get(TIMINGS[DRAFTED]):
+            continue
+        drafted, accepted = (whole_number(timings.get(name), value.where, name) for name in TIMINGS.values())
+        tallies.append(Tally.of_sums(accepted, drafted, None, value.where))
+    if not tallies:
+        raise UserError(f"{document.path}: timings of llama.cpp without draft_n; start the server with a draft")
+    tally = together(tallies)
+    printed = totals(TIMINGS, tally, ends="in")
+    printed.append(Printed("draft_n_accepted / draft_n", tally.rate or 0.0, RATE, ends="in", bonus="without"))
+    notes = ["passes are not in it: give --gamma for α, or read the server's log"]
+    return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
+
+
+def _program(document: Document) -> Reading:
+    """The end of `llama-speculative`: sums of one text."""
+    found = _sums(document)
+    for name in PROGRAM_NAMES:
+        if name not in found:
+            raise UserError(f"{document.path}: no '{name} ='; the file is cut off")
+    longest, drafted, accepted = (found[name] for name in PROGRAM_NAMES)
+    tally = Tally.of_sums(accepted, drafted, None, str(document.path))
+    if not drafted:
+        raise UserError(f"{document.path}: the log of llama.cpp says that nothing was drafted")
+    printed = totals({DRAFTED: "n_drafted", ACCEPTED: "n_accept"}, tally, "one request", "in")
+    printed.append(Printed("accept", accepted / drafted, RATE, "one request", "in", "without"))
+    return Reading(
+        printed, [tally], ends="in", notes=[f"passes are not in it: --gamma {longest} if each drafted {longest}"]
+    )
+
+
+def _sums(document: Document) -> dict[str, int]:
+    """The sums that the program prints at its end, by name."""
+    matches = (PROGRAM.search(line) for line in document.lines)
+    return {match[1]: int(match[2]) for match in matches if match is not None}
+
+
+def _positions(rest: str) -> list[float]:
+    match = PER_POSITION.search(rest)
+    return [float(rate) for rate in match[1].split(",")] if match and match[1].strip() else []
+
+
+def _tally(accepted: int, drafted: int, mean: float | None, rates: list[float], where: str) -> Tally:
+    """Of a line: the passes from the finer of its two rounded means."""
+    if accepted > drafted:
+        raise contradiction(where, accepted, drafted)
+    total = sum(rates)
+    if accepted and total:
+        passes = round(accepted / total)
+    elif accepted and mean is not None and mean > 1:
+        passes = round(accepted / (mean - 1))
+    else:
+        return Tally.of_sums(accepted, drafted, None, where)
+    # Trailing positions that no draft reached are printed as 0.
+    while rates and drafted < passes * len(rates) and rates[-1] == 0:
+        rates = rates[:-1]
+    return Tally.of_sums(accepted, drafted, passes, where, [round(rate * passes) for rate in rates])
+
+
+def _of_statistics(drafts: int, kept: int, drafted: int, accepted: int, rest: str, where: str) -> Tally:
+    """`#acc drafts` are passes that accepted the first token at least."""
+    at_position = [round(rate * drafts) for rate in _positions(rest)] or ([kept] if drafted == drafts else [])
+    return Tally.of_sums(accepted, drafted, drafts, where, at_position)
+
+
+def _with_passes(request: Tally, statistics: Mapping[str, Tally], before: Tally) -> tuple[Tally, Tally]:
+    """A request with its passes, and the sums that the statistics have come to.
+
+    The statistics count drafts since the server's start, and each draft is verified by one pass. What they grew by is
+    the request's if drafted and accepted tokens agree, so that no other request was served meanwhile.
+    """
+    now = together(list(statistics.values()))
+    if request.passes is not None or now.passes is None or now.drafted is None:
+        return request, now
+    grown = (now.accepted - before.accepted, now.drafted - (before.drafted or 0))
+    if grown != (request.accepted, request.drafted):
+        return request, now
+    return replace(request, passes=now.passes - (before.passes or 0)), now
+
+
+def _marginals(name: str, tally: Tally) -> list[Printed]:
+    return [
+        Printed(name, kept / tally.passes, MARGINAL.format(place), ends="in")
+        for place, kept in enumerate(tally.kept, 1)
+        if tally.passes
+    ]
+
+
+def _notes(tally: Tally) -> list[str]:
+    if tally.rejections is not None:
+        return []
+    if tally.passes is None:
+        return ["passes are not in it: give --gamma for α"]
+    return ["passes drafted different numbers of tokens (--draft-p-min): α is by moments"]

@@ -1,0 +1,204 @@
+"""Requests to a server with an OpenAI-compatible API, timed from outside: whole completions, and counts of `/metrics`.
+
+Every failure is one line that names the key: `url` or `draft_url`, `timeout`.
+"""
+
+import http.client
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from specbench.errors import MachineError, UserError, first_line
+from specbench.interop.readings.document import Document
+from specbench.interop.readings.prometheus import FAMILY, samples
+from specbench.sampling import Sampling
+
+PREFIXES = ("vllm:", "llamacpp:")  # of servers that count passes
+COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only to the server that was asked: the key is not for another."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        """The request of a redirect. Raises UserError where it leads to another server."""
+        asked, other = (_origin(address) for address in (req.full_url, newurl))
+        if asked != other:
+            raise UserError(
+                f"{req.full_url}: redirects to another server, {other[0]}://{other[1]}:{other[2]}, which is not sent "
+                "the request; give the address that answers"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+OPENER = urllib.request.build_opener(_SameServer)
+
+
+def _origin(address: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of an address."""
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A server's counts since it started: passes, drafted tokens, accepted tokens."""
+
+    passes: int
+    drafted: int
+    accepted: int
+
+    def since(self, before: "Counts") -> "Counts":
+        return Counts(
+            self.passes - before.passes, self.drafted - before.drafted, self.accepted - before.accepted
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The tokens that `usage` counts, the seconds from the request to the whole answer, and the text."""
+
+    tokens: int
+    seconds: float
+    text: Hashable
+
+
+class Completions:
+    """`POST {url}/completions` with prompts as token ids, one request at a time.
+
+    Args:
+        url: up to and with /v1.
+        model: as the server calls it.
+        key: what errors call `url`.
+        timeout: seconds without an answer until a request is given up.
+        token: sent as `Authorization: Bearer`, if the server asks for it.
+        now: seconds on a clock.
+
+    Raises UserError for an address that is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        key: str = "url",
+        timeout: float = 600,
+        token: str | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """A client of the API at `url`.
+
+        Raises:
+            UserError: `url` is not an address, or `timeout` is not above 0.
+        """
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits:
+            raise UserError(f"{key}={url}: is not an address; give one like http://127.0.0.1:8000/v1")
+        if not timeout > 0:
+            raise UserError(f"timeout={timeout:g}: must be above 0")
+        self.url, self.model, self.now = url.rstrip("/"), model, now
+        self.said = f"{key}={url}"
+        self._timeout, self._token = timeout, token
+
+    def complete(self, prompt: Sequence[int], tokens: int, sampling: Sampling, seed: int) -> Completion:
+        """At most `tokens` tokens after `prompt`. Raises UserError or MachineError where none come back."""
+        asked = {
+            "model": self.model, "prompt": list(prompt), "max_tokens": tokens, "temperature": sampling.temperature,
+            "seed": seed, "stream": False,
+        }  # fmt: skip
+        if sampling.top_p is not None:
+            asked["top_p"] = sampling.top_p
+        began = self.now()
+        content = self._request(f"{self.url}/completions", asked)
+        seconds = self.now() - began
+        answer = self._json(content)
+        try:
+            text = answer["choices"][0]["text"]
+        except (KeyError, IndexError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise UserError(f"{self.said}: the answer has no choices[0].text; is it the API for completions?")
+        usage = answer.get("usage")
+        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if isinstance(counted, bool) or not isinstance(counted, int) or not 0 <= counted <= tokens:
+            raise UserError(
+                f"{self.said}: the answer's usage.completion_tokens is {json.dumps(counted)}, not a count up to "
+                f"max_tokens={tokens}; without it no token can be timed"
+            )
+        return Completion(counted, seconds, text)
+
+    def counts(self) -> Counts | None:
+        """The counters of speculative decoding, summed over models; None where the server shows none.
+
+        Raises UserError for a damaged page.
+        """
+        page = f"{self.url.removesuffix('/v1')}/metrics"
+        try:
+            document = Document.of_text(Path("/metrics"), self._request(page).decode("utf-8", "replace"))
+        except UserError:  # many servers have no such page
+            return None
+        for prefix in PREFIXES:
+            try:
+                found = samples(document, prefix).by_name
+            except UserError as error:
+                raise UserError(f"{self.said}: {error}") from error
+            if all(FAMILY + name in found for name in COUNTERS):
+                return Counts(*(round(found[FAMILY + name]) for name in COUNTERS))
+        return None
+
+    def _request(self, address: str, body: object = None) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(address, data, headers)
+        try:
+            with OPENER.open(request, timeout=self._timeout) as answer:
+                content: bytes = answer.read()
+                return content
+        except urllib.error.HTTPError as error:
+            kind = UserError if error.code < 500 else MachineError
+            raise kind(f"{self.said}: the server answers HTTP {error.code}: {_reason(error)}") from error
+        except (OSError, http.client.HTTPException) as error:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(cause, TimeoutError):
+                raise MachineError(
+                    f"{self.said}: no answer in timeout={self._timeout:g} s; raise it, or see whether the server works"
+                ) from error
+            if isinstance(cause, ConnectionRefusedError):
+                raise UserError(f"{self.said}: connection refused; start the server, or give its address") from error
+            said = first_line(cause) if isinstance(cause, Exception) else str(cause)
+            raise MachineError(f"{self.said}: the connection failed ({said}); is the server at work?") from error
+
+    def _json(self, content: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{self.said}: the answer is not a JSON object; does the address end in /v1?")
+        return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """The server's own message, or the name of the status code."""
+    try:
+        told = json.loads(error.read())
+        told = told.get("error", told)
+        said = str(told["message"] if isinstance(told, dict) else told).strip()
+    except (OSError, http.client.HTTPException, ValueError, KeyError, AttributeError):
+        said = ""
+    return said.splitlines()[0][:200] if said else str(error.reason)

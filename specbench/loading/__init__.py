@@ -1,0 +1,1 @@
+"""The models of a run, loaded on its device."""

@@ -1,0 +1,258 @@
+"""Load the models of a run, and hold its device; in a sweep both are passed from job to job.
+
+Loading a target of 11 billion parameters takes minutes, and the jobs of a sweep mostly share their target.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from specbench.config.draft import DraftConfig
+from specbench.config.model import ModelConfig, name_of
+from specbench.config.paths import shipped
+from specbench.config.schema import RunConfig, TaskConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_model
+from specbench.errors import UserError
+from specbench.files import digest as digest_of
+from specbench.hub import COMMIT, Kind, commit_of
+from specbench.loading.devices import locked_device, own_device
+
+# Files of a model's folder that only describe the model: a corrected model card does not make another run.
+ABOUT = ("README.md", "recipe.yaml", "training-log.json", "seconds.txt")
+
+
+def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
+    """Return name, size and modification time of each file of a local model, except model cards and training logs.
+
+    Files that ship have a digest instead of a time. Empty for a model of the hub, whose commit names it.
+    """
+    if model.path is not None:
+        folder, ships = Path(model.path), False
+    elif model.shipped is not None and model.hub is None:
+        folder, ships = shipped("models", model.shipped), True
+    else:
+        return []
+    return [_seen(file, ships) for file in _files(folder) if file.name not in ABOUT]
+
+
+def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
+    return (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.iterdir() if file.is_file())
+    return [path] if path.exists() else []
+
+
+Say = Callable[[str], None]
+LABELS = ("name", "note")  # of a model's config; they say nothing of its weights
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A model to be loaded for a run.
+
+    Attributes:
+        key: the config's name of it, for messages.
+        with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
+        of_prompt: also those of the prompt.
+        look_ahead: they read the look-ahead embeddings in these folders.
+        changes: its weights will be changed, so that no other run shares it.
+    """
+
+    model: ModelConfig
+    key: str
+    vocabulary: Vocabulary
+    run: RunConfig
+    device: torch.device
+    with_states: bool = False
+    taps: tuple[int, ...] = ()
+    of_prompt: bool = False
+    look_ahead: tuple[Path, ...] = ()
+    changes: bool = False
+
+    @property
+    def numerics(self) -> str:
+        """The draft's numerics: always fast, since its tokens are verified; batches are not proved."""
+        return self.run.numerics if self.key == "target" and self.run.batch == 1 else "fast"
+
+    def weights(self) -> tuple[Any, ...]:
+        """The identity of a model in memory: the source of its weights, and its engine."""
+        source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
+        simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
+        states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated)
+        return (source, files_of(self.model), *run)
+
+
+class ModelLoader:
+    """Loads the models of each run anew."""
+
+    def device(self, config: RunConfig, say: Say) -> AbstractContextManager[torch.device]:
+        """The device of a resolved config, held by this run alone. A target that is spread takes all of them."""
+        if config.target.device_map or config.target.tp_plan:
+            return nullcontext(own_device(config))
+        return locked_device(config.device, say)
+
+    def load(self, request: ModelRequest, say: Say) -> EagerModel:
+        """The model, ready to start sessions."""
+        say(f"loading {request.key} {name_of(request.model)}")
+        model = load_model(
+            request.model,
+            request.key,
+            request.vocabulary,
+            getattr(torch, request.run.dtype),
+            request.device,
+            request.run.engine,
+            request.with_states,
+            request.numerics,
+            request.taps,
+            request.of_prompt,
+            request.look_ahead,
+        )
+        if model.fell_back is not None:
+            say(
+                f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
+                f"slower: c, v and the speedup are those of an eager model ({model.fell_back})"
+            )
+        if model.not_invariant is not None and (request.numerics == "invariant" or model.engine != "eager"):
+            say(f"{request.key}: numerics={request.numerics} is fast instead: {model.not_invariant}")
+        return model
+
+
+@dataclass
+class _Loaded:
+    weights: tuple[Any, ...]
+    model: EagerModel
+    in_use: bool = True  # by the present run
+
+
+class SharedModels(ModelLoader):
+    """A loader whose models remain in memory for the next run, with their device.
+
+    Before a model is loaded those that the present run does not use are freed, so that memory never holds more than
+    one run needs. A run that fails leaves no model to the next. `close` frees everything.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: list[_Loaded] = []
+        self._lease: tuple[object, ExitStack, torch.device] | None = None
+
+    @contextmanager
+    def device(self, config: RunConfig, say: Say) -> Iterator[torch.device]:
+        wanted = (config.device, config.target.device_map, config.target.tp_plan)
+        if self._lease is None or self._lease[0] != wanted:
+            self.close()
+            held = ExitStack()
+            self._lease = (wanted, held, held.enter_context(super().device(config, say)))
+        self._release()
+        try:
+            yield self._lease[2]
+        except UserError:  # of the run's config: the models are as they were
+            raise
+        except BaseException:
+            self._loaded.clear()
+            raise
+
+    def load(self, request: ModelRequest, say: Say) -> EagerModel:
+        if request.changes:
+            self._free_unused()
+            return super().load(request, say)
+        weights = request.weights()
+        if (model := self._unused(weights)) is not None:
+            say(f"{request.key} {name_of(request.model)} is in memory")
+            return model
+        self._free_unused()
+        model = super().load(request, say)
+        self._loaded.append(_Loaded(weights, model))
+        return model
+
+    def _unused(self, weights: tuple[Any, ...]) -> EagerModel | None:
+        """A model of these weights that the present run does not use yet; from now on it does."""
+        for loaded in self._loaded:
+            if not loaded.in_use and loaded.weights == weights:
+                loaded.in_use = True
+                return loaded.model
+        return None
+
+    def close(self) -> None:
+        """Free all models, and the device."""
+        self._release()
+        self._free_unused()
+        if self._lease is not None:
+            self._lease[1].close()
+            self._lease = None
+
+    def _release(self) -> None:
+        """Release the models after a run."""
+        for loaded in self._loaded:
+            loaded.in_use = False
+
+    def _free_unused(self) -> None:
+        if all(loaded.in_use for loaded in self._loaded):
+            return
+        self._loaded = [loaded for loaded in self._loaded if loaded.in_use]
+        gc.collect()  # a network's own code may hold cycles; ours has none
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+# The commit of every repository that a run names, so that its record can be repeated.
+
+
+M = TypeVar("M", bound=ModelConfig)
+
+
+def pinned(config: RunConfig, note: Say | None = None) -> RunConfig:
+    """The config with a commit for each missing revision, branch or tag; `note` receives the words that pin it.
+
+    Raises:
+        UserError: the hub has no such repository or revision.
+        MachineError: it cannot be asked.
+    """
+    note = note or (lambda _: None)
+    return replace(
+        config,
+        target=_model(config.target, "target", note),
+        draft=_draft(config.draft, "draft", note),
+        task=_task(config.task, note),
+    )
+
+
+def _draft(draft: DraftConfig, key: str, note: Say) -> DraftConfig:
+    parts: dict[str, Any] = {
+        name: _draft(part, f"{key}.{name}", note) for name, part in draft.parts().items() if part is not None
+    }
+    if parts:
+        return replace(draft, **parts)
+    return _model(draft, key, note) if isinstance(draft, ModelConfig) else draft
+
+
+def _model(model: M, key: str, note: Say) -> M:
+    if model.path is not None or model.hub is None or model.architecture:
+        return model
+    in_a_word = model.name is None and "." not in key
+    return replace(model, revision=_commit(model.hub, model.revision, key, "model", in_a_word, note))
+
+
+def _task(task: TaskConfig, note: Say) -> TaskConfig:
+    if task.path is not None or task.hub is None:
+        return task
+    return replace(task, revision=_commit(task.hub, task.revision, "task", "dataset", False, note))
+
+
+def _commit(hub: str, revision: str | None, key: str, kind: Kind, in_a_word: bool, note: Say) -> str:
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    commit = commit_of(hub, revision, key, kind)
+    word = f"{key}={hub}@{commit}" if in_a_word else f"{key}.revision={commit}"
+    note(f"{hub} is at commit {commit[:12]}; to pin it: {word}")
+    return commit

@@ -1,0 +1,1 @@
+"""Blockwise heads (Stern et al. 2018), as a draft."""

@@ -1,0 +1,1 @@
+"""A model draft with a draft of its own, as a draft."""

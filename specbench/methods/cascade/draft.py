@@ -1,0 +1,177 @@
+"""A draft that is itself decoded speculatively, with a cheaper draft of its own (section 6 of the paper).
+
+The paper calls this hierarchical speculation: bigram to T5-small to T5-XXL. The inner loop is Algorithm 1, with the
+middle model as its target. It is lossless, so the tokens that it emits are draws from the middle model's distribution
+given the tokens before, and that row of the verification is the q that the target's test must use, for the accepted
+tokens and for the token that follows them alike. The inner draft's own distribution has no effect outside.
+
+An inner pass never drafts more tokens than were requested, so nothing has to be cut off.
+
+A tree is the middle model's own, node for node and on the same random numbers: its children are chosen from the middle
+model's rows. The inner draft guesses which nodes those will be. Its likeliest tokens are read together with the end of
+the text, and a level of the tree whose nodes were all guessed needs no run of the middle model.
+
+Shapes: G drafted tokens, L positions, V logits of the head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.verify import Verification, settle, target_rows
+from specbench.algorithm.continuations import Continuations
+from specbench.algorithm.draft import Draft, expect, in_batch, models_of, proposing, read_of, start_beside
+from specbench.engine.batch import Batch
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt, Reading, up_to_end
+from specbench.loading.compatibility import require_room
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
+from specbench.methods.cascade.config import CascadeConfig
+from specbench.methods.model.build import ModelBuilder
+from specbench.methods.model.config import ModelDraftConfig
+from specbench.methods.model.draft import ModelDraftSession
+from specbench.sampling import Sampling
+from specbench.theory.trees import ROOT
+
+GREEDY = Sampling(temperature=0.0)
+
+
+class CascadeDraft:
+    """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
+
+    def __init__(
+        self, middle: Model, inner: Draft, inner_gamma: int, vocabulary_size: int, trees: torch.device | None = None
+    ) -> None:
+        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
+        self.trees = trees
+        self.model = middle
+        self.models = (middle, *models_of(inner))
+        self.vocabulary_size = vocabulary_size
+        self.inner = inner
+        self.parts = (inner,)
+        self.inner_gamma = inner_gamma
+        # As if the inner draft were never right. What a proposal really took depends on that, and is counted in it.
+        self.operations = (inner_gamma + 1) * middle.operations + inner_gamma * inner.operations
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
+        return CascadeSession(self, prompt, sampling)
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        expect(self.inner, sampling, (self.inner_gamma,))
+
+    def in_batch(self, rows: int) -> "CascadeDraft":
+        middle = Batch.of(self.model, rows)
+        return CascadeDraft(middle, in_batch(self.inner, rows), self.inner_gamma, self.vocabulary_size, self.trees)
+
+
+class CascadeSession(ModelDraftSession):
+    """The sessions of the middle model and of the inner draft; scores are those of the middle model."""
+
+    def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
+        super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
+        self.rolling = None  # the middle model proposes nothing by itself
+        self.draft = draft
+        self.verification = Verification(accept_exact, sampling)
+        self.drafting = start_beside(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
+        self.inner_proposing = proposing(self.drafting)
+        # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
+        # all that it has read, by parent and token; and the rows that followed.
+        self._numbers: list[int] = []
+        self._end = ROOT
+        self._read: dict[tuple[int, int], int] = {}
+        self._rows: list[Tensor] = []
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+        sequence, end = list(tokens), len(tokens) + gamma
+        middle_operations, operations = self.model.operations, 0.0
+        q_rows: list[Tensor] = []
+        while len(sequence) < end:
+            most = min(self.draft.inner_gamma, end - len(sequence) - 1)
+            inner = yield from self.inner_proposing(sequence, most, generator)
+            logits_LV = yield read_of(self.session, sequence[self.session.length :], inner)
+            rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
+            inner, (path, token) = settle(rows, inner, self.verification, generator)
+            drafted = inner.tokens
+            if isinstance(rows, Tensor):
+                q_rows += rows[: len(path) + 1].split(1)
+            sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
+            # Every position that the middle model checked counts (Theorem 3.11).
+            operations += (len(drafted) + 1) * middle_operations + self._of_inner(inner)
+            self.rollback(len(sequence) - 1)
+            if sequence[-1] in self.model.eos_ids:
+                break
+        tokens_G = sequence[len(tokens) :]
+        return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
+
+    def _of_inner(self, proposal: Proposal) -> float:
+        """Operations of a proposal of the inner draft."""
+        if proposal.operations is not None:
+            return proposal.operations
+        return len(proposal.tokens) * self.draft.inner.operations
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        assert self.draft.trees is not None
+        guess = self.drafting.propose(
+            tokens, min(self.draft.inner_gamma, levels - 1), torch.Generator(self.draft.trees)
+        )  # fmt: skip
+        read = [*tokens[self.session.length :], *guess.tokens]
+        self._end = len(read) - len(guess.tokens) - 1
+        self._rows = list(self.session.extend(read, range(ROOT, len(read) - 1)))
+        self._numbers = []
+        self._read = {(node - 1, read[node]): node for node in range(self._end + 1, len(read))}
+        operations = (len(guess.tokens) + 1) * self.model.operations + self._of_inner(guess)
+        return self._predicted(self._rows[self._end].unsqueeze(0), operations)
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        first, missing = len(self._numbers), list[tuple[int, int]]()
+        for token, parent in zip(tokens, parents, strict=True):
+            key = (self._end if parent == ROOT else self._numbers[parent], token)
+            if key not in self._read:
+                self._read[key] = len(self._rows) + len(missing)
+                missing.append(key)
+            self._numbers.append(self._read[key])
+        if missing:
+            self._rows += self.session.extend([token for _, token in missing], [parent for parent, _ in missing])
+        rows_LV = torch.stack([self._rows[number] for number in self._numbers[first:]])
+        return self._predicted(rows_LV, len(missing) * self.model.operations)
+
+    def select(self, path: Sequence[int]) -> None:
+        """Select the path; unread tokens before the tree were read as a part of it."""
+        self.session.select([*range(self._end + 1), *(self._numbers[node] for node in path)])
+
+    def rollback(self, length: int) -> None:
+        super().rollback(length)
+        self.drafting.rollback(length)
+
+
+class CascadeBuilder(DraftBuilder[CascadeConfig]):
+    """Builds `draft=cascade` from its two parts."""
+
+    def __init__(self, request: DraftRequest[CascadeConfig]) -> None:
+        super().__init__(request)
+        draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
+        assert isinstance(via, ModelDraftConfig) and inner is not None
+        self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
+        inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
+        if inner.inside:  # the middle model, which is its target
+            run = replace(run, target=via, gamma=draft.inner_gamma)
+        self.inner = builder_for(request.part(inner, "inner", run))
+
+    def fit(self, say: Say) -> None:
+        self.inner.fit(say)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        middle = self.middle.load_model(say, needed_of_target([self.inner]))
+        inner = self.inner.load(middle, say)
+        self.models += [middle, *self.inner.models]
+        trees = None if self.request.run.tree.shape == "none" else self.request.device
+        return CascadeDraft(middle, inner, self.draft.inner_gamma, self.request.vocabulary.size, trees)
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        require_room(self.request.run, self.models[0].longest, prompts)
+        self.inner.require_room(prompts)

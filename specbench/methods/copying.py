@@ -1,0 +1,95 @@
+"""What drafts that copy share: a one-hot q, and a trie of the tokens that followed several places."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specbench.algorithm.continuations import Found, Ranked
+from specbench.sampling import one_hot
+
+Text = Sequence[int] | NDArray[np.unsignedinteger]
+Places = list[list[int]]  # for each run that was found, the longest first, where its followers stand, in order
+
+
+class Trie:
+    """What follows `places` of `text`. `end` follows each of its parts, and is no token."""
+
+    def __init__(self, text: Text, places: Places, end: int) -> None:
+        self._text, self._end = text, end
+        self._nodes: list[dict[int, Places]] = []
+        self._root = self._followers(places)
+
+    def after_root(self) -> Ranked:
+        return _ranked(self._root)
+
+    def after(self, tokens: Sequence[int], parents: Sequence[int]) -> list[Ranked]:
+        """For more nodes, numbered from 0; the parent of a child of the root is -1."""
+        first = len(self._nodes)
+        for token, parent in zip(tokens, parents, strict=True):
+            places = (self._root if parent < 0 else self._nodes[parent]).get(token, [])
+            self._nodes.append(self._followers([[place + 1 for place in of_run] for of_run in places]))
+        return [_ranked(node) for node in self._nodes[first:]]
+
+    def _followers(self, places: Places) -> dict[int, Places]:
+        """Each token that stands at `places`, and where."""
+        found: dict[int, Places] = {}
+        for run, of_run in enumerate(places):
+            for place in of_run:
+                token = int(self._text[place]) if place < len(self._text) else self._end
+                if token != self._end:
+                    found.setdefault(token, [[] for _ in places])[run].append(place)
+        return found
+
+
+def _ranked(followers: dict[int, Places]) -> Ranked:
+    ranked: list[tuple[int, float]] = []
+    rest, left = 1.0, dict(followers)
+    for run in range(max(map(len, followers.values()), default=0)):
+        total = sum(len(places[run]) for places in followers.values())
+        here = [(token, places[run]) for token, places in left.items() if places[run]]
+        for token, places in sorted(here, key=lambda pair: (-len(pair[1]), -pair[1][-1])):
+            ranked.append((token, rest * len(places) / (total + 1)))
+            del left[token]
+        rest /= total + 1
+    return ranked
+
+
+class GrowsFromPlaces:
+    """The part of a draft session that reads trees from places of a text (`ReadsTrees`)."""
+
+    size: int
+    device: torch.device
+    _trie: Trie
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Found:
+        return Found(self._trie.after(tokens, parents), self.size, self.device)
+
+    def _grow(self, text: Text, places: Places, end: int) -> Found:
+        self._trie = Trie(text, places, end)
+        return Found([self._trie.after_root()], self.size, self.device)
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing to do: the path is read in the next pass."""
+
+
+# One-hot q, of drafts that look tokens up.
+
+
+def certain(tokens_L: Sequence[int | None], vocabulary_size: int, device: torch.device) -> Tensor:
+    """Rows [L, V] with all mass on the token that is proposed; zeros where none is, so that beta is 0 there."""
+    rows_LV = one_hot([token or 0 for token in tokens_L], vocabulary_size, device)
+    rows_LV[[place for place, token in enumerate(tokens_L) if token is None]] = 0.0
+    return rows_LV
+
+
+def certain_ahead(
+    proposals: Sequence[Sequence[int]], length: int, most: int, vocabulary_size: int, device: torch.device
+) -> Iterator[Tensor]:
+    """`ScoresAhead.score_ahead` for the last `length` positions, from tokens proposed there and before."""
+    first = len(proposals) - length
+    for ahead in range(most):
+        begun = [proposals[place - ahead] if place >= ahead else () for place in range(first, len(proposals))]
+        yield certain([one[ahead] if len(one) > ahead else None for one in begun], vocabulary_size, device)

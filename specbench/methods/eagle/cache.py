@@ -1,0 +1,144 @@
+"""The cache of EAGLE's layer for one sequence, over entries with the target's or predicted features.
+
+Entry j joins the feature of token j and the embedding of token j + 1. The first `length` entries hold the target's
+features. Drafted entries, in a chain or a tree, are written to the slots from `length` on and dropped when the text
+continues: an accepted token's entry is read again with the target's own feature.
+
+Shapes: L new entries, C slots, S tokens of the source, D width, F numbers of a target's feature, V logits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.engine.buffers import Buffers
+from specbench.engine.capture.kernels import attend
+from specbench.engine.layout import Layout, chain
+from specbench.engine.token_tree import OpenTree
+from specbench.methods.decoder_layer import Source
+from specbench.methods.eagle.network import Eagle
+
+FIRST_CAPACITY = 64
+
+
+class Prediction(NamedTuple):
+    """What follows entries: predicted features [L, D], and logits [L, V or more]."""
+
+    states_LD: Tensor
+    logits_LV: Tensor
+
+
+class Entries(Protocol):
+    """The state of EAGLE's layer for one sequence."""
+
+    length: int  # entries that hold the target's features
+
+    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """Read entries on of the target's own features and these tokens; what follows the last."""
+        ...
+
+    def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """Continue from a predicted feature and the token drafted from it."""
+        ...
+
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Drop all drafted entries, and all but the first `length` others."""
+        ...
+
+
+class EagleCache:
+    """Keys and values of one sequence's entries; `source` returns what cross-attention reads. See `Entries`."""
+
+    def __init__(self, eagle: Eagle, source: Callable[[], Source | None]) -> None:
+        self.eagle, self._source = eagle, source
+        self.length = 0
+        self._tree = OpenTree()
+        self._ahead = 0  # entries of a chain of predicted features, after the first `length`
+        self._resize(FIRST_CAPACITY)
+
+    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """See `Entries`."""
+        self.forget()
+        self._reserve(self.length + len(tokens))
+        layout = chain(self.length, len(tokens), self._numbers_1C)
+        states_LD = self._run(self.eagle.fuse(features_LF), tokens, layout, self.length + len(tokens), len(tokens) == 1)
+        self.length += len(tokens)
+        return self._predicted(states_LD[-1:])
+
+    def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """See `Entries`."""
+        place = self.length + self._ahead
+        self._reserve(place + 1)
+        self._ahead += 1
+        return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), place + 1, True))
+
+    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """See `Entries`."""
+        self._tree.grow(tokens, parents)
+        self._reserve(self.length + len(self._tree))
+        layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
+        return self._predicted(self._run(states_LD, tokens, layout, self.length + len(self._tree), False))
+
+    def forget(self) -> None:
+        """Drop all drafted entries."""
+        self._ahead = 0
+        self._tree.close()
+
+    def rollback(self, length: int) -> None:
+        """Drop all drafted entries, and all but the first `length` others."""
+        self.forget()
+        self.length = min(self.length, max(0, length))
+
+    def _predicted(self, states_LD: Tensor) -> Prediction:
+        return Prediction(states_LD, self.eagle.logits(states_LD))
+
+    def _run(self, states_LD: Tensor, tokens: Sequence[int], layout: Layout, end: int, is_last: bool) -> Tensor:
+        """`end`: slots in use, the new entries' included; `is_last`: the one entry sees every slot up to its own."""
+        eagle, device = self.eagle, states_LD.device
+        positions_1L = layout.new_positions_BL
+        embedded_1LD = eagle.embed(torch.tensor([tokens], device=device), positions_1L + 1)
+        bias = self._bias(layout, end, is_last)
+
+        def attend_cached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._buffers.layers
+            for buffer, states in ((keys, key), (values, value)):
+                buffer[:, :, end - states.shape[2] : end] = states
+            return attend(query, keys[:, :, :end], values[:, :, :end], bias, eagle.shape.layer.scale)
+
+        states_1LD: Tensor = eagle(states_LD.unsqueeze(0), embedded_1LD, positions_1L, attend_cached, self._source())
+        return states_1LD[0]
+
+    def _bias(self, layout: Layout, end: int, is_last: bool) -> Tensor | None:
+        """[1, 1 or H, L, end] in the cache's dtype: of distances, and what is hidden."""
+        near_HC = self._bias_HC
+        if is_last:  # distances end - 1 ... 0
+            return None if near_HC is None else self._from_far_HC[None, :, None, -end:]
+        hidden_LC = ~layout.visible_BLC[0, :, :end]
+        mask = torch.zeros(hidden_LC.shape, device=hidden_LC.device, dtype=self._dtype)
+        mask = mask.masked_fill(hidden_LC, -torch.inf)[None, None]
+        if near_HC is None:
+            return mask
+        distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC[0, None, :end]
+        return mask + near_HC[:, distance_LC.clamp(min=0)]
+
+    def _reserve(self, needed: int) -> None:
+        if needed > self._buffers.slots:
+            old = self._buffers
+            self._resize(1 << (needed - 1).bit_length())
+            self._buffers.copy_slots(old, old.slots)
+
+    def _resize(self, slots: int) -> None:
+        weight, shape = self.eagle.fc.weight, self.eagle.shape.layer
+        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
+        self._dtype = torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+        self._buffers = Buffers.zeros([(shape.key_heads, shape.head_width)] * 2, slots, self._dtype, weight.device)
+        self._numbers_1C = torch.arange(slots, device=weight.device).unsqueeze(0)
+        bias_HC = self.eagle.layer.bias_by_distance(self._numbers_1C[0])
+        self._bias_HC = None if bias_HC is None else bias_HC.to(self._dtype)
+        self._from_far_HC = torch.empty(0) if bias_HC is None else bias_HC.to(self._dtype).flip(-1)

@@ -1,0 +1,180 @@
+"""EAGLE and EAGLE-3: a small layer that drafts from the target's features and then from its own predictions.
+
+Li et al. 2024 (2401.15077) and 2025 (2503.01840); `methods.eagle.network` has the layer. A pass begins with one step
+over all tokens that the last one accepted, with the target's true features, which the run that verified them gave: what
+was predicted in their place is forgotten. From there each drafted token is a step of the layer on its own prediction.
+
+Given the tokens so far a token is drawn from the row that the layer gave after the tokens drafted before it, so that
+Algorithm 1 is exact whatever that row is. In the first pass of a T5's text no feature is known; then nothing is
+drafted. Trees are grown by `algorithm.growing`: with tree=dynamic they are EAGLE-2's (2406.16858).
+
+Shapes: L positions, F numbers of a target's feature, D its width, V logits.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.continuations import Continuations, Found, Predicted
+from specbench.algorithm.draft import after_zeros
+from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.methods.decoder_layer import Source
+from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
+from specbench.methods.eagle.captured import CapturedEagleSession, captured
+from specbench.methods.eagle.network import Eagle
+from specbench.methods.eagle.unroll import unrolled
+from specbench.sampling import Sampling, draw_next, standardise
+from specbench.theory.trees import ROOT
+
+
+class EagleDraft:
+    """`eagle`, bound to the network of `target`, whose sessions hand over its features, the prompt's too."""
+
+    def __init__(self, target: Model, eagle: Eagle, taps: tuple[int, ...] = ()) -> None:
+        """`taps`: after how many layers the states are that the target hands over."""
+        self.target, self.eagle = target, eagle
+        self.operations = eagle.operations
+        width = eagle.shape.tapped_width
+        places = [taps.index(depth) for depth in eagle.shape.taps]
+        self.columns = [column for place in places for column in range(place * width, (place + 1) * width)]
+        self.all_columns = places == list(range(len(taps)))
+        self.captured = captured(eagle, target)
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "EagleSession":
+        """On a session of its own, in which the target must read the text itself."""
+        return self.start_on(self.target.start(prompt), prompt, sampling)
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
+        return EagleSession(self, cast(StatefulSession, session), sampling)
+
+
+class EagleSession:
+    """The layer at work beside the target's session."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: EagleDraft, session: StatefulSession, sampling: Sampling) -> None:
+        self.draft = draft
+        self.session = session
+        self.sampling = sampling
+        self.source = partial(
+            source_of, session if draft.eagle.shape.layer.crosses else None
+        )  # no cycle: rows of a batch are freed at once
+        self.cache: Entries = (
+            EagleCache(draft.eagle, self.source)
+            if draft.captured is None
+            else CapturedEagleSession(draft.captured, session.source_states())
+        )
+        # The target's features of the first tokens: those that follow a rollback are read from here again.
+        self._features: list[Tensor] = []  # a row [1, F] a token
+        self._nodes: list[Tensor] = []  # predicted features [1, D] of the nodes of a tree
+        self._root_1D: Tensor | None = None
+        self._gather(session.length)  # of the prompt, before the target reads on
+
+    @torch.inference_mode()
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        ends, size = self.draft.target.eos_ids, self.draft.target.vocabulary_size
+        after = self._after(tokens)
+        rows: list[Tensor] = []
+        drafted: list[int] = []
+        while after is not None and len(drafted) < gamma:
+            token, row_1V = draw_next(after.logits_LV, self.sampling, size, generator)
+            drafted.append(token)
+            if row_1V is not None:
+                rows.append(row_1V)
+            if token in ends or len(drafted) == gamma:
+                break
+            after = self.cache.draft(after.states_LD, token)
+        return Proposal(drafted, torch.cat(rows) if rows else None)
+
+    @torch.inference_mode()
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        after = self._after(tokens)
+        self._nodes, self._root_1D = [], None if after is None else after.states_LD
+        if after is None:
+            size = self.draft.target.vocabulary_size
+            return Found([()], size, self.draft.eagle.fc.weight.device)
+        return self._predicted(after)
+
+    @torch.inference_mode()
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        assert self._root_1D is not None  # without a root there are no nodes
+        before = [self._root_1D if parent == ROOT else self._nodes[parent] for parent in parents]
+        after = self.cache.draft_nodes(torch.cat(before), tokens, parents)
+        self._nodes += after.states_LD.split(1)
+        return self._predicted(after)
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing: accepted tokens are read again, with the target's features."""
+
+    def rollback(self, length: int) -> None:
+        del self._features[length:]
+        self.cache.rollback(length - 1)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of the first token of a proposal, at each position; a row of zeros where no feature is known."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    @torch.inference_mode()
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        self._read(tokens[:-1])
+        rows = len(tokens) - prefix_length
+        found = [torch.zeros(rows, self.draft.target.vocabulary_size, device=self.draft.eagle.fc.weight.device)] * most
+        known = len(tokens) - 2  # entries whose predictions are about one of `tokens`
+        if known < 1:
+            return iter(found)
+        eagle = self.draft.eagle
+        embedded_1LD = eagle.embed(torch.tensor([list(tokens[1:-1])], device=eagle.fc.weight.device), 1)
+        features_1LF = torch.cat(self._features[:known]).unsqueeze(0)
+        steps = min(most, known)
+        for ahead, states_1LD in enumerate(unrolled(eagle, features_1LF, embedded_1LD, self.source(), steps)):
+            states_LD = states_1LD[0, ahead:][-rows:]
+            found[ahead] = after_zeros(self._q(states_LD), rows)
+        return iter(found)
+
+    def _after(self, tokens: Sequence[int]) -> Prediction | None:
+        """What follows the last token, after reading all of the text; None at the first pass.
+
+        The first pass of an encoder-decoder text has no feature to start from.
+        """
+        self._read(tokens[:-1])
+        if len(tokens) < 2:
+            return None
+        unread = tokens[self.cache.length + 1 :]
+        features_LF = torch.cat(self._features[self.cache.length : len(tokens) - 1])
+        return self.cache.read(features_LF, unread)
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Keep the features of `tokens`; a session of the draft's own reads those that it has not read."""
+        if self.session.length < len(tokens):
+            self.session.extend(tokens[self.session.length :])
+        self._gather(len(tokens))
+
+    def _gather(self, count: int) -> None:
+        """Keep the features of the first `count` tokens."""
+        known = len(self._features)
+        if known < count:
+            hand_over = self.session.tapped if self.draft.columns else self.session.states
+            states_LF = hand_over(known, count)
+            assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
+            self._features += self._tapped(states_LF).split(1)
+
+    def _tapped(self, states_LF: Tensor) -> Tensor:
+        columns = self.draft.columns
+        return states_LF if self.draft.all_columns or not columns else states_LF[:, columns]
+
+    def _predicted(self, after: Prediction) -> Predicted:
+        return Predicted(after.logits_LV, self.draft.target.vocabulary_size, self.sampling)
+
+    def _q(self, states_LD: Tensor) -> Tensor:
+        return standardise(self.draft.eagle.logits(states_LD), self.sampling, self.draft.target.vocabulary_size)
+
+
+def source_of(session: StatefulSession | None) -> Source | None:
+    """The keys and values of the source that the last layer of the session's target has."""
+    states = None if session is None else session.source_states()
+    return None if states is None else Source(*states)

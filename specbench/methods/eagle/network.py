@@ -1,0 +1,246 @@
+"""EAGLE and EAGLE-3: one decoder layer that predicts a target's next feature from its features and shifted embeddings.
+
+EAGLE (Li et al. 2024, 2401.15077): the feature is what the target's head reads. Entry j joins the feature of token j
+and the embedding of token j + 1; a linear layer brings both to the target's width, and one decoder layer without the
+norm before its self-attention predicts the feature of token j + 1, which the target's own head turns into logits for
+token j + 2.
+
+EAGLE-3 (Li et al. 2025, 2503.01840): the feature is three states of different depths, fused by a linear layer. The
+decoder layer's self-attention reads [norm(embedding); norm(fused)], twice the width; a norm and a head of its own, over
+the tokens of a draft vocabulary, give logits. Its predictions are fed back, without a loss on features.
+
+Where the papers are silent: a T5 layer's cross-attention reads the keys and values that the target's last layer made of
+the source, so that nothing is computed or cached twice. T5 scales its states before a tied head; features are scaled
+back first. Learned positions (GPT-2) are added to the embedding, which is what the target's own first layer reads.
+
+Shapes: B rows, L entries, D width, F numbers of a target's feature, N tokens of the draft vocabulary, V logits.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from specbench.engine.eager.parts import own_head
+from specbench.engine.saved_heads import fingerprint, same_weights
+from specbench.errors import UserError, first_line
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, Source
+
+WEIGHTS, FACTS = "eagle.safetensors", "config.json"
+OURS = "eagle"  # the field of FACTS by which folders of our recipes are known
+
+
+@dataclass(frozen=True)
+class EagleShape:
+    """The shape of EAGLE's layer.
+
+    Attributes:
+        taps: after how many of the target's decoder layers each fused state is taken; none is EAGLE, whose feature is
+            the
+            input of the head.
+        feature_scale: brings the feature to the size of the layer's other inputs.
+        vocabulary: tokens of the draft vocabulary, None for all.
+        own_head: it has a head of its own; otherwise it reads the target's rows.
+        own_embeddings: of published checkpoints: their rows, 0 where it reads the target's.
+        state_width: of published checkpoints: the width of a tapped state, where it is not the layer's.
+        fuse_norm: of published EAGLE-3: the norm of the states before they are fused, all as one vector ("joint") or
+            each
+            ("each").
+        norm_before_residual: of published EAGLE-3: the residual stream begins with the normalised state.
+        norm_output: of published EAGLE-3: the normalised prediction is fed back.
+    """
+
+    layer: LayerShape
+    taps: tuple[int, ...] = ()
+    feature_scale: float = 1.0
+    vocabulary: int | None = None
+    own_head: bool = False
+    fc_bias: bool = True
+    own_embeddings: int = 0
+    state_width: int | None = None
+    fuse_norm: str = "none"  # none | joint | each
+    norm_before_residual: bool = False
+    norm_output: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "eagle3" if self.taps else "eagle"
+
+    @property
+    def tapped_width(self) -> int:
+        """Numbers of one tapped state."""
+        return self.state_width or self.layer.width
+
+    @property
+    def feature_width(self) -> int:
+        """Numbers of a target's feature."""
+        return len(self.taps) * self.tapped_width if self.taps else self.layer.width
+
+
+class Eagle(nn.Module):
+    """The layer with its input and output modules. `bind` connects it to the target's head and embeddings."""
+
+    def __init__(self, shape: EagleShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.layer.width
+        if shape.taps:
+            fused = len(shape.taps) * shape.tapped_width
+            self.fc = nn.Linear(fused, width, bias=False)
+            if shape.fuse_norm == "joint":
+                self.input_norm = Norm(shape.layer, fused)
+            if shape.fuse_norm == "each":
+                self.fc_norm = nn.ModuleList(Norm(shape.layer, shape.tapped_width) for _ in shape.taps)
+            self.input_layernorm, self.hidden_norm, self.norm = (Norm(shape.layer) for _ in range(3))
+            if shape.own_head:
+                self.lm_head = nn.Linear(width, shape.vocabulary or 0, bias=False)
+            if shape.vocabulary is not None:
+                self.draft_vocabulary: Tensor
+                self.register_buffer("draft_vocabulary", torch.zeros(shape.vocabulary, dtype=torch.long))
+        else:
+            self.fc = nn.Linear(2 * width, width, bias=shape.fc_bias)
+        self.layer = DraftLayer(shape.layer, 2 * width if shape.taps else width)
+        self.embed_tokens = nn.Embedding(shape.own_embeddings, width) if shape.own_embeddings else None
+
+    def bind(self, network: Any) -> "Eagle":
+        """Draft for `network`, on its head, its embeddings and its device. The network is no part of this module."""
+        head = own_head(network)
+        own = self.shape.own_head
+        if self.shape.vocabulary is not None and not own:
+            rows_ND = head.weight.detach()[self.draft_vocabulary.to(head.weight.device)]
+            project = nn.Linear(rows_ND.shape[1], len(rows_ND), bias=False, device="meta")
+            project.weight = nn.Parameter(rows_ND, requires_grad=False)
+        else:
+            project = self.lm_head if own else head
+        self._project: tuple[nn.Module] = (project,)  # in tuples: the network's modules are not submodules
+        self.vocabulary_size: int = head.weight.shape[0]
+        tokens, positions = self.embed_tokens or network.get_input_embeddings(), None
+        if self.shape.layer.positions == "learned":
+            positions = network.get_decoder().wpe
+        self._embeddings = (tokens, positions)
+        return self
+
+    @property
+    def borrowed(self) -> dict[str, nn.Module]:
+        """The modules of the target that a step runs."""
+        tokens, positions = self._embeddings
+        found = {"borrowed_tokens": tokens, "borrowed_positions": positions, "borrowed_head": self._project[0]}
+        return {name: module for name, module in found.items() if module is not None}
+
+    def embed(self, ids_BL: Tensor, first: int | Tensor) -> Tensor:
+        """The input of the target's first layer at these tokens; `first`: position of the first token, or of each."""
+        tokens, positions = self._embeddings
+        embedded: Tensor = tokens(ids_BL)
+        if positions is None:
+            return embedded
+        if isinstance(first, int):
+            first = torch.arange(first, first + ids_BL.shape[-1], device=ids_BL.device)
+        placed: Tensor = embedded + positions(first.clamp(max=positions.num_embeddings - 1))
+        return placed
+
+    def fuse(self, features_BLF: Tensor) -> Tensor:
+        """The target's own features as the layer's input [B, L, D]."""
+        if self.shape.taps:
+            if self.shape.fuse_norm == "joint":
+                features_BLF = self.input_norm(features_BLF)
+            if self.shape.fuse_norm == "each":
+                each = features_BLF.split(self.shape.tapped_width, -1)
+                features_BLF = torch.cat([norm(one) for norm, one in zip(self.fc_norm, each, strict=True)], -1)
+            fused: Tensor = self.fc(features_BLF)
+            return fused
+        return features_BLF if self.shape.feature_scale == 1 else features_BLF * self.shape.feature_scale
+
+    def forward(
+        self, states_BLD: Tensor, embedded_BLD: Tensor, positions_BL: Tensor, attend: Attend, source: Source | None
+    ) -> Tensor:
+        """The predicted features [B, L, D], in the units of `fuse`.
+
+        They are of entries that join `states_BLD`, fused or predicted, and the embeddings of the tokens after them.
+        """
+        if not self.shape.taps:
+            states_BLD = self.fc(torch.cat([embedded_BLD, states_BLD], -1))
+            return self.layer(states_BLD, states_BLD, positions_BL, attend, source)  # type: ignore[no-any-return]
+        normal_BLD = self.hidden_norm(states_BLD)
+        read = torch.cat([self.input_layernorm(embedded_BLD), normal_BLD], -1)
+        stream_BLD = normal_BLD if self.shape.norm_before_residual else states_BLD
+        predicted: Tensor = self.layer(stream_BLD, read, positions_BL, attend, source)
+        return self.norm(predicted) if self.shape.norm_output else predicted
+
+    def draft_logits(self, states: Tensor) -> Tensor:
+        """Logits over the draft vocabulary, of predicted features."""
+        if not self.shape.taps:
+            states = states if self.shape.feature_scale == 1 else states * (1 / self.shape.feature_scale)
+        elif not self.shape.norm_output:
+            states = self.norm(states)
+        logits: Tensor = self._project[0](states)
+        return logits
+
+    def logits(self, states_LD: Tensor) -> Tensor:
+        """[L, V]; a token that is not in the draft vocabulary is never proposed."""
+        logits = self.draft_logits(states_LD)
+        if self.shape.vocabulary is None:
+            return logits
+        whole = logits.new_full((*logits.shape[:-1], self.vocabulary_size), -torch.inf)
+        return whole.index_copy(-1, self.draft_vocabulary, logits)
+
+    @property
+    def operations(self) -> float:
+        """Arithmetic operations of a step, its head's included."""
+        looked_up = ("lm_head", "embed_tokens")
+        own = sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith(looked_up))
+        return 2.0 * (own + (self.shape.vocabulary or self.vocabulary_size) * self.shape.layer.width)
+
+    def save(self, folder: Path, target: str, prints: list[float]) -> None:
+        """The weights, with the name and the fingerprint of their target."""
+        state = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
+        save_file(state, folder / WEIGHTS)
+        (folder / WEIGHTS).chmod(0o644)  # safetensors keeps it from others
+        facts = {OURS: asdict(self.shape), "target": target, "fingerprint": prints}
+        (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class EagleFacts:
+    """The metadata of weights: their shape, and the target that they were trained on."""
+
+    shape: EagleShape
+    target: str
+    fingerprint: list[float]
+
+
+def read_eagle(folder: Path, key: str) -> EagleFacts:
+    """The metadata in `folder`. Raises UserError if it has no EAGLE weights."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        if (folder / WEIGHTS).is_file():
+            told = facts[OURS]
+            told["layer"], told["taps"] = LayerShape(**told["layer"]), tuple(told["taps"])
+            return EagleFacts(EagleShape(**told), facts["target"], facts["fingerprint"])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise UserError(
+        f"{key}.path={folder}: no EAGLE weights are in this folder ({FACTS}, {WEIGHTS}); "
+        "make them with specbench train recipe=eagle distill.target=TARGET"
+    )
+
+
+def load_eagle(folder: Path, network: Any, key: str) -> Eagle:
+    """The weights in `folder`, bound to `network`. Raises UserError where they belong to another."""
+    facts = read_eagle(folder, key)
+    if not same_weights(fingerprint(network), facts.fingerprint):
+        raise UserError(
+            f"{key}: the weights in {folder.name} were trained on {facts.target}, and this target's weights are "
+            f"others; train some: specbench train recipe={facts.shape.kind} distill.target=TARGET, and give "
+            f"{key}.path=FOLDER"
+        )
+    try:
+        eagle = Eagle(facts.shape)
+        eagle.load_state_dict(load_file(folder / WEIGHTS))
+    except Exception as error:  # SafetensorError, RuntimeError, TypeError: whatever is damaged
+        raise UserError(f"{key}: the weights in {folder} cannot be loaded: {first_line(error)}") from error
+    weight = network.get_output_embeddings().weight
+    return eagle.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)

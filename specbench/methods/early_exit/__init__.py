@@ -1,0 +1,1 @@
+"""The target's first layers, as a draft."""

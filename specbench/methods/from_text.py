@@ -1,0 +1,100 @@
+"""Drafts that are fitted on text: the text as one array, and what was made of it, cached by content."""
+
+import contextlib
+import zipfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.config.draft import TextDraftConfig
+from specbench.files import json_digest, replacing, user_cache
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder, DraftRequest
+from specbench.tasks.task import Task
+
+# Training text in memory: token sequences end to end in one array, four bytes a token.
+#
+# Shapes: N tokens, the one before each sequence included.
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sequences end to end, each after one `before` token; `begins_N` marks these."""
+
+    tokens_N: NDArray[np.int32]
+    begins_N: NDArray[np.bool_]
+
+
+def gather(sequences: Iterable[Sequence[int]], before: int) -> Corpus:
+    """Collect all `sequences` in one array, each preceded by a token `before`."""
+    tokens, begins = array("i"), array("q")
+    for sequence in sequences:
+        begins.append(len(tokens))
+        tokens.append(before)
+        tokens.extend(sequence)
+    tokens_N = np.frombuffer(tokens, np.int32) if tokens else np.empty(0, np.int32)
+    begins_N = np.zeros(len(tokens_N), np.bool_)
+    begins_N[np.array(begins, np.int64)] = True
+    return Corpus(tokens_N, begins_N)
+
+
+# Cache fitted drafts on disk by content: one set of named arrays per file.
+
+
+Arrays = dict[str, Any]  # of name to NDArray
+
+
+def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays cached under `key`, made at the first call.
+
+    `key` must name the whole content: text, tokenizer and how it was fitted. `kind` begins the file's name. A cache
+    that is damaged or cannot be written costs time, not the run.
+    """
+    file = folder / f"{kind}-{json_digest(key, 20)}.npz"
+    if file.exists():
+        with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile), np.load(file) as kept:
+            return {name: kept[name] for name in kept.files}
+    arrays = make()
+    with contextlib.suppress(OSError), replacing(file) as opened:
+        np.savez(opened, **arrays)
+    return arrays
+
+
+ROWS_BETWEEN_WORDS = 20_000
+Fitted = TypeVar("Fitted", bound=TextDraftConfig)
+
+
+class FromText(DraftBuilder[Fitted]):
+    """Builds a draft that is fitted on the task's training text, or on `corpus`, and cached by content."""
+
+    def __init__(self, request: DraftRequest[Fitted]) -> None:
+        super().__init__(request)
+        task, corpus = request.run.task, self.draft.corpus
+        self.task = Task(replace(task, train_path=corpus) if corpus else task)
+
+    def fitted(self, kind: str, settings: str, make: Callable[[Corpus], Arrays], say: Say) -> Arrays:
+        """The result of `make` on the text. `settings` are its further inputs."""
+        vocabulary = self.request.vocabulary
+        key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{self.task.training_key()}/{settings}"
+        return cached(cache_folder(self.draft), kind, key, lambda: make(self._corpus(say)))
+
+    def _corpus(self, say: Say) -> Corpus:
+        def sequences() -> Iterator[list[int]]:
+            for number, text in enumerate(self.task.training_text()):
+                if number % ROWS_BETWEEN_WORDS == 0:
+                    say(f"reading the training text of {self.task.config.name}: {number:,} rows")
+                yield self.request.vocabulary.ids(text)
+
+        return gather(sequences(), self.request.vocabulary.start)
+
+
+def cache_folder(draft: TextDraftConfig) -> Path:
+    """The folder of fitted drafts: `draft.cache_dir`, or the user's cache."""
+    if draft.cache_dir:
+        return Path(draft.cache_dir)
+    return user_cache()

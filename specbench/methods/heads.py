@@ -1,0 +1,233 @@
+"""Heads on the target's last state, as drafts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.continuations import Continuations, Found, Predicted
+from specbench.algorithm.draft import Draft, after_zeros
+from specbench.config.draft import TrainedConfig
+from specbench.config.model import name_of
+from specbench.config.paths import shipped
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.saved_heads import SavedHeads
+from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.errors import UserError
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder, DraftRequest
+from specbench.sampling import Sampling, draw, standardise
+
+
+class OnStates(ABC):
+    """A draft whose heads predict from the states that sessions of `target` return."""
+
+    def __init__(self, target: Model, operations: float) -> None:
+        """`operations` are those of one head at one position."""
+        self.target, self.operations = target, operations
+
+    @property
+    @abstractmethod
+    def later(self) -> int:
+        """Tokens after the next that the heads predict."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the heads are."""
+
+    @abstractmethod
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
+        """On a session of its own, in which it must read the text itself."""
+        return self.start_on(self.target.start(prompt), prompt, sampling)
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
+        return BlockwiseSession(self, cast(StatefulSession, session), sampling)
+
+
+class BlockwiseSession:
+    """A view of the target's session, without state of its own."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: OnStates, session: StatefulSession, sampling: Sampling) -> None:
+        self.draft = draft
+        self.session = session
+        self.sampling = sampling
+        self._heads_KV: Tensor | None = None  # logits of heads 2, 3, ..., while a tree is grown
+        self._depths: list[int] = []  # of its nodes
+        # States of the latest tokens read, from which scoring of the next part continues.
+        self._before_ND = session.states(session.length - 1, session.length) if session.length else None
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        if state_1D is None or count == 0:
+            return Proposal([])
+        q_GV = self._q(state_1D, slice(count))
+        drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], self.draft.target.eos_ids)
+        return Proposal(drafted, q_GV[: len(drafted)])
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        state_1D = self._state(tokens)
+        self._depths = []
+        heads = 0 if state_1D is None else min(levels, self.draft.later)
+        self._heads_KV = None if state_1D is None else self._logits(state_1D, slice(heads))
+        return self._after([0], heads * self.draft.operations)
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        """The continuations are the same after every node of a depth."""
+        first = len(self._depths)
+        for parent in parents:
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+        return self._after(self._depths[first:], 0.0)
+
+    def _after(self, depths: Sequence[int], operations: float) -> Continuations:
+        """Nothing beyond the last head, or without a state."""
+        size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
+        if heads_KV is None or max(depths) >= len(heads_KV):
+            return Found([()] * len(depths), size, self.draft.device)
+        return Predicted(heads_KV[depths], size, self.sampling, operations)
+
+    def select(self, path: Sequence[int]) -> None:
+        """The target's session selects."""
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do: the target rolls back its own session."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q of head 2, the first token of a proposal, at each position; a row of zeros where there is no state.
+
+        The further heads agree less.
+        """
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        self._read(tokens[:-1])
+        states_LD = self.session.states(prefix_length - 1, len(tokens) - 1)
+        assert states_LD is not None, "the target has read this text in other parts than it is scored in"
+        before_ND = states_LD[:0] if self._before_ND is None else self._before_ND
+        self._before_ND = torch.cat([before_ND, states_LD])[-most:]
+        heads = min(most, self.draft.later)
+        known_ND, length = torch.cat([before_ND, states_LD[:-1]]), len(states_LD)
+        return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
+
+    def _q_ahead(self, states_ND: Tensor, length: int, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """q [length, V] of head `ahead` + 2 for the last of `tokens`; zeros where there is no state.
+
+        It is computed from the states `ahead` tokens before those of head 2, whose last is the last of `states_ND`.
+        """
+        known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
+        if not len(known_ND):
+            return torch.zeros(length, self.draft.target.vocabulary_size, device=states_ND.device)
+        return after_zeros(self._q_in_text(known_ND, ahead, tokens), length)
+
+    def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """q [N, V] of head `ahead` + 2 for the last N of `tokens`."""
+        return self._q(states_ND, slice(ahead, ahead + 1))
+
+    def _state(self, tokens: Sequence[int]) -> Tensor | None:
+        """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
+        read = len(tokens) - 1  # the newest token has not been read: its own head drew it
+        self._read(tokens[:read])
+        return self.session.states(read - 1, read) if read else None
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        if self.session.length < len(tokens):
+            self.session.extend(tokens[self.session.length :])
+
+    def _q(self, states_ND: Tensor, which: slice) -> Tensor:
+        """Rows [heads x N, V], head by head."""
+        return standardise(self._logits(states_ND, which), self.sampling, self.draft.target.vocabulary_size)
+
+    def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        with torch.no_grad():
+            return self.draft.logits(states_ND, which).flatten(0, 1)
+
+
+Project = Callable[[Tensor], Tensor]
+
+
+class Heads(Protocol):
+    """Heads on states, each for a later token."""
+
+    heads: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
+        ...
+
+
+H = TypeVar("H", bound=Heads)
+
+
+class LaterHeads(Heads, Protocol):
+    """Heads on states alone, ours or published (`models.medusa`, `methods.medusa.published`)."""
+
+    def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
+        """[heads, N, V] of the heads `which`."""
+        ...
+
+
+class OnHeads(OnStates, Generic[H]):
+    """`heads` on the states of `target`; `project` is its output projection."""
+
+    def __init__(self, target: Model, heads: H, project: Project, rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        super().__init__(target, heads.operations(rows))
+        self.heads, self.project = heads, project
+
+    @property
+    def later(self) -> int:
+        return self.heads.heads
+
+    @property
+    def device(self) -> torch.device:
+        return self.heads.device
+
+
+class HeadsBuilder(DraftBuilder[TrainedConfig]):
+    """Heads on the target's last state, from a folder."""
+
+    needs_states = True
+    heads: ClassVar[type[SavedHeads]]
+    counted: ClassVar[str] = "heads"  # what there is one of for each drafted token
+
+    def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
+        super().__init__(request)
+        draft = self.draft
+        self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
+        if draft.path is None and draft.hub is None and not self.folder.is_dir():
+            raise UserError(
+                f"{request.key}.path is not set: no {draft.kind} weights ship for "
+                f"target={name_of(request.run.target)}; train some: specbench train recipe={draft.recipe} "
+                f"distill.target=TARGET, and give {request.key}.path=FOLDER"
+            )
+        self.most = self.longest()
+
+    def longest(self) -> int:
+        """Tokens that the heads draft in a pass. Raises UserError where the folder has none."""
+        hub, key = self.draft.hub, self.request.key
+        if self.draft.path is None and hub is not None:
+            raise UserError(f"{key}.hub={hub}: no published {self.draft.kind} heads that can be read; give {key}.path")
+        number: int = self.heads.facts(self.folder, self.request.key)[self.counted]
+        return number
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        gamma, key = self.request.run.gamma, self.request.key
+        if isinstance(gamma, int) and gamma > self.most:
+            say(f"{key}: its {self.counted} draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return self.on(target, target.network.get_output_embeddings().weight.shape[0])
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        """The draft; `rows` is how many logits the target's output projection has."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Several drafts in turn, as a draft."""

@@ -1,0 +1,1 @@
+"""Hydra's heads (Ankner et al. 2024), as a draft."""

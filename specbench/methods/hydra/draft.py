@@ -1,0 +1,180 @@
+"""Hydra's heads as a draft: each also reads the tokens drafted before its own (Ankner et al. 2024, "Hydra")."""
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.continuations import Continuations, Found, Predicted
+from specbench.algorithm.draft import Draft
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.methods.build import source_of
+from specbench.methods.heads import BlockwiseSession, Heads, HeadsBuilder, OnHeads, Project
+from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer
+from specbench.methods.hydra.published import published_hydra
+from specbench.sampling import Sampling, draw, standardise
+
+
+class ReadingHeads(Heads, Protocol):
+    """Heads on a state and the tokens after it, ours or published (`models.medusa`, `methods.hydra.published`)."""
+
+    @property
+    def prefix(self) -> PrefixLayer | None:
+        """The layer that the target's states go through first."""
+        ...
+
+    def narrowed(self, embeddings: Tensor) -> Tensor:
+        """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
+        ...
+
+    def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
+        """[N, V] of head J."""
+        ...
+
+
+class HydraDraft(OnHeads[ReadingHeads]):
+    """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
+
+    def __init__(self, target: Model, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
+        """`rows` is how many logits `project` gives."""
+        super().__init__(target, heads, project, rows)
+        self.embed = embed
+
+    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
+        raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
+        stateful = cast(StatefulSession, session)
+        if self.heads.prefix is not None:
+            stateful = cast(StatefulSession, Prefixed(stateful, self.heads.prefix))
+        return HydraSession(self, stateful, sampling)
+
+    def narrowed(self, tokens: Sequence[int]) -> Tensor:
+        """[N, M]: what heads read of `tokens`."""
+        with torch.no_grad():
+            return self.heads.narrowed(self.embed(torch.tensor(list(tokens), device=self.device)))
+
+    def after(self, states_ND: Tensor, read_NJM: Tensor) -> Tensor:
+        """Logits [N, V] of head J."""
+        with torch.no_grad():
+            return self.heads.logits(states_ND, read_NJM, self.project)
+
+
+class Prefixed:
+    """The target's session, whose states are those after a layer more over all of the text."""
+
+    def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
+        self._session, self._cache = session, PrefixCache(layer)
+        self._catch_up(session.length)  # the prompt, before the target reads on
+
+    @property
+    def length(self) -> int:
+        return self._session.length
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._session.extend(tokens)
+
+    def states(self, start: int, stop: int) -> Tensor:
+        self._catch_up(stop)
+        return self._cache.out_LD[start:stop]
+
+    def forget(self, length: int) -> None:
+        """Keep the states of the first `length` tokens."""
+        self._cache.rollback(length)
+
+    def _catch_up(self, count: int) -> None:
+        if (known := self._cache.length) < count:
+            states_LD = self._session.states(known, count)
+            assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
+            self._cache.read(states_LD)
+
+
+class HydraSession(BlockwiseSession):
+    """The view of the target's session, and while a tree is grown the heads' input on the path to each node."""
+
+    draft: HydraDraft
+
+    def __init__(self, draft: HydraDraft, session: StatefulSession, sampling: Sampling) -> None:
+        super().__init__(draft, session, sampling)
+        self._state_1D: Tensor | None = None
+        self._levels = 0
+        self._root_1JM: Tensor | None = None
+        self._paths_1JM: list[Tensor] = []  # of each node read, the newest token of the text first
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        if state_1D is None or count == 0:
+            return Proposal([])
+        read_1JM = self.draft.narrowed(tokens[-1:])[None]
+        drafted, rows = list[int](), list[Tensor]()
+        while len(drafted) < count and not (drafted and drafted[-1] in self.draft.target.eos_ids):
+            if drafted:
+                read_1JM = torch.cat([read_1JM, self.draft.narrowed(drafted[-1:])[None]], 1)
+            rows.append(self._standardised(self.draft.after(state_1D, read_1JM)))
+            drafted.append(draw(rows[-1][0], generator))
+        return Proposal(drafted, torch.cat(rows))
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.later)
+        self._root_1JM, self._paths_1JM = self.draft.narrowed(tokens[-1:])[None], []
+        return self._after([self._root_1JM])
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        first, narrowed_LM = len(self._paths_1JM), self.draft.narrowed(tokens)
+        for parent, own_M in zip(parents, narrowed_LM, strict=True):
+            above_1JM = self._root_1JM if parent < 0 else self._paths_1JM[parent]
+            assert above_1JM is not None
+            self._paths_1JM.append(torch.cat([above_1JM, own_M[None, None]], 1))
+        return self._after(self._paths_1JM[first:])
+
+    def rollback(self, length: int) -> None:
+        if isinstance(self.session, Prefixed):
+            self.session.forget(length)
+
+    def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
+        """Nothing beyond the last head, or without a state; nodes of one depth are read together."""
+        size, state_1D = self.draft.target.vocabulary_size, self._state_1D
+        depths = [path_1JM.shape[1] for path_1JM in paths_1JM]
+        if state_1D is None or max(depths) > self._levels:
+            return Found([()] * len(depths), size, self.draft.device)
+        rows: dict[int, Tensor] = {}
+        for depth in sorted(set(depths)):
+            nodes = [node for node, own in enumerate(depths) if own == depth]
+            read_NJM = torch.cat([paths_1JM[node] for node in nodes])
+            logits_NV = self.draft.after(state_1D.expand(len(nodes), -1), read_NJM)
+            rows |= dict(zip(nodes, logits_NV, strict=True))
+        return Predicted(torch.stack([rows[node] for node in range(len(depths))]), size, self.sampling)
+
+    def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
+        """q of a head whose input tokens are those of the text: a token is reached only if they were accepted."""
+        narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
+        read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
+        return self._standardised(self.draft.after(states_ND, read_NJM))
+
+    def _standardised(self, logits_NV: Tensor) -> Tensor:
+        return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)
+
+
+class HydraBuilder(HeadsBuilder):
+    """Our heads, or a checkpoint in Hydra's own layout, from a folder or the hub."""
+
+    heads = HydraHeads
+
+    def longest(self) -> int:
+        self.published = published_hydra(*source_of(self.draft), self.request.key)
+        if self.published is None:
+            return super().longest()
+        self.needs_prompt_states = self.published.has_prefix
+        return self.published.heads
+
+    def on(self, target: EagerModel, rows: int) -> Draft:
+        network = target.network
+        heads: ReadingHeads
+        if self.published is not None:
+            heads = self.published.load(network)
+        else:
+            heads = HydraHeads.load(self.folder, network, self.request.key)
+        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)

@@ -1,0 +1,1 @@
+"""The target without some sublayers, as a draft."""

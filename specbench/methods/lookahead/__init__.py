@@ -1,0 +1,1 @@
+"""N-grams of the target's own guesses, as a draft."""

@@ -1,0 +1,1 @@
+"""Tokens copied from the prompt, as a draft."""

@@ -1,0 +1,139 @@
+"""Prompt lookup decoding: copy the tokens that followed an earlier occurrence of the last tokens in the context.
+
+The last `match` tokens are looked for in the source and in the tokens so far, then the last `match - 1`, and so down to
+one; the tokens after the latest occurrence are proposed. Summaries and rewrites repeat their source, so this finds long
+matches almost for free. Without a match nothing is proposed, and the pass is a plain target step.
+
+A token costs `match` entries of a table and a proposal at most as many look-ups, however long the text; the prompt is
+entered before the first pass.
+
+A tree holds what followed several places, those of the longest match first (`methods.copying`).
+
+q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; there only the decoder's own tokens are
+searched, which for encoder-decoder models would leave the source out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Proposal
+from specbench.algorithm.continuations import Continuations
+from specbench.algorithm.draft import Draft
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder
+from specbench.methods.copying import GrowsFromPlaces, Places, certain_ahead
+from specbench.methods.lookup.config import LookupConfig
+from specbench.sampling import Sampling
+
+MOST_COPIED = 64  # no gamma is longer
+MOST_PLACES = 64  # of one run, the latest
+
+
+class LookupDraft:
+    """Proposes from `prompt.source` and the sequence so far."""
+
+    operations = 0.0
+
+    def __init__(self, vocabulary_size: int, device: torch.device, match: int) -> None:
+        self.vocabulary_size = vocabulary_size
+        self.device = device
+        self.match = match
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "LookupSession":
+        return LookupSession(self, prompt)
+
+
+class LookupSession(GrowsFromPlaces):
+    """An index of every run of up to `match` tokens: the places where it ends, in order.
+
+    Each token is indexed once, and removed again when the text is rolled back: inside a cascade it reads tokens that
+    the target may reject.
+    """
+
+    stops_at_end = False
+
+    def __init__(self, draft: LookupDraft, prompt: Prompt) -> None:
+        self.draft, self.size, self.device = draft, draft.vocabulary_size, draft.device
+        self._text: list[int] = []
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._read_of_sequence = len(prompt.prefix) - 1
+        self._proposals: list[list[int]] = []  # at the latest positions that were scored
+        for token in (*prompt.source, *prompt.prefix[:-1]):
+            self._append(token)
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        self._read(tokens)
+        return Proposal(self._continuation()[:gamma])
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        self._read(tokens)
+        places: Places = []
+        seen: set[int] = set()  # a place of a longer run is one of each shorter run as well, and counts once
+        for run in reversed(list(self._runs())):
+            places.append([end for end in self._ends.get(run, [])[-MOST_PLACES:] if end not in seen])
+            seen.update(places[-1])
+        return self._grow(self._text, places, self.size)
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        for token in tokens[self._read_of_sequence :]:
+            self._append(token)
+        self._read_of_sequence = len(tokens)
+
+    def rollback(self, length: int) -> None:
+        while self._read_of_sequence > length:
+            self._remove_last()
+            self._read_of_sequence -= 1
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        proposals = self._proposals
+        for position in range(self._read_of_sequence, len(tokens)):
+            if position >= prefix_length:
+                proposals.append(self._continuation()[:most])
+            self._append(tokens[position])
+        self._read_of_sequence = len(tokens)
+        self._proposals = proposals[len(proposals) - most + 1 :]
+        return certain_ahead(
+            proposals, len(tokens) - prefix_length, most, self.draft.vocabulary_size, self.draft.device
+        )  # fmt: skip
+
+    def _append(self, token: int) -> None:
+        end = len(self._text)
+        for run in self._runs():
+            self._ends.setdefault(run, []).append(end)
+        self._text.append(token)
+
+    def _remove_last(self) -> None:
+        self._text.pop()
+        for run in self._runs():
+            ends = self._ends[run]
+            ends.pop()
+            if not ends:
+                del self._ends[run]
+
+    def _runs(self) -> Iterator[tuple[int, ...]]:
+        """The runs that the text ends with, the shortest first."""
+        for length in range(1, min(self.draft.match, len(self._text)) + 1):
+            yield tuple(self._text[-length:])
+
+    def _continuation(self) -> list[int]:
+        """All that followed the latest place of the longest match, up to the present end."""
+        for length in range(min(self.draft.match, len(self._text)), 0, -1):
+            ends = self._ends.get(tuple(self._text[-length:]))
+            if ends is not None:
+                return self._text[ends[-1] : ends[-1] + MOST_COPIED]
+        return []
+
+
+class LookupBuilder(DraftBuilder[LookupConfig]):
+    """Builds `draft=lookup`."""
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        return LookupDraft(self.request.vocabulary.size, self.request.device, self.draft.match)

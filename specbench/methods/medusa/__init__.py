@@ -1,0 +1,1 @@
+"""Medusa's heads (Cai et al. 2024), as a draft."""

@@ -1,0 +1,17 @@
+"""The keys of `draft=medusa`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.config.draft import TrainedConfig
+
+
+@dataclass
+class MedusaConfig(TrainedConfig):
+    """Medusa's heads on the target's last state."""
+
+    kind: str = "medusa"
+    builder: ClassVar[str | None] = "specbench.methods.medusa.draft:MedusaBuilder"
+    learner: ClassVar[str] = "specbench.methods.medusa.train:MedusaLearner"
+    recipe: ClassVar[str] = "medusa"
+    at_once: ClassVar[bool] = True

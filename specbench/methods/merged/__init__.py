@@ -1,0 +1,1 @@
+"""Several drafts in one tree, as a draft."""

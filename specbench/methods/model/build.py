@@ -1,0 +1,68 @@
+"""The builder of drafts that are models."""
+
+from collections.abc import Sequence
+
+from specbench.algorithm.draft import Draft
+from specbench.config.model import name_of
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt
+from specbench.engine.translated import TranslatedModel
+from specbench.engine.weights.load import load_tokenizer
+from specbench.errors import UserError
+from specbench.loading.compatibility import require_a_pair, require_range
+from specbench.loading.model_loader import ModelRequest, Say
+from specbench.loading.vocabularies import choose_vocabulary
+from specbench.methods.build import DraftBuilder, DraftRequest, Needed
+from specbench.methods.model.config import ModelDraftConfig
+from specbench.methods.model.draft import ModelDraft
+from specbench.methods.model.online import OnlineDraft, OnlineLearner, Optimiser
+from specbench.methods.model.text import TextDraft
+
+
+class ModelBuilder(DraftBuilder[ModelDraftConfig]):
+    """Builds a draft that is a model, also of another vocabulary."""
+
+    def __init__(self, request: DraftRequest[ModelDraftConfig]) -> None:
+        super().__init__(request)
+        self.own_vocabulary = load_tokenizer(self.draft, request.key)
+        pair = (request.run, self.draft, request.key, request.vocabulary, self.own_vocabulary)
+        require_a_pair(*pair)
+        self.choice = self.vocabulary = choose_vocabulary(*pair)
+        if self.draft.online and self.choice.translation is not None:
+            raise UserError(
+                f"{request.key}.online=true: the vocabulary of {name_of(self.draft)} differs from the target's, whose "
+                "distribution is learnt token by token; use a draft with the target's tokenizer"
+            )
+        require_range(request.run, self.own_vocabulary, name_of(self.draft))
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        self.models.append(self.load_model(say))
+        model, translation = self.models[0], self.choice.translation
+        if self.draft.online:
+            return self._learning(model)
+        if translation is None:
+            return ModelDraft(model, self.request.vocabulary.size, self.draft.confidence)
+        translated = TranslatedModel(model, translation)
+        if self.choice.how == "slem":
+            return TextDraft(translated)
+        return ModelDraft(translated, self.request.vocabulary.size, self.draft.confidence)
+
+    def _learning(self, model: EagerModel) -> Draft:
+        draft = self.draft
+        optimiser: Optimiser = "sgd" if draft.online_optimiser == "sgd" else "adamw"
+        learner = OnlineLearner(model.network, draft.online_lr, draft.online_steps, optimiser, draft.online_temperature)
+        size, rejected_only = self.request.vocabulary.size, draft.online_tokens == "rejected"
+        return OnlineDraft(model, size, learner, draft.online_every, draft.confidence, rejected_only)
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        translation = self.choice.translation
+        super().require_room(prompts if translation is None else [translation.prompt(prompt) for prompt in prompts])
+
+    def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
+        """`needed`: see `needed_of_target`."""
+        request = self.request
+        changes = self.draft.online
+        wanted = ModelRequest(
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed, changes=changes
+        )
+        return request.loader.load(wanted, say)

@@ -1,0 +1,103 @@
+"""A draft that is a model of its own."""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from specbench.config.draft import DraftConfig
+from specbench.config.keys import key
+from specbench.config.model import ModelConfig, check_model, name_of
+from specbench.config.ranges import require
+from specbench.errors import UserError
+
+VOCABULARIES = ("auto", "same", "tli", "slem")
+OPTIMISERS = ("adamw", "sgd")
+LEARNT_FROM = ("rejected", "verified")
+ONLINE = "online"  # what its keys begin with, and its label ends with
+
+
+@dataclass
+class ModelDraftConfig(DraftConfig, ModelConfig):
+    """A model, whose vocabulary may differ from the target's."""
+
+    kind: str = "model"
+    builder: ClassVar[str | None] = "specbench.methods.model.build:ModelBuilder"
+    confidence: float | None = key(None, "a proposal ends after the first token whose q is below this")
+    vocabulary: str = key(
+        "auto",
+        "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
+        "target's tokenizer) | auto: same where they agree, else tli or slem (docs/vocabularies.md)",
+    )
+    online: bool = key(
+        False,
+        "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/online.md)",
+    )
+    online_every: int = key(4, "online: prompts between updates")
+    online_steps: int = key(4, "online: optimiser steps per update, each over all tokens since the last update")
+    online_tokens: str = key(
+        "rejected", "online: rejected (learn where a draft token was rejected) | verified (from every emitted token)"
+    )
+    online_lr: float = key(
+        0.0001, "online: learning rate; adamw multiplies it by the RMS of each tensor, as in the recipes"
+    )
+    online_optimiser: str = key("adamw", "online: adamw | sgd; its state persists between updates")
+    online_temperature: float = key(1.0, "online: temperature of p and q in the loss KL(p || q)")
+    online_timed: bool = key(False, "online: count the time of learning as decoding time in every speedup")
+    grows_trees: ClassVar[bool] = True
+    scores_children: ClassVar[bool] = True
+    paper: ClassVar[bool] = True
+
+    def label(self) -> str:
+        """The model's name, how it drafts for another vocabulary where that was chosen, and that it learns."""
+        name = name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
+        return f"{name.removesuffix(f'-{ONLINE}')}-{ONLINE}" if self.online else name
+
+    @property
+    def learns(self) -> bool:
+        return self.online
+
+    def objection_to_part(self) -> str | None:
+        return "with online=true it learns alone" if self.online else super().objection_to_part()
+
+    def confidence_bound(self) -> float | None:
+        return self.confidence
+
+    def objection_to_probe(self) -> str | None:
+        return None if self.confidence is None else "where draft.confidence ends proposals, give a number or heuristic"
+
+    def objection_to_tree(self) -> str | None:
+        if self.online:
+            return "with online=true it learns from chains"
+        return "vocabulary=slem drafts one text" if self.vocabulary == "slem" else super().objection_to_tree()
+
+    def check(self, key: str) -> None:
+        confidence = self.confidence
+        require(
+            confidence is None or 0 < confidence <= 1,
+            f"{key}.confidence", confidence, "above 0 and at most 1, or null",
+        )  # fmt: skip
+        require(self.vocabulary in VOCABULARIES, f"{key}.vocabulary", self.vocabulary, " | ".join(VOCABULARIES))
+        if self.vocabulary == "slem" and confidence is not None:
+            raise UserError(
+                f"{key}.confidence={confidence}: not together with {key}.vocabulary=slem, whose q is not known"
+            )
+        self._check_online(key)
+        check_model(key, self)
+
+    def _check_online(self, key: str) -> None:
+        """Raise UserError at the first online-learning key that is out of range or has no effect."""
+        for one in fields(self):
+            if one.name.startswith(f"{ONLINE}_") and not self.online and getattr(self, one.name) != one.default:
+                raise UserError(f"{key}.{one.name}={getattr(self, one.name)}: is for {key}.online=true; set both")
+        for name, most in (("online_every", 1), ("online_steps", 1)):
+            require(getattr(self, name) >= most, f"{key}.{name}", getattr(self, name), f"at least {most}")
+        require(0 <= self.online_lr < 1e3, f"{key}.online_lr", self.online_lr, "at least 0 and below 1000")
+        temperature = self.online_temperature
+        require(0 < temperature <= 100, f"{key}.online_temperature", temperature, "above 0 and at most 100")
+        tokens, optimiser = self.online_tokens, self.online_optimiser
+        require(tokens in LEARNT_FROM, f"{key}.online_tokens", tokens, " | ".join(LEARNT_FROM))
+        require(optimiser in OPTIMISERS, f"{key}.online_optimiser", optimiser, " | ".join(OPTIMISERS))
+        if self.online and self.vocabulary in ("tli", "slem"):
+            raise UserError(
+                f"{key}.online=true: not together with {key}.vocabulary={self.vocabulary}: it learns the target's "
+                "distribution token by token; use a draft with the target's tokenizer"
+            )

@@ -1,0 +1,1 @@
+"""N-gram counts, as a draft."""

@@ -1,0 +1,173 @@
+"""PaSS: the target itself predicts several tokens ahead, from learned embeddings in place of unknown tokens.
+
+Monea et al. 2023, "PaSS: Parallel Speculative Sampling". Look-ahead positions 1, 2, ... follow a token of the text; the
+target's prediction at number k is q of the token k after the next, which every pass emits itself. The paper reads them
+in a run of its own and verifies in another. Here they are read in the run that verifies: a set of them follows the
+text's last token and each token of the proposal, since each of these may turn out to be the last accepted. So a pass is
+one run of the target, of (γ + 1)(k + 1) tokens.
+
+A look-ahead position is read beside the proposal (`Proposal.beside`): no token of the text and none of the proposal
+attends to it, the rule does not read its row, and its keys and values are dropped with the rejected tokens. Given the
+text the positions are independent of the tokens drafted, and q of a pass comes from the pass before, so Algorithm 1 is
+exact. In the first pass of a text nothing has been predicted yet, and nothing is drafted.
+
+Shapes: L positions of a text, K look-ahead positions, G drafted tokens, V logits or tokens of the vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import Beside, Proposal
+from specbench.algorithm.draft import Draft
+from specbench.config.draft import TrainedConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.saved_heads import LookAheadEmbeddings
+from specbench.engine.session import Model, Prompt, Session, up_to_end
+from specbench.errors import UserError
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftRequest
+from specbench.methods.heads import HeadsBuilder
+from specbench.sampling import Sampling, draw, most_likely, standardise
+from specbench.theory.trees import ROOT
+
+TOKENS_AT_ONCE = 16  # of a text that is scored
+
+
+class ParallelDraft:
+    """`ids` are what `target` reads as look-ahead positions 1, 2, ..."""
+
+    operations = 0.0  # what the positions take is counted in each proposal
+
+    def __init__(self, target: Model, ids: Sequence[int], device: torch.device) -> None:
+        self.target, self.ids, self.device = target, list(ids), device
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "ParallelSession":
+        return ParallelSession(self, prompt, sampling)
+
+    def following(self, count: int, nodes: Sequence[int], first: int) -> Beside:
+        """The first `count` look-ahead positions after each of `nodes`, numbered from `first`."""
+        parents = list[int]()
+        for node in nodes:
+            number = first + len(parents)
+            parents += [node, *range(number, number + count - 1)]
+        return Beside(self.ids[:count] * len(nodes), parents)
+
+
+class ParallelSession:
+    """The predictions of the look-ahead positions after the last token read, for one sequence."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: ParallelDraft, prompt: Prompt, sampling: Sampling) -> None:
+        self.draft, self.prompt, self.sampling = draft, prompt, sampling
+        self._ahead_KV: Tensor | None = None  # logits
+        self._positions = 0  # that are read after each token of the proposal at work
+        self._scoring: Session | None = None
+        self._scored: list[Tensor] = []  # [K, V] of the tokens of the text from number `_first` on
+        self._first = len(prompt.prefix) - 1
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        if gamma == 0:
+            self._ahead_KV = None
+            return Proposal([])
+        drafted, q_GV = self._drafted(gamma, generator)
+        nodes = range(ROOT, len(drafted))
+        self._positions = min(gamma, self._room(len(tokens) + len(drafted)))
+        self._ahead_KV = None
+        if not self._positions:
+            return Proposal(drafted, q_GV)
+        beside = self.draft.following(self._positions, nodes, len(drafted))
+        return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
+
+    def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
+        target = self.draft.target
+        if self._ahead_KV is None:
+            return [], None
+        ahead_GV = self._ahead_KV[:gamma]
+        if self.sampling.temperature == 0:
+            return up_to_end(most_likely(ahead_GV, target.vocabulary_size, len(ahead_GV)), target.eos_ids), None
+        q_GV = standardise(ahead_GV, self.sampling, target.vocabulary_size)
+        drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], target.eos_ids)
+        return drafted, q_GV[: len(drafted)]
+
+    def _room(self, length: int) -> int:
+        """How many look-ahead positions can follow a text of so many tokens."""
+        most, longest = len(self.draft.ids), self.draft.target.longest
+        return most if longest is None else max(0, min(most, longest - length))
+
+    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+        first = len(path) * self._positions
+        self._ahead_KV = logits_LV[first : first + self._positions]
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do: predictions are those after the remaining tokens."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return next(self.score_ahead(tokens, prefix_length, 1))
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """The target reads the look-ahead positions after each token of the text, in a session of its own."""
+        most = min(most, len(self.draft.ids))
+        self._read(tokens[: len(tokens) - 2], most)
+        size = self.draft.target.vocabulary_size
+        # Position k after token t is about token t + k + 1.
+        places = range(prefix_length - 2 - self._first, len(tokens) - 2 - self._first)
+        scored, self._scored = self._scored, self._scored[-most:]
+        self._first += len(scored) - len(self._scored)
+        return (self._q_ahead(scored, places, ahead, size) for ahead in range(most))
+
+    def _q_ahead(self, scored: Sequence[Tensor], places: range, ahead: int, size: int) -> Tensor:
+        """Rows [L, V] of position `ahead` + 1 after each of `scored` at `places`, less `ahead`; zeros where none is."""
+        rows_LV = torch.zeros(len(places), size, device=self.draft.device)
+        found = [
+            (row, scored[place - ahead])
+            for row, place in enumerate(places)
+            if place >= ahead and len(scored[place - ahead]) > ahead
+        ]
+        if found:
+            logits_NV = torch.stack([ahead_KV[ahead] for _, ahead_KV in found])
+            rows_LV[[row for row, _ in found]] = standardise(logits_NV, self.sampling, size)
+        return rows_LV
+
+    def _read(self, tokens: Sequence[int], most: int) -> None:
+        """Have the target read the rest of `tokens`, and after each of them `most` look-ahead positions."""
+        session = self._scoring = self._scoring or self.draft.target.start(self.prompt)
+        while session.length < len(tokens):
+            unread = list(tokens[session.length :][:TOKENS_AT_ONCE])
+            count = min(most, self._room(session.length + len(unread)))
+            if not count:
+                session.extend(unread)
+                self._scored += [torch.empty(0)] * len(unread)
+                continue
+            following = self.draft.following(count, range(len(unread)), len(unread))
+            parents = [*range(ROOT, len(unread) - 1), *following.parents]
+            logits_LV = session.extend(unread + following.tokens, parents)
+            self._scored += logits_LV[len(unread) :].split(count)
+            session.select(range(len(unread)))
+
+
+class ParallelBuilder(HeadsBuilder):
+    """Builds `draft=pass`: look-ahead embeddings, which the target reads."""
+
+    needs_states = False
+    heads = LookAheadEmbeddings
+    counted = "number"
+
+    def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
+        super().__init__(request)
+        target, kind = request.run.target, self.draft.kind
+        if target.weights == "random":
+            raise UserError(f"target.weights=random: draft={kind} is trained for a target's own weights; use another")
+        for name in ("device_map", "tp_plan"):
+            if getattr(target, name) is not None:
+                raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
+        self.look_ahead = (self.folder,)
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        target.require_trees()
+        gamma, key = self.request.run.gamma, self.request.key
+        if isinstance(gamma, int) and gamma > self.most:
+            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
+        return ParallelDraft(target, target.look_ahead[self.folder], self.request.device)

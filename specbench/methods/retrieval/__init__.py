@@ -1,0 +1,1 @@
+"""Continuations from a corpus, as a draft."""

@@ -1,0 +1,1 @@
+"""SpecDec's parallel decoder (Xia et al. 2023), as a draft."""

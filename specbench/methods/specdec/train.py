@@ -1,0 +1,99 @@
+"""Training SpecDec's decoder on the encoder of a frozen target.
+
+After each token of a text all K queries predict at once, and each is held to the target's distribution at its own
+token. The paper trains on the tokens of outputs of the target (sequence-level distillation) with random masks; this
+is the same with soft labels and a proposal begun after every token.
+
+Shapes: B texts, T tokens, K queries, D the target's width, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import NamedTuple, Self
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from specbench.errors import UserError
+from specbench.methods.borrowed_layer import borrow_parallel_decoder
+from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.methods.specdec.network import ParallelDecoder, require_t5
+from specbench.train.distill import distillation_loss
+from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.schema import Recipe, SpecDecPlan
+
+
+class Seen(NamedTuple):
+    """What the target read and computed; its logits at t are about the token after t."""
+
+    p_BTV: torch.Tensor
+    ids_BT: torch.Tensor  # of its decoder
+    sources: list[Source]
+
+
+class SpecDecLearner(FrozenTargetLearner[Seen]):
+    """The decoder, and the frozen target that it learns from. Only the decoder's weights are its parameters."""
+
+    soonest = 0
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
+        return cls(target, recipe.specdec, recipe.distill.kl_weight)
+
+    def __init__(self, target: PreTrainedModel, plan: SpecDecPlan, kl_weight: float) -> None:
+        super().__init__(target, kl_weight)
+        require_t5(target.config, "distill.target")
+        if (most := target.config.num_decoder_layers) <= max(plan.layers):
+            raise UserError(f"specdec.layers is {list(plan.layers)}: the target has {most} decoder layers, from 0")
+        shape = layer_shape(target, "distill.target")
+        self.plan = plan
+        self.decoder = ParallelDecoder(plan.queries, list(plan.layers), asdict(shape))
+        borrow_parallel_decoder(self.decoder, target)
+        self.decoder = self.decoder.to(target.device).bind(target)
+
+    @property
+    def trained(self) -> ParallelDecoder:
+        return self.decoder
+
+    @property
+    def measured(self) -> int:
+        return self.decoder.queries
+
+    def called(self, ahead: int) -> str:
+        return f"drafted token {ahead + 1}"
+
+    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+        states_BTKD = self.decoder.along(seen.ids_BT, seen.sources)
+        total = torch.zeros((), device=labels_BT.device)
+        weights = 0.0
+        for ahead in range(self.decoder.queries):
+            counted_BT = labels_BT[:, ahead:] != -100
+            counted_BT &= torch.rand(counted_BT.shape, device=counted_BT.device) < self.plan.share
+            if not counted_BT.any():
+                continue
+            weight = self.plan.decay**ahead
+            states_ND = states_BTKD[:, : counted_BT.shape[1], ahead][counted_BT]
+            p_NV, labels_N = seen.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
+            q_NV = self.decoder.project(states_ND.to(self.target.dtype))
+            total = total + weight * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
+            weights += weight
+        return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also where nothing counts there is a gradient
+
+    @torch.no_grad()
+    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+        output = self.target(**given, use_cache=True)
+        hidden = given["attention_mask"][:, None, None, :] == 0
+        sources = []
+        for layer in self.decoder.layers:
+            cached = output.past_key_values.cross_attention_cache.layers[layer]
+            lowest = torch.finfo(cached.keys.dtype).min
+            bias = torch.zeros_like(hidden, dtype=cached.keys.dtype).masked_fill(hidden, lowest)
+            sources.append(Source(cached.keys, cached.values, bias))
+        return Seen(output.logits, given["decoder_input_ids"], sources)
+
+    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
+        states_BTKD = self.decoder.along(seen.ids_BT, seen.sources)
+        length = states_BTKD.shape[1] - ahead
+        return self.decoder.project(states_BTKD[:, :length, ahead].to(self.target.dtype))

@@ -1,0 +1,62 @@
+"""Import paths of packages outside this project that were written before the rooms were rebuilt: they still work.
+
+An old module stands for several new ones; its names are looked up in these in turn. New code imports from where the
+names are. The finder is asked only after all others, so nothing else becomes slower.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# Old module: the new ones that have its names. All of docs/extending.md, docs/serving.md and docs/api.md as of 0.4.
+MOVED: dict[str, tuple[str, ...]] = {
+    "specbench.acceptance": ("specbench.algorithm.acceptance.base", "specbench.algorithm.acceptance.exact"),
+    "specbench.acceptance.base": ("specbench.algorithm.acceptance.base",),
+    "specbench.drafts": ("specbench.algorithm.draft", "specbench.algorithm.acceptance.base"),
+    "specbench.drafts.base": ("specbench.algorithm.draft",),
+    "specbench.models": ("specbench.engine.session", "specbench.engine.vocabulary", "specbench.engine.weights.load"),
+    "specbench.models.eager": ("specbench.engine.eager.model",),
+    "specbench.runs": (),
+    "specbench.runs.draft_builders": ("specbench.methods.build",),
+    "specbench.runs.draft_builders.base": ("specbench.methods.build",),
+    "specbench.runs.model_loader": ("specbench.loading.model_loader",),
+    "specbench.serving": ("specbench.interop.serving",),
+    "specbench.serving.engine": ("specbench.interop.serving.engine",),
+    "specbench.serving.openai": ("specbench.interop.serving.openai",),
+    "specbench.serving.assisted": ("specbench.interop.serving.assisted",),
+}
+
+
+class _Moved(ModuleType):
+    """A module whose names are in others."""
+
+    def __getattr__(self, name: str) -> object:
+        for place in MOVED[self.__name__]:
+            module = importlib.import_module(place)
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+class OldPaths(MetaPathFinder, Loader):
+    """Finds the modules in `MOVED`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Moved(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the names are looked up when they are asked for."""
+
+
+def install() -> None:
+    """Make the old paths importable; a second call does nothing."""
+    if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
+        sys.meta_path.append(OldPaths())

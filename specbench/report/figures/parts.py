@@ -1,0 +1,206 @@
+"""Acceptance by draft position; alpha by kind of prompt, length of context and place in the completion."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from specbench.analysis.acceptance.by_position import reached_and_accepted
+from specbench.records.frame import PAIR, Records, measured
+from specbench.records.schema import Row, RunRecord
+from specbench.report.figure import Drawn
+from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.measured import RESAMPLES
+from specbench.report.parts import BY, MOST_RUNS, chosen_runs, parts
+from specbench.report.style import COLUMN, INK, MARKERS, PAPER, SERIES, panels
+from specbench.stats import bootstrap
+
+POSITION, BETA = "Acceptance by draft position", "Distribution of β over positions"
+MOST_PAIRS = 6
+
+
+def position(records: Records) -> Drawn:
+    """Draw the share of passes whose first i drafted tokens are accepted, beside alpha^i.
+
+    A panel for each draft and a line for each temperature.
+    """
+    chosen = _longest_drafts(records.frame)
+    if chosen.empty:
+        return nothing_yet("position", POSITION)
+    drafts = list(dict.fromkeys(zip(chosen["target"], chosen["draft"], chosen["task"], strict=True)))
+    figure, axes = panels(len(drafts), width=0.7 + 2.3 * len(drafts), height=2.6)
+    values = pd.DataFrame([row for run_id in chosen["run_id"] for row in survival(records.whole(run_id))])
+    for panel, (target, draft, task) in zip(axes, drafts, strict=True):
+        lines = chosen[(chosen["target"] == target) & (chosen["draft"] == draft) & (chosen["task"] == task)]
+        _survivals(panel, lines.sort_values("temperature"), values)
+        panel.set_title(draft)
+        panel.set(ylim=(0, 1.02), xlabel="first $i$ drafted tokens")
+        panel.set_xticks(range(int(values[values["run_id"].isin(lines["run_id"])]["position"].max()) + 1))
+    axes[0].set_ylabel("share accepted")
+    notes = [
+        "Dashed: α^i, for independent, identically distributed acceptances. Points: the share of passes whose first i "
+        "drafted tokens are accepted, with 95% intervals; a proposal counts up to the end of its completion",
+        *captions(chosen, "position"),
+    ]
+    return Drawn("position", POSITION, figure, values, notes)
+
+
+def _survivals(axes: Axes, lines: pd.DataFrame, values: pd.DataFrame) -> None:
+    for index, (_, record) in enumerate(lines.iterrows()):
+        own = values[values["run_id"] == record["run_id"]]
+        colour = SERIES[index % len(SERIES)]
+        steps = np.linspace(0, own["position"].max(), 100)
+        axes.plot(steps, record["alpha"] ** steps, color=colour, linestyle=(0, (3, 2)), linewidth=0.9)
+        axes.errorbar(
+            own["position"], own["share"], yerr=[own["share"] - own["low"], own["high"] - own["share"]],
+            fmt=MARKERS[index % len(MARKERS)], color=colour, linestyle="-", linewidth=1.3, elinewidth=0.8, markersize=4,
+            markerfacecolor=PAPER if record["simulated"] else colour,
+        )  # fmt: skip
+        # Curves fall, so the upper right corner is free.
+        name = pair_name(record).partition(", ")[2]
+        axes.text(
+            0.99, 0.98 - 0.09 * index, rf"{name} ($\alpha={record['alpha']:.2f}$)",
+            color=colour, fontsize=9, ha="right", va="top", transform=axes.transAxes,
+        )  # fmt: skip
+
+
+def survival(record: RunRecord) -> list[Row]:
+    """Return, for i = 1 ... gamma, the share of passes whose first i drafted tokens are accepted.
+
+    A proposal may end before gamma (the completion ends, or there is no room). Such a pass says nothing about later
+    positions, so the share is a product of conditional shares, accepted over reached at each position (Kaplan and
+    Meier).
+    """
+    gamma = record["summary"]["gamma"]
+    assert gamma is not None, "a run whose gamma changed has no position that every pass had"
+    counted = [
+        [reached_and_accepted(a_pass, gamma) for a_pass in prompt["speculative"]["passes"]]
+        for prompt in record["prompts"]
+    ]
+    columns = np.array(
+        [np.sum(passes, axis=0) if passes else np.zeros((gamma, 2)) for passes in counted]
+    )  # [prompts, gamma, 2]
+    rows = []
+    for i in range(1, gamma + 1):
+        reached = int(columns[:, i - 1, 0].sum())
+        if reached == 0:
+            break
+        share = bootstrap(columns[:, :i].reshape(len(columns), -1), _product, RESAMPLES, seed=0)
+        rows.append({
+            "position": i, "share": share.value, "low": share.low, "high": share.high,
+            "independent": record["summary"]["alpha"] ** i, "reached": reached,
+            "draft": record["summary"]["draft"], "temperature": record["summary"]["temperature"],
+            "run_id": record["run_id"],
+        })  # fmt: skip
+    return rows
+
+
+def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached; 0 where none is reached."""
+    pairs = totals.reshape(*totals.shape[:-1], -1, 2)
+    shares = np.divide(pairs[..., 1], pairs[..., 0], out=np.zeros(pairs.shape[:-1]), where=pairs[..., 0] > 0)
+    product: NDArray[np.float64] = np.prod(shares, axis=-1)
+    return product
+
+
+def beta(records: Records) -> Drawn:
+    """Draw a histogram of beta for each draft, from sampled runs, since at T = 0 beta is 0 or 1."""
+    frame = measured(records.frame)
+    sampled = frame[frame["temperature"] > 0]
+    chosen = _one_a_pair(sampled if not sampled.empty else frame)
+    if chosen.empty:
+        return nothing_yet("beta", BETA)
+    chosen = chosen.sort_values("alpha", ascending=False).head(MOST_PAIRS)
+    figure, axes = panels(1, width=COLUMN + 0.6, height=0.5 + 0.85 * len(chosen), rows=len(chosen))
+    rows = []
+    edges = np.linspace(0, 1, 21)
+    for panel, (index, (_, record)) in zip(axes, enumerate(chosen.iterrows()), strict=True):
+        values = [b for prompt in records.whole(record["run_id"])["prompts"] for b in prompt["beta"]]
+        shares = np.histogram(values, edges)[0] / len(values)
+        colour = SERIES[index % len(SERIES)]
+        panel.bar(edges[:-1], shares, width=np.diff(edges), align="edge", color=colour, edgecolor=PAPER, linewidth=0.5)
+        panel.plot([record["alpha"]] * 2, [0, shares.max()], color=INK, linewidth=1)
+        panel.set_title(rf"{pair_name(record)}, mean $\alpha={record['alpha']:.2f}$", color=colour, pad=3, fontsize=9)
+        panel.set(xlim=(0, 1))
+        panel.set_yticks([])
+        panel.grid(visible=False)
+        panel.spines["left"].set_visible(False)
+        panel.tick_params(labelbottom=panel is axes[-1])
+        rows += [
+            {"low": edges[i], "high": edges[i + 1], "share": share, "positions": len(values), "draft": record["draft"],
+             "temperature": record["temperature"], "run_id": record["run_id"]}
+            for i, share in enumerate(shares)
+        ]  # fmt: skip
+    axes[-1].set_xlabel(r"$\beta=\sum_x \min(p(x), q(x))$ at a position of the target's completion")
+    notes = [
+        "Share of positions by β; each panel has its own vertical scale. Vertical line: the mean, α",
+        *captions(chosen, "beta"),
+    ]
+    return Drawn("beta", BETA, figure, pd.DataFrame(rows), notes)
+
+
+def _longest_drafts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the record of each pair with the largest gamma, without the uniform draft."""
+    known = measured(frame)
+    known = known[known["draft"] != "random"].sort_values(["gamma", "tokens"])
+    best = known.drop_duplicates(PAIR, keep="last")
+    return best[best["gamma"] >= 3].sort_values("alpha", ascending=False).head(MOST_PAIRS)
+
+
+def _one_a_pair(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values(["tokens", "created"]).drop_duplicates(PAIR, keep="last")
+
+
+# alpha by kind of prompt, length of context and position in the completion.
+
+
+NAME, TITLE = "strata", "α by kind of prompt, length of context and position in the completion"
+
+
+def figure(records: Records) -> Drawn:
+    """Draw a panel for each way to divide the prompts, and a point with its 95% interval for each part of each run.
+
+    Runs whose prompts have categories come first.
+    """
+    chosen = chosen_runs(records)
+    if chosen.empty:
+        return nothing_yet(NAME, TITLE)
+    values = parts(records, chosen)
+    shown = [by for by in BY if not values[values["by"] == by].empty]
+    drawn, axes = panels(len(shown), width=0.7 + 2.6 * len(shown), height=3.2)
+    drawn.set_layout_engine("constrained")
+    for panel, by in zip(axes, shown, strict=True):
+        _panel(panel, chosen, values[values["by"] == by])
+        panel.set_xlabel(BY[by])
+    axes[0].set_ylabel(r"$\alpha$")
+    lines, labels = axes[-1].get_legend_handles_labels()
+    drawn.legend(lines, labels, frameon=False, fontsize=8, loc="outside upper center", ncols=MOST_RUNS)
+    notes = [
+        "Points: α of the tokens in that part, with 95% intervals over prompts; the table `strata` has the number of "
+        "prompts, tokens per pass and speedup of each. `specbench results --by category` prints them for every run",
+        *captions(chosen, NAME),
+    ]
+    return Drawn(NAME, TITLE, drawn, values, notes)
+
+
+def _panel(axes: Axes, chosen: pd.DataFrame, values: pd.DataFrame) -> None:
+    groups = sorted(set(values["group"]), key=_first)
+    for index, (_, record) in enumerate(chosen.iterrows()):
+        own = values[values["run_id"] == record["run_id"]]
+        x = [groups.index(group) + 0.12 * (index - (len(chosen) - 1) / 2) for group in own["group"]]
+        alpha = own["alpha"].astype(float)
+        low, high = own["low"].astype(float).fillna(alpha), own["high"].astype(float).fillna(alpha)
+        axes.errorbar(
+            x, alpha, yerr=[alpha - low, high - alpha], fmt=MARKERS[index % len(MARKERS)], linestyle="none",
+            color=SERIES[index % len(SERIES)], elinewidth=0.8, markersize=4, label=pair_name(record),
+            markerfacecolor=PAPER if record["simulated"] else SERIES[index % len(SERIES)],
+        )  # fmt: skip
+    named = [group.replace("_", " ").replace("-", "–") for group in groups]
+    axes.set_xticks(range(len(groups)), named, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set(ylim=(0, 1.02), xlim=(-0.5, len(groups) - 0.5))
+
+
+def _first(group: str) -> tuple[int, str]:
+    """Ranges by their first number, kinds by their name."""
+    number = group.partition("-")[0]
+    return (int(number) if number.isdecimal() else 0, group)
