@@ -1,19 +1,18 @@
 """specbench: measure speculative decoding on your models and prompts.
 
-The rooms, top first; imports run downward only (checked by `make check`):
-`api` > `cli` > `choose` > `bench | runs | report` > `measure | train` > `decoding | beam` > `drafts | gamma | tasks` >
-`records` > `models | acceptance | quality` >
-`sampling | config | theory | trees | stats | environment | hub | files | markdown` > `errors`.
-ARCHITECTURE.md walks through them.
+ARCHITECTURE.md walks through the rooms; imports run downward only, which `make check` checks.
 """
 
 from typing import TYPE_CHECKING, Any
+
+from specbench import moved
 
 if TYPE_CHECKING:
     from specbench.api import Alphas, Ranking, Run, alpha, recommend, run
 __all__ = ["Alphas", "Ranking", "Run", "alpha", "recommend", "run"]
 
 __version__ = "0.1.0"
+moved.install()
 
 
 def __getattr__(name: str) -> Any:
