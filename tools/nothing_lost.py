@@ -32,7 +32,20 @@ MADE = (
     "target=t5-mini draft=bigram batch=3",
 )
 SHORT = "limit=3 warmup=0 dtype=float32 max_new_tokens=16 resamples=100"
-VERBS = ("run", "sweep", "alpha", "recommend", "bench", "results", "tables", "figures", "report", "explain", "train", "list")
+VERBS = (
+    "run",
+    "sweep",
+    "alpha",
+    "recommend",
+    "bench",
+    "results",
+    "tables",
+    "figures",
+    "report",
+    "explain",
+    "train",
+    "list",
+)
 
 
 def specbench(*words: str) -> str:
@@ -56,7 +69,9 @@ def write_ids(file: Path) -> None:
 
     listed = json.loads(specbench("list", "--format", "json"))
     sweeps = [[f"{row['kind'] if 'kind' in row else row['group']}={row['name']}"] for row in listed]
-    sweeps = [words for words in sweeps if words[0].split("=")[0] in ("target", "draft", "task", "accept", "experiment")]
+    sweeps = [
+        words for words in sweeps if words[0].split("=")[0] in ("target", "draft", "task", "accept", "experiment")
+    ]
     found = {}
     for words in sweeps:
         try:
@@ -80,7 +95,14 @@ def write_tokens(file: Path) -> None:
         for target, drafts in DRAFTS.items():
             for temperature in (0, 1):
                 sampling = f"sampling.temperature={temperature}"
-                specbench("sweep", f"target={target}", f"draft={','.join(drafts)}", sampling, f"results={folder}", *SHORT.split())
+                specbench(
+                    "sweep",
+                    f"target={target}",
+                    f"draft={','.join(drafts)}",
+                    sampling,
+                    f"results={folder}",
+                    *SHORT.split(),
+                )
         for words in MADE:
             specbench("run", *words.split(), f"results={folder}", *SHORT.split())
         for record in sorted(Path(folder, "runs").glob("*.json*")):
@@ -88,7 +110,8 @@ def write_tokens(file: Path) -> None:
             with read(record, "rt") as stream:
                 prompts = json.load(stream)["prompts"]
             found[record.name] = [
-                [prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt.get("beta")] for prompt in prompts
+                [prompt["baseline"]["tokens"], prompt["speculative"]["tokens"], prompt.get("beta")]
+                for prompt in prompts
             ]
     file.write_text(json.dumps(found, indent=0, sort_keys=True))
 

@@ -284,3 +284,61 @@ def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampl
     return (
         draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
     )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one pass decided.
+
+    Attributes:
+        proposal: as it was verified.
+        unread: tokens of the sequence that the target read before it.
+        path: the accepted tokens of the proposal, by index.
+        emitted: the accepted tokens and the target's own, up to the end of the completion.
+        verified_LV: the target's logits; the last `rows` are those after the last unread token and each drafted token.
+        beside_LV: its logits after each token that was read beside the proposal; None without such tokens.
+    """
+
+    proposal: Proposal
+    unread: int
+    path: Sequence[int]
+    emitted: Sequence[int]
+    verified_LV: Tensor
+    rows: int
+    beside_LV: Tensor | None
+
+
+class Drafting:
+    """A draft at work beside the target's session on one sequence: it proposes, and commits what a pass decided."""
+
+    def __init__(self, session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> None:
+        """`session` is the target's, on the same prompt."""
+        self.target = session
+        self.own = start_beside(session, draft, prompt, sampling)
+        self.propose = proposing(self.own)
+        # Asked once: a check of a protocol takes microseconds, and a pass has few.
+        self._watching = self.own if isinstance(self.own, SeesVerification) else None
+        self._on_trees = self.own if isinstance(self.own, ProposesTrees) else None
+        self._with_beside = self.own if isinstance(self.own, ReadsBeside) else None
+
+    def commit(self, tokens: Sequence[int], outcome: Outcome) -> None:
+        """Bring the target and the draft to `tokens`, which end with the tokens that the pass emitted.
+
+        Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
+        """
+        proposal, count = outcome.proposal, len(outcome.emitted)
+        kept = outcome.path[: count - 1]
+        if self._watching is not None:
+            own_LV = outcome.verified_LV[len(outcome.verified_LV) - outcome.rows :][:count]
+            rejected = count == len(outcome.path) + 1 <= len(proposal.tokens)
+            self._watching.after_verification(len(tokens) - count, own_LV, rejected)
+        if proposal.parents is not None or proposal.beside is not None:
+            self.target.select([*range(outcome.unread), *(outcome.unread + node for node in kept)])
+        if proposal.parents is not None:
+            assert self._on_trees is not None
+            self._on_trees.select(kept)
+        if outcome.beside_LV is not None:
+            assert self._with_beside is not None
+            self._with_beside.after_beside(outcome.beside_LV, kept)
+        self.target.rollback(len(tokens) - 1)
+        self.own.rollback(len(tokens) - 1)

@@ -15,17 +15,7 @@ import torch
 
 from specbench.algorithm.acceptance.verify import settle, target_rows
 from specbench.algorithm.decoding.spec import DecodingSpec, Pass, Trace
-from specbench.algorithm.draft import (
-    Draft,
-    ProposesTrees,
-    ReadsBeside,
-    SeesVerification,
-    expect,
-    models_of,
-    proposing,
-    read_of,
-    start_beside,
-)
+from specbench.algorithm.draft import Draft, Drafting, Outcome, Proposed, expect, models_of, read_of
 from specbench.engine.session import Model, Prompt, Read, get_ready, up_to_end
 from specbench.sampling import draw_next
 
@@ -69,9 +59,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
-    drafting = start_beside(session, draft, prompt, spec.drafting)
-    propose, tree_drafting = proposing(drafting), drafting if isinstance(drafting, ProposesTrees) else None
-    watching = drafting if isinstance(drafting, SeesVerification) else None
+    drafting = Drafting(session, draft, prompt, spec.drafting)
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
@@ -79,41 +67,26 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
-        proposal = yield from propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
+        proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
 
         unread = tokens[session.length :]
         logits_LV = yield read_of(session, unread, proposal)
-        if (beside := proposal.beside) is not None:  # its rows come last, and are not verified
-            logits_LV, beside_LV = logits_LV.tensor_split([-len(beside.tokens)])
-        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
+        verified_LV, beside_LV = apart(logits_LV, proposal)
+        rows = target_rows(verified_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
 
         size = proposal.size
         proposal, (path, token) = settle(rows, proposal, verification, generator)
         drafted = proposal.tokens
-        gamma.learn(len(drafted), len(path))
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
-        if watching is not None:
-            own_LV = logits_LV[len(logits_LV) - size - 1 :][: len(emitted)]
-            watching.after_verification(len(tokens), own_LV, len(emitted) == len(path) + 1 <= len(drafted))
         tokens += emitted
-        # The newest token has not been read yet; all after it was rejected, and all beside it.
-        kept = path[: len(emitted) - 1]
-        if proposal.parents is not None or beside is not None:
-            session.select([*range(len(unread)), *(len(unread) + node for node in kept)])
-        if proposal.parents is not None:
-            assert tree_drafting is not None
-            tree_drafting.select(kept)
-        if beside is not None:
-            assert isinstance(drafting, ReadsBeside)
-            drafting.after_beside(beside_LV, kept)
-        session.rollback(len(tokens) - 1)
-        drafting.rollback(len(tokens) - 1)
+        drafting.commit(tokens, Outcome(proposal, len(unread), path, emitted, verified_LV, size + 1, beside_LV))
+        gamma.learn(len(drafted), len(path))
         now = yield OVER
-        marks = (before, drafted_at, verified_at, now)
+
         # Tokens drafted after an end of sequence are not part of the completion.
-        accepted = min(len(path), len(emitted))
+        accepted, marks = min(len(path), len(emitted)), (before, drafted_at, verified_at, now)
         tree = () if proposal.parents is None else (list(proposal.parents), list(path))
         passes.append((len(drafted), accepted, len(emitted), marks, drafted, proposal.operations, *tree))
         before = now
@@ -126,6 +99,14 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         passes=[_pass(*values) for values in passes],
         draft_start_s=ready - target_started,
     )
+
+
+def apart(logits_LV: torch.Tensor, proposal: Proposed) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The target's logits after the tokens to verify, and after those that were read beside them, if there are any."""
+    if (beside := proposal.beside) is None:
+        return logits_LV, None
+    verified_LV, beside_LV = logits_LV.tensor_split([-len(beside.tokens)])
+    return verified_LV, beside_LV
 
 
 def _pass(drafted: int, accepted: int, emitted: int, marks: Sequence[Any], *others: Any) -> Pass:
