@@ -9,20 +9,21 @@ from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
 from specbench.cli.hydra_app import to_schema
+from specbench.cli.unnamed import conf_of_hydra
+from specbench.config.catalogue import choice_names
 from specbench.config.checks import check
 from specbench.config.model import ModelConfig
-from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
 from specbench.config.tree import TreeConfig
 
 GROUPS = ("target", "draft", "task", "accept", "tree")
-CHOICES = [(group, file.stem) for group in GROUPS for file in (conf_dir() / group).glob("*.yaml")]
+CHOICES = [(group, name) for group in GROUPS for name in choice_names(group)]
 
 
 @pytest.mark.parametrize(("group", "choice"), sorted(CHOICES))
 def test_every_choice_composes(group: str, choice: str) -> None:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         composed = hydra.compose("run", overrides=[f"{group}={choice}"])
     config = to_schema(composed, RunConfig)
     picked = getattr(config, group)
@@ -46,7 +47,7 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 
 def test_defaults_are_within_their_ranges() -> None:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         check(to_schema(hydra.compose("run"), RunConfig))
 
 

@@ -11,7 +11,8 @@ from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
 from specbench.cli.grid import launch_each
-from specbench.config.paths import conf_dir
+from specbench.cli.unnamed import conf_of_hydra
+from specbench.config.catalogue import choice_names
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import BeamConfig, BenchConfig, ChooseConfig
 
@@ -28,7 +29,7 @@ TODAY = dict.fromkeys(
 
 def task_of(*overrides: str, primary: str = "run") -> str:
     ConfigStore.instance().store(name=f"{primary}_schema", node=SCHEMAS[primary])
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         name: str = hydra.compose(primary, overrides=list(overrides)).task.name
     return name
 
@@ -44,7 +45,7 @@ def expected(target: str) -> str:
     return "ende-mini" if target in ("t5-mini", "hub") or target.startswith("random-") else "ende"
 
 
-@pytest.mark.parametrize("target", sorted(file.stem for file in (conf_dir() / "target").glob("*.yaml")))
+@pytest.mark.parametrize("target", choice_names("target"))
 def test_every_target_has_its_default_task(target: str) -> None:
     assert task_of(f"target={target}") == expected(target)
 

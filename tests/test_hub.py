@@ -10,6 +10,7 @@ import yaml
 from hub import NEWEST, Hub, Outcome, Repository, run_all, serve
 from test_published_medusa import write as write_medusa
 
+from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
 
 Folders = dict[str, Path]
@@ -56,7 +57,7 @@ def outcomes(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> dict
     hub.dataset("owner/cut-rows", {"test.jsonl": ROWS * 9000}, fault="cut")
     hub.dataset("owner/gated-rows", {"test.jsonl": ROWS}, fault="gated")
     for name in ("t5-xxl", "t5-small", "t5-large"):
-        model = yaml.safe_load((conf_dir() / "model" / f"{name}.yaml").read_text())
+        model = held("model")[name].content
         hub.model(model["hub"], folders["t5"], commit=model["revision"])
     ende = yaml.safe_load((conf_dir() / "task" / "ende.yaml").read_text())
     hub.repositories[f"datasets/{ende['hub']}"] = Repository({"t.jsonl": PAIRS, "README.md": CARD}, ende["revision"])

@@ -13,6 +13,7 @@ import pytest
 
 from specbench.cli import main
 from specbench.cli.choices import GROUPS, NEEDS, choices
+from specbench.config.catalogue import choice_names
 from specbench.config.paths import conf_dir
 
 Capture = pytest.CaptureFixture[str]
@@ -42,7 +43,7 @@ def listed(capfd: Capture, *argv: str) -> Rows:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Callable[[str], Rows]) -> None:
     rows = rows_of(group)
-    assert {row["name"] for row in rows} == {file.stem for file in (conf_dir() / group).glob("*.yaml")}
+    assert {row["name"] for row in rows} == set(choice_names(group))
     assert [row["name"] for row in rows if not row["note"]] == []
     needs = [NEEDS.index(row["needs"]) for row in rows]
     assert needs == sorted(needs)
@@ -60,7 +61,7 @@ def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object
 
 @pytest.mark.parametrize("group", ["draft", "task"])
 def test_what_the_files_say_is_what_hydra_composes(group: str) -> None:
-    names = sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+    names = choice_names(group)
     for read, composed in read_and_composed(group, names):
         assert read == composed
 

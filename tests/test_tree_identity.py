@@ -17,7 +17,7 @@ from specbench.algorithm.draft import Draft
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.proof.departures import difference
 from specbench.cli.hydra_app import to_schema
-from specbench.config.paths import conf_dir
+from specbench.cli.unnamed import conf_of_hydra
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts, build_each, resolve
 from specbench.methods.lookup.draft import LookupDraft
@@ -55,7 +55,7 @@ def parts_of(target: str, engine: str) -> list[Parts]:
     """The parts of a run with each draft; the target is loaded once."""
     drafts = ["", *(f"draft={draft}" for draft in OTHERS[target])]
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         configs = [
             hydra.compose("run", overrides=[
                 f"target={target}", *FAMILIES[target], "dtype=float32", f"engine={engine}", f"limit={PROMPTS}",

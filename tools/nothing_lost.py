@@ -1,4 +1,4 @@
-"""Show that a change of structure changed no result: run ids, printed numbers, tokens, schema and help, before and after.
+"""Show that a change of structure changed no result: run ids, numbers, tokens, schema and help, before and after.
 
 Usage:
     python tools/nothing_lost.py write FOLDER       in a checkout before the change, and in one after it

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from specbench.config.catalogue import GROUPS as HELD
+from specbench.config.catalogue import held
 from specbench.config.draft import TextDraftConfig, TrainedConfig
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.extensions import extensions
@@ -55,10 +57,12 @@ def choices(group: str, own: Path | None) -> list[Choice]:
     files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
     search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
     added = {name: note for name, note in _of_packages(group).items() if name not in files}
-    contents = {name: _read(group, name, folders) for name in files} if group in READ else {}
-    if unread := [name for name in [*files, *added] if contents.get(name) is None and group in ("draft", "task")]:
+    comments = {name: one.about for name, one in held(group).items()} if group in HELD else {}
+    comments |= {name: _comment(file) for name, file in files.items()}
+    contents = {name: _read(group, name, folders) for name in comments} if group in READ else {}
+    if unread := [name for name in [*comments, *added] if contents.get(name) is None and group in ("draft", "task")]:
         contents |= _contents(group, unread, search)
-    found = [_choice(group, file, search, contents.get(file.stem)) for file in files.values()]
+    found = [_choice(group, name, comments[name], search, contents.get(name), files.get(name)) for name in comments]
     found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
     return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
 
@@ -78,9 +82,8 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
     Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
     holds more than parts by name and a task: then Hydra composes it.
     """
-    file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
-    text = file.read_text(encoding="utf-8") if file is not None else "# @package"
-    if "@package" in text or not isinstance(own := yaml.load(text, _LOADER) or {}, dict):
+    own = _own(group, name, folders)
+    if own is None:
         return None
     content, task, listed = dict[Any, Any](), None, own.pop("defaults", [])
     for entry in listed if "_self_" in listed else [*listed, "_self_"]:
@@ -101,6 +104,17 @@ def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str 
     return content, task
 
 
+def _own(group: str, name: str, folders: Sequence[Path]) -> Content | None:
+    """What the file of a choice holds, or its entry in a file that it shares; None if Hydra must read it."""
+    file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
+    if file is None:
+        one = held(group).get(name)
+        return None if one is None else dict(one.content)
+    text = file.read_text(encoding="utf-8")
+    own = yaml.load(text, _LOADER) or {}
+    return None if "@package" in text or not isinstance(own, dict) else own
+
+
 def _merged(left: Content, right: Content) -> Content:
     """`right` over `left`, dictionary into dictionary."""
     both = {
@@ -114,11 +128,12 @@ def _merged(left: Content, right: Content) -> Content:
 @contextmanager
 def _composing() -> Iterator[None]:
     """A context in which Hydra composes from `conf/`."""
-    import hydra
     from hydra.core.config_store import ConfigStore
 
+    from specbench.cli.unnamed import conf_of_hydra
+
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         yield
 
 
@@ -159,11 +174,18 @@ def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
     return max(map(_place, parts, groups), key=lambda one: NEEDS.index(one[0]))
 
 
-def _choice(group: str, file: Path, search: Sequence[str], found: tuple[Content, str | None] | None) -> Choice:
-    name, comment = file.stem, _comment(file)
+def _choice(
+    group: str,
+    name: str,
+    comment: str,
+    search: Sequence[str],
+    found: tuple[Content, str | None] | None,
+    file: Path | None,
+) -> Choice:
     if group in ("accept", "tree"):
         return Choice(group, name, NOW, "", comment)
     if group == "recipe":
+        assert file is not None
         recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
         return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
     if group == "experiment":

@@ -25,9 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.hydra_app import launch_one, one_line, to_schema
 from specbench.cli.overrides import parsed, value_of
-from specbench.cli.unnamed import store_unnamed
+from specbench.cli.unnamed import conf_of_hydra, store_unnamed
 from specbench.config.checks import RULE_OF
-from specbench.config.paths import conf_dir
 from specbench.config.tree import KEYS_OF
 from specbench.config.verbs import ChooseConfig, check_choose, require_used
 from specbench.errors import UserError
@@ -123,7 +122,7 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
     name = value_of(argv, "experiment", "")
     if not name:
         return []
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
         try:
             composed = hydra.compose(config_name, overrides=[f"experiment={name}"], return_hydra_config=True)

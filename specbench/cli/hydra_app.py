@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
 from specbench.cli.suggest import no_such_choice, no_such_key
-from specbench.cli.unnamed import store_unnamed
+from specbench.cli.unnamed import conf_of_hydra, store_unnamed
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
 from specbench.errors import UserError, first_line
@@ -67,7 +67,7 @@ def composing(config_name: str, schema: Any, words: Sequence[str], verb: str) ->
     check_overrides(words, schema, verb, sweeps=False)
     store_unnamed(words)
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
-    with _errors_in_one_line(schema, words), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _errors_in_one_line(schema, words), conf_of_hydra():
         yield
 
 

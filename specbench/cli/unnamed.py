@@ -5,15 +5,21 @@ a list of drafts and the parts of a cascade (`draft@draft.via=OWNER/NAME`) take 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from specbench.cli.overrides import parsed
+from specbench.config.catalogue import GROUPS as HELD
+from specbench.config.catalogue import held
 from specbench.config.extensions import Group, extensions, loaded
+from specbench.config.paths import conf_dir
 
 MODELS = ("target", "draft")
 GROUPS = (*MODELS, "task")
@@ -22,8 +28,26 @@ EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "t
 LOCAL = ("/", "./", "../", "~")
 
 
+@cache
+def store_held() -> None:
+    """Make a choice of everything that shares a file with others."""
+    for group in HELD:
+        for name, choice in held(group).items():
+            package = "_global_" if group == "experiment" else None
+            ConfigStore.instance().store(group=group, name=name, node=choice.content, package=package)
+
+
+@contextmanager
+def conf_of_hydra() -> Iterator[None]:
+    """A context in which `hydra.compose` composes from `conf/`, with all choices that it has without a file."""
+    store_held()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+
+
 def store_extensions() -> dict[str, dict[str, str]]:
     """Make a choice of everything that other packages add; returns these choices by group and name."""
+    store_held()
     found: dict[str, dict[str, str]] = {}
     for group, kind in EXTENDED.items():
         for name, entry in extensions(kind).items():

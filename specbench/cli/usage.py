@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from specbench.cli.unnamed import store_extensions
+from specbench.config.catalogue import choice_names
 from specbench.config.keys import Key, keys_of
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
@@ -118,7 +119,7 @@ def _choices(groups: Sequence[str]) -> dict[str, str]:
     added, default = store_extensions(), _defaults()
     rows = {}
     for group in groups:
-        own = sorted(file.stem for file in (conf_dir() / group).glob("*.yaml"))
+        own = choice_names(group)
         more = sorted(added.get(group, ()))
         said = ", ".join([*own, *more])
         if len(own) > FEW_NAMES:

@@ -12,8 +12,9 @@ from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
 
 from specbench.cli.hydra_app import to_schema
+from specbench.cli.unnamed import conf_of_hydra
 from specbench.config.checks import check
-from specbench.config.paths import conf_dir, shipped
+from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
 from specbench.experiment.accept import canonicalise, rule_label
 from specbench.experiment.gamma import choose_gamma
@@ -28,7 +29,7 @@ def jobs(sweep: str) -> list[RunConfig]:
     groups = [listed.pop(key) for key in ("draft", "accept") if key in listed]
     found = []
     for choices in product(*groups):
-        with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        with conf_of_hydra():
             chosen = hydra.compose("run", overrides=[f"experiment={sweep}", *choices])
         for numbers in product(*listed.values()):
             one = chosen.copy()

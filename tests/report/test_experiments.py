@@ -7,14 +7,16 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from specbench.cli.hydra_app import to_schema
+from specbench.cli.unnamed import conf_of_hydra
+from specbench.config.catalogue import choice_names
 from specbench.config.checks import GAMMAS, check
-from specbench.config.paths import conf_dir, experiments_dir
+from specbench.config.paths import experiments_dir
 from specbench.config.schema import RunConfig
 from specbench.report.figures import FIGURES
 from specbench.report.paper import experiment, paper
 from specbench.report.tables import TABLES
 
-SWEEPS = sorted(file.stem for file in (conf_dir() / "experiment").glob("*.yaml"))
+SWEEPS = choice_names("experiment")
 PARTS = {name for name in SWEEPS if name.startswith("beyond-mini-")}  # of beyond-mini
 # The twins' common part; part of table3, whose twin covers it; a twin of two tasks in turn.
 ALONE = {"mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
@@ -22,7 +24,7 @@ ALONE = {"mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
 
 def compose(name: str, *overrides: str) -> tuple[RunConfig, dict[str, str]]:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with conf_of_hydra():
         whole = hydra.compose("run", overrides=[f"experiment={name}", *overrides], return_hydra_config=True)
         bare = hydra.compose("run", overrides=[f"experiment={name}", *overrides])
     params = OmegaConf.to_container(whole.hydra.sweeper.params or OmegaConf.create({}))
@@ -51,7 +53,7 @@ def test_a_sweep_composes_and_every_value_is_allowed(name: str) -> None:
     for key, values in params.items():
         for value in values.split(","):
             if key in ("target", "task", "draft", "accept", "tree"):
-                assert (conf_dir() / key / f"{value}.yaml").is_file()
+                assert value in choice_names(key)
             elif not (key == "gamma" and value in GAMMAS) and value != "null":
                 assert key in NUMBERS
                 assert 0 <= float(value.strip("[]")) <= 64

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from calls import refusal
 from made_records import make
 
 from specbench.cli import main
-from specbench.config.paths import conf_dir
+from specbench.config.catalogue import held
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, one_sample
@@ -27,8 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def config_note(name: str) -> str:
-    note: str = yaml.safe_load((conf_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8"))["note"]
-    return " ".join(note.split())
+    return " ".join(held("model")[name].about.split())
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -55,7 +53,7 @@ def test_an_empty_cell_names_a_command_that_exists(name: str, nothing: Records) 
     commands = set(re.findall(r"specbench \w+ experiment=([\w-]+)", text))
     assert commands
     for command in commands:
-        assert (conf_dir() / "experiment" / f"{command}.yaml").is_file()
+        assert command in held("experiment")
 
 
 def test_lamda_is_not_public(nothing: Records) -> None:
