@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.config.paths import shipped
 from specbench.engine.capture import invariant as kernels
-from specbench.engine.capture.invariance_test import culprit, make_invariant, objection
+from specbench.engine.capture.invariance_check import culprit, make_invariant, objection
 from specbench.engine.capture.lower import lower
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
@@ -147,7 +147,7 @@ def test_rows_are_filled_up_where_few_rows_differ(monkeypatch: pytest.MonkeyPatc
         tried.append(model.rows)
         return None if model.rows >= 4 else "a kernel"
 
-    monkeypatch.setattr("specbench.engine.capture.invariance_test.objection", differs_below_four)
+    monkeypatch.setattr("specbench.engine.capture.invariance_check.objection", differs_below_four)
     model = StaticModel(network("llama", seed=5), SIZE, ENDS, invariant=True)
     assert make_invariant(model) is None and tried == [1, 4] and model.rows == 4
     monkeypatch.undo()

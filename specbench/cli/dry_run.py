@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.hydra_app import Job, jobs_of
-from specbench.cli.launcher import by_models
-from specbench.cli.overrides import CommandLine, value_of
+from specbench.cli.overrides import CommandLine, by_models, value_of
 from specbench.config.checks import check
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.names import task_label
