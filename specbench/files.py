@@ -44,7 +44,8 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
     """
     try:
         with replacing(file) as opened:
-            opened.write(content.encode() if isinstance(content, str) else content)
+            # Half a surrogate pair, from a file's name that is not UTF-8, is written as JSON escapes it.
+            opened.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise MachineError(f"{file}: cannot be written ({error.strerror}); set {key} to another place") from error
     return file

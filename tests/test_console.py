@@ -5,6 +5,7 @@ import io
 import pytest
 
 from specbench.cli.console import Screen, counted
+from specbench.cli.formats import terminal
 
 
 def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,3 +27,13 @@ def test_progress_in_a_log_is_a_few_plain_lines() -> None:
     assert lines[0] == "loading target t5"
     assert lines[-1] == "decoded 100 of 100 prompts"
     assert len(lines) == 6
+
+
+def test_the_bar_shows_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a model in brackets was read as markup; `[/x]` was a traceback."""
+    shown = io.StringIO()
+    with Screen(shown) as screen:
+        screen.say("loading [red] [/x]")
+        console = terminal(shown)
+        console.print(screen._progress)
+    assert shown.getvalue().count("loading [red] [/x]") == 2

@@ -6,10 +6,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from made_records import make
+from rich.color import ColorSystem
+from rich.table import Table as RichTable
 
 from specbench.cli import main
-from specbench.cli.formats import aside, plain, print_rows
+from specbench.cli.formats import aside, plain, print_rows, terminal
+from specbench.escaping import CONTROL
+from specbench.report.table import Table
+from specbench.report.table import csv as report_csv
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 Capture = pytest.CaptureFixture[str]
@@ -82,3 +89,52 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(
     err = capfd.readouterr().err
     assert err.startswith(f"specbench: {tmp_path}/file") and err.count("\n") == 1
     assert "cannot be written" in err and "set results=FOLDER to another place" in err
+
+
+FORMULAS = {"=1+1": "'=1+1", "@SUM(A1)": "'@SUM(A1)", "+cmd": "'+cmd", "-cmd": "'-cmd", "\r=1": "'=1"}
+NUMBERS = {"-0.5": "-0.5", "+1.5": "+1.5", "a=b": "a=b", "\x1b[31mred": "[31mred"}
+
+
+def test_no_cell_of_a_csv_is_a_formula(capfd: Capture) -> None:
+    """Spreadsheets compute cells that begin with =, @, + or -, also those of a record of someone else's."""
+    rows = [{"name": text, "speed": -0.5, "=head": 1} for text in FORMULAS | NUMBERS]
+    print_rows("csv", rows, lambda: None)
+    found = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
+    assert [row["name"] for row in found] == [*FORMULAS.values(), *NUMBERS.values()]
+    assert {(row["speed"], row["'=head"]) for row in found} == {("-0.5", "1")}
+    frame = pd.DataFrame({"name": [*FORMULAS, None, "x"], "speed": -0.5, "same": [True, *[None] * 6]})
+    table = report_csv(Table("t", "T", frame, frame))
+    assert [row["name"] for row in csv.DictReader(io.StringIO(table))] == [*FORMULAS.values(), "", "x"]
+    assert table.splitlines()[1] == "'=1+1,-0.5,True"
+
+
+def test_the_screen_shows_brackets_and_no_control_characters() -> None:
+    """`[red]` was eaten, `[/]` was a traceback, and a record could move the cursor."""
+    screen = io.StringIO()
+    table = RichTable("name [b]")
+    table.add_row("[red]a[/]\x1b]0;title\x07\x1b[2J\x9b31m")
+    console = terminal(screen)
+    console.print("target [red] [/nothing] \x1b[31mred")
+    console.print(table)
+    shown = screen.getvalue()
+    assert "target [red] [/nothing] [31mred\n" in shown and "name [b]" in shown and "[red]a[/]]0;title[2J31m" in shown
+    assert CONTROL.search(shown) is None
+
+
+def test_the_colours_of_the_screen_itself_remain() -> None:
+    screen = io.StringIO()
+    console = terminal(screen)
+    console._force_terminal, console.no_color = True, False
+    console._color_system = ColorSystem.STANDARD
+    console.print("[bold]name[/bold]", markup=True)
+    assert screen.getvalue() == "\x1b[1mname\x1b[0m\n"
+
+
+def test_records_are_shown_as_they_are_named(tmp_path: Path, capfd: Capture) -> None:
+    name = "[red]x[/blue]"
+    run_id = make(tmp_path, target=name.replace("/", ""), summary_target=f"{name}\x1b[2J\n", draft="unigram")
+    for argv in (["results"], ["show", run_id], ["explain", run_id], ["plan", run_id], ["results", "--by", "position"]):
+        assert main([*argv, "--results", str(tmp_path)]) == 0
+        out = capfd.readouterr().out
+        assert CONTROL.search(out) is None
+        assert name in out or argv[0] == "plan"

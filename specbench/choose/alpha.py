@@ -30,6 +30,7 @@ from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.environment import environment, hardware
+from specbench.escaping import file_name
 from specbench.experiment.accept import rule_label
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.core_time import core_times, waited_share
@@ -192,7 +193,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
     found = candidates[0].config
     digest = json_digest([ids, found.tokens, found.leniences])
-    alpha_id = f"{name_of(found.target)}-{found.task.name}-{digest}"
+    alpha_id = file_name(f"{name_of(found.target)}-{found.task.name}", f"-{digest}")
     record: AlphaDocument = {
         "schema_version": SCHEMA_VERSION,
         "alpha_id": alpha_id,

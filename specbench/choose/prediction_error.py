@@ -30,6 +30,7 @@ from specbench.config.names import task_label
 from specbench.config.verbs import ChooseConfig
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
+from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, waited_share
 from specbench.experiment.gamma import choose_gamma
@@ -90,8 +91,8 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
     }
-    name = f"{record['target']}-{config.task.name}-T{config.sampling.temperature:g}.json"
-    return write_document(Path(config.results) / "validate" / name, record), record
+    name = file_name(f"{record['target']}-{config.task.name}", f"-T{config.sampling.temperature:g}")
+    return write_document(Path(config.results) / "validate" / f"{name}.json", record), record
 
 
 def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:

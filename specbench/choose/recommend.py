@@ -22,6 +22,7 @@ from specbench.config.names import task_label
 from specbench.config.verbs import ChooseConfig, as_run
 from specbench.environment import environment, hardware
 from specbench.errors import UserError
+from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, waited_share
 from specbench.experiment.identity import identify
@@ -113,7 +114,9 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     ]
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
-        "recommend_id": f"{name_of(config.target)}-{config.task.name}-T{config.sampling.temperature:g}-{digest}",
+        "recommend_id": file_name(
+            f"{name_of(config.target)}-{config.task.name}", f"-T{config.sampling.temperature:g}-{digest}"
+        ),
         "target": name_of(config.target),
         "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,

@@ -17,6 +17,7 @@ from specbench.algorithm.decoding.alone import autoregressive
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt
+from specbench.escaping import file_name
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress
@@ -85,8 +86,8 @@ def sample_file(config: RunConfig) -> tuple[Path, Config]:
         "device": torch.device(config.device).type,  # each kind has random numbers of its own
         "max_new_tokens": config.max_new_tokens,
     }
-    name = f"{name_of(config.target)}-T{config.sampling.temperature:g}-{json_digest(key, 12)}.json"
-    return Path(config.results) / "samples" / name, key
+    name = file_name(name_of(config.target), f"-T{config.sampling.temperature:g}-{json_digest(key, 12)}")
+    return Path(config.results) / "samples" / f"{name}.json", key
 
 
 def _name(index: int, prompt: Prompt) -> str:

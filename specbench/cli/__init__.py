@@ -8,6 +8,8 @@ import sys
 import traceback
 import warnings
 
+from specbench.escaping import printable
+
 # verb -> (module that holds `main(argv) -> int`, one line of help)
 VERBS = {
     "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
@@ -82,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def fail(message: str, code: int) -> int:
     """Print an error as one line on stderr; returns `code`."""
-    print(f"specbench: {' '.join(message.split())}", file=sys.stderr)
+    print(f"specbench: {printable(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 

@@ -77,14 +77,17 @@ def job(form: str, configs: list[ChooseConfig]) -> None:
 
 def draw(record: AlphaDocument) -> None:
     """alpha by draft and temperature, then alpha(l)."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
+    from specbench.cli.formats import terminal
+
+    console = terminal()
     console.width = max(console.width, 160)
     rows = record["rows"]
     first = rows[0]
-    console.print(f"α of drafts for [bold]{first['target']}[/bold] on {first['task']}, {first['dtype']}")
+    named = f"[bold]{escape(first['target'])}[/bold] on {escape(first['task'])}"
+    console.print(f"α of drafts for {named}, {first['dtype']}", markup=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     ruled = any(row["accept"] != "exact" for row in rows)
     leniences = [one for one in first["lenient"] if one != "1"]
@@ -190,11 +193,10 @@ def _of_children(rows: list[AlphaRow]) -> Table:
 
 def remark(file: Path, record: AlphaDocument, form: str) -> None:
     """The time of the measurement, and the record's file."""
-    from rich.console import Console
-
+    from specbench.cli.formats import terminal
     from specbench.stats import FEW_PROMPTS
 
-    console = Console(file=aside(form), highlight=False, soft_wrap=True)
+    console = terminal(aside(form))
     rows = record["rows"]
     for setting in record["settings"]:
         kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""

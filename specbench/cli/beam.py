@@ -7,6 +7,7 @@ from typing import cast
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.prepared import launch_verb, prepared, say
 from specbench.config.verbs import BeamConfig, beam_run, check_beam
+from specbench.escaping import file_name
 from specbench.records.documents import BeamDocument, BeamRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -69,7 +70,7 @@ def job(form: str, config: BeamConfig) -> None:
         "environment": surroundings,
         "rows": [cast(BeamRecord, asdict(row)) for row in rows],
     }
-    files = write(folder, f"beam-{'-'.join(names)}-w{config.width}", document, beam_table(rows))
+    files = write(folder, file_name(f"beam-{'-'.join(names)}", f"-w{config.width}"), document, beam_table(rows))
     print_rows(form, document["rows"], lambda: print(beam_table(rows)))
     print(f"transformers' beam search: {theirs_s:.2f} s a prompt", file=aside(form))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

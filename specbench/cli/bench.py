@@ -8,6 +8,7 @@ from specbench.cli.formats import aside, print_rows
 from specbench.cli.prepared import launch_verb, prepared, say
 from specbench.config.verbs import BenchConfig, check_bench
 from specbench.errors import UserError
+from specbench.escaping import file_name
 from specbench.records.documents import BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -87,6 +88,6 @@ def job(form: str, config: BenchConfig) -> None:
         "rows": [cast(BenchRecord, asdict(row)) for row in rows],
     }
     short = "-".join(name for name in (name_of(config.target), config.draft.label()) if name)
-    files = write(folder, f"bench-{short}-{parts.device.type}-{run.dtype}", document, table(rows))
+    files = write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
     print_rows(form, document["rows"], lambda: print(table(rows)))
     print(f"written: {files[0]}, {files[1]}", file=aside(form))

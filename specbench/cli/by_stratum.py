@@ -47,10 +47,12 @@ def _row(one: Stratum) -> Row:
 
 
 def _draw(rows: list[Row], by: str) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from specbench.cli.formats import terminal
+
+    console = terminal()
     console.width = max(console.width, 120)
     if not rows:
         console.print("no run whose rows have a category; task.category_field=NAME names its field")
@@ -58,7 +60,7 @@ def _draw(rows: list[Row], by: str) -> None:
         own = [row for row in rows if row["run_id"] == run_id]
         first = own[0]
         named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"
-        console.print(f"[bold]{digest(run_id)}[/bold] {named}")
+        console.print(Text.assemble((digest(run_id), "bold"), " ", named))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in (by, "prompts", "tokens", "α", "95%", "tokens per pass", "95%", "speedup", "95%"):
             table.add_column(title, justify="left" if title == by else "right")
@@ -67,7 +69,7 @@ def _draw(rows: list[Row], by: str) -> None:
             table.add_row(str(row["group"]), str(row["prompts"]), str(row["tokens"]), *numbers)
         console.print(table)
         if first["untimed"] is not None:
-            console.print(f"no speedups: {first['untimed']}", markup=False)
+            console.print(f"no speedups: {first['untimed']}")
     if any(row["prompts"] < FEW_PROMPTS for row in rows):
         console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
 

@@ -94,14 +94,16 @@ def as_document(found: Certified) -> dict[str, Any]:
 
 def draw(found: Certified) -> None:
     """Print the verdict, its evidence and the first departures."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
+    from specbench.cli.formats import terminal
+
+    console = terminal()
     certificate = found.certificate
-    console.print(f"[bold]{certificate.verdict}[/bold]: {certificate.reason}")
+    console.print(f"[bold]{certificate.verdict}[/bold]: {escape(certificate.reason)}", markup=True)
     if certificate.not_covered:
-        console.print(f"not covered: {certificate.not_covered}", markup=False)
+        console.print(f"not covered: {certificate.not_covered}")
     table = Table(box=None, pad_edge=False, show_header=False)
     greedy = found.sampling.temperature == 0
     rows = [
@@ -132,7 +134,7 @@ def draw(found: Certified) -> None:
         said = "rounding" if one.is_rounding else "not rounding"
         token = "different string" if one.token < 0 else f"token {one.token} for {one.best}"
         far = f"{one.margin:.3g} logits below the best, noise {one.noise:.2g}"
-        console.print(f"{where}, token {one.position + 1}: {token}, {far}: {said}", markup=False)
+        console.print(f"{where}, token {one.position + 1}: {token}, {far}: {said}")
     if len(faults) > SHOWN:
         console.print(f"and {len(faults) - SHOWN} more; --format json has them")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from specbench.cli.options import options
 from specbench.errors import UserError
+from specbench.escaping import printable
 from specbench.files import write_atomically
 from specbench.records.catalog import Catalog
 from specbench.records.schema import Row
@@ -49,9 +50,9 @@ def main(argv: list[str]) -> int:
     if not found.compared:
         raise UserError(f"--against={file}: holds no measurement of this kind of device; --write adds these records")
     for line in found.moved:
-        print(f"moved: {line}", file=sys.stderr)
+        print(printable(f"moved: {line}"), file=sys.stderr)
     for line in found.disturbed:
-        print(f"disturbed, its speedup is not compared: {line}", file=sys.stderr)
+        print(printable(f"disturbed, its speedup is not compared: {line}"), file=sys.stderr)
     print(f"{found.compared} measurements, {len(found.moved)} moved")
     if found.disturbed:
         print(f"{len(found.disturbed)} disturbed; run them again with force=true when nothing else runs")

@@ -94,15 +94,15 @@ def _ran(record: RunRecord) -> str:
 
 
 def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from specbench.cli.formats import terminal
     from specbench.stats import FEW_PROMPTS
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.width = max(console.width, 120)
     for name, run_id, how in zip("AB", ids, ran, strict=True):
-        console.print(f"{name}  {run_id}  ({how})", markup=False)
+        console.print(f"{name}  {run_id}  ({how})")
     console.print(f"{paired['prompts']} prompts in both")
     for name, seen in zip("AB", disturbed, strict=True):
         if seen:

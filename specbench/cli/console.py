@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from specbench.cli.formats import terminal
 from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
 
 if TYPE_CHECKING:
@@ -41,8 +41,13 @@ class Screen:
 
     def __init__(self, stream: IO[str], doing: str = "decoding", done: str = "decoded {} of {} prompts") -> None:
         self._doing, self._done = doing, done
-        self._console = Console(file=stream, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._console = terminal(stream, soft_wrap=False)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self._progress = Progress(*columns, console=self._console, transient=True)
         self._task = self._progress.add_task("starting", total=None)
 
@@ -62,7 +67,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A line that does not go away, above the bar on a terminal."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     def advance(self, done: int, total: int) -> None:
         self._progress.update(self._task, description=self._doing, completed=done, total=total)
@@ -75,7 +80,7 @@ class Screen:
         `place` precedes it: which of how many it is.
         """
         summary = result.record["summary"]
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = terminal(sys.stderr)
         state = "already there" if result.reused else "written"
         console.print(f"{place}{result.record['run_id']}: {brief(summary)} ({state})")
         if summary.get("simulated"):
@@ -87,11 +92,11 @@ class Screen:
 
     def show(self, result: "Result") -> None:
         """The table of a finished run."""
-        console = Console(highlight=False, soft_wrap=True)
+        console = terminal()
         if not console.is_terminal:
             console.width = 120
         summary = result.record["summary"]
-        console.print(headline(summary, result.record["environment"]["threads"]))
+        console.print(headline(summary, result.record["environment"]["threads"]), markup=True)
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold")
         table.add_column(justify="right")
@@ -102,6 +107,6 @@ class Screen:
         for line in remarks(summary):
             console.print(line)
         if (lever := biggest_lever(result.record)) is not None:
-            console.print(lever, markup=False)
+            console.print(lever)
         state = "already there; force=true runs it again" if result.reused else "written"
         console.print(f"record: {result.file} ({state})")

@@ -131,11 +131,11 @@ def _seconds_a_prompt(row: Row) -> float:
 
 
 def _draw(planned: Sequence[Planned]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
+    from specbench.cli.formats import terminal
+
+    console = terminal()
     console.width = max(console.width, 120)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "job", "prompts", "weights", "time", ""):
@@ -144,7 +144,7 @@ def _draw(planned: Sequence[Planned]) -> None:
         state = one.error or ("done" if one.done else "")
         prompts = "?" if one.prompts is None else str(one.prompts)
         needs = (prompts, size(one.weights_bytes), span(one.seconds))
-        table.add_row(str(number), escape(one.keys), *needs, escape(state))  # brackets mean brackets
+        table.add_row(str(number), one.keys, *needs, state)
     console.print(table)
 
 

@@ -2,6 +2,7 @@
 
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench.analysis.explain.needs import Need, needs
 from specbench.analysis.explain.steps import Waterfall, waterfall
@@ -10,6 +11,9 @@ from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.records.schema import RunRecord
 from specbench.stats import Interval
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 ABOUT = (
     "Break the way from the ideal speedup γ+1 to the measured speedup into factors, each with a 95% interval and its "
@@ -55,32 +59,33 @@ def main(argv: list[str]) -> int:
 
 
 def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: list[Need]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from specbench.cli.formats import terminal
     from specbench.cli.summary_text import headline, remarks
     from specbench.report.explanation import name, needed, sentences
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.width = max(console.width, 120)
-    console.print(headline(record["summary"], record["environment"]["threads"]))
+    console.print(headline(record["summary"], record["environment"]["threads"]), markup=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"):
         table.add_column(title, justify="left" if title == "step" else "right")
     table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.2f}", "", "")
     for step in found.steps:
         if step.name == "start":
-            table.add_row("[bold]measured[/bold]", "", *_total(found.measured, found))
+            table.add_row(Text("measured", "bold"), "", *_total(found.measured, found))
         table.add_row(
             name(step.name, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
             _ms(step.ms.value), _span(step.ms, "+.2f"), "" if step.alone is None else f"{step.alone:.2f}",
         )  # fmt: skip
-    table.add_row("[bold]end to end[/bold]", "", *_total(found.end_to_end, found))
+    table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
     console.print(table)
     for line in sentences(found):
-        console.print(f"· {line}", markup=False)
+        console.print(f"· {line}")
     for line in needed(speedup, wanted) if speedup is not None else ():
-        console.print(line, markup=False)
+        console.print(line)
     for line in remarks(record["summary"]):
         console.print(line)
 
@@ -89,11 +94,13 @@ def _ms(value: float) -> str:
     return f"{round(value, 2) + 0:+.2f}"  # no minus before a 0
 
 
-def _total(speedup: Interval, found: Waterfall) -> tuple[str, str, str]:
+def _total(speedup: Interval, found: Waterfall) -> tuple[str, "Text", str]:
     """The interval, the speedup and the time a token, where a speedup is reached."""
+    from rich.text import Text
+
     return (
         _span(speedup, ".2f"),
-        f"[bold]{speedup.value:.2f}[/bold]",
+        Text(f"{speedup.value:.2f}", "bold"),
         f"{float(found.levels.step_ms) / speedup.value:.2f}",
     )
 

@@ -63,18 +63,18 @@ def _groups(results: str, key: str) -> list[Row]:
 
 
 def _show(groups: list[Row], key: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from specbench.cli.compare import verdict
+    from specbench.cli.formats import terminal
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.width = max(console.width, 120)
     if not groups:
         console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
     for group in groups:
         named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
-        console.print(f"[bold]{named}[/bold]")
+        console.print(named, style="bold")
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
             table.add_column(title, justify="left" if title in (key, "") else "right")

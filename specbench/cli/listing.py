@@ -31,9 +31,11 @@ def main(argv: list[str]) -> int:
 
 
 def _draw(found: Sequence[Choice]) -> None:
-    from rich.console import Console
+    from specbench.cli.formats import terminal
 
-    console = Console(highlight=False, width=None if Console().is_terminal else 160)
+    console = terminal(soft_wrap=False)
+    if not console.is_terminal:
+        console.width = 160
     for _, members in groupby(found, key=lambda choice: choice.group):
         console.print(_table(list(members)))
         console.print()
@@ -50,7 +52,6 @@ def _draw(found: Sequence[Choice]) -> None:
 
 def _table(members: Sequence[Choice]) -> object:
     """The choices of a group, with a line between those that need different things."""
-    from rich.markup import escape
     from rich.table import Table
 
     columns = {"name": members[0].group, "needs": "usable", "origin": "from"}
@@ -61,7 +62,6 @@ def _table(members: Sequence[Choice]) -> object:
         table.add_column(title, overflow="fold", no_wrap=column in ("name", "needs", "default_task"))
     for _, alike in groupby(members, key=lambda choice: choice.needs):
         for choice in alike:
-            # Brackets mean brackets.
-            table.add_row(*(escape(str(getattr(choice, column) or "")) for column in (*columns, "note")))
+            table.add_row(*(str(getattr(choice, column) or "") for column in (*columns, "note")))
         table.add_row()
     return table

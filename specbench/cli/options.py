@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from specbench.cli.formats import FORMATS
 from specbench.errors import UserError, closest_first
+from specbench.escaping import printable
 from specbench.records.store import FEWEST_PROMPTS
 
 RUN = "a run: its id, a unique part of it, the path of its record, or 'last'"
@@ -63,7 +64,7 @@ def add_fewest_prompts(parser: Options) -> None:
 
 def to_stderr(text: str) -> None:
     """Say something that is no part of the output."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def listed(text: str, allowed: Sequence[str], option: str) -> list[str]:

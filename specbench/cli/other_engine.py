@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.cli.formats import print_rows
 from specbench.cli.overrides import CommandLine
 from specbench.errors import UserError, closest_first
+from specbench.escaping import printable
 from specbench.interop.serving.said import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings import ENGINES
 
@@ -102,7 +103,7 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
 def draw(shown: Sequence[EngineSettings]) -> None:
     """Print the settings of each engine, to be copied as they are."""
     for one in shown:
-        print(text(one))
+        print(printable(text(one)))
 
 
 def text(one: EngineSettings) -> str:

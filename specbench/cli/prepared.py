@@ -13,6 +13,7 @@ from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
 from specbench.config.schema import RunConfig
+from specbench.escaping import printable
 from specbench.files import require_writable
 from specbench.tasks.task import check_own_rows
 
@@ -63,4 +64,4 @@ def prepared(config: RunConfig, verb: str) -> Prepared:
 
 def say(text: str) -> None:
     """Print a line of progress on stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)

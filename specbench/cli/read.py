@@ -155,24 +155,24 @@ def _estimated(source: Source) -> list[dict[str, Any]]:
 
 
 def _draw(sources: Sequence[Source], differences: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    from specbench.cli.formats import terminal
+
+    console = terminal()
     console.width = max(console.width, 160)
     for source in sources:
         form = source.form
-        console.print(f"[bold]{source.file}[/bold]: {form.engine}, {form.about} ({form.page})", markup=True)
+        console.print(Text.assemble((source.file, "bold"), f": {form.engine}, {form.about} ({form.page})"))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("printed as", "value", "is", "over", "ends", "bonus token"):
             table.add_column(title, justify="right" if title == "value" else "left")
         for one in source.reading.printed:
-            table.add_row(
-                one.name.replace("[", r"\["), _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–"
-            )
+            table.add_row(one.name, _number(one.value), one.meaning, one.pooling, one.ends, one.bonus or "–")
         console.print(table)
         for note in source.reading.notes:
-            console.print(note, markup=False)
+            console.print(note)
         console.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     titles = ("on one definition", *(f"{source.form.engine}: {Path(source.file).name}" for source in sources))
@@ -186,10 +186,9 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, Any]]) -> N
         span = f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
         console.print(
             f"α of {pair['a']} − α of {pair['b']}: {pair['value']:+.3f} {span} ({said})",
-            markup=False,
         )
     for text in dict.fromkeys(one.estimate.interval for one in sources if one.estimate and one.estimate.interval):
-        console.print(f"95% intervals: {text}", markup=False)
+        console.print(f"95% intervals: {text}")
 
 
 def _side_by_side(sources: Sequence[Source]) -> list[list[str]]:

@@ -96,16 +96,18 @@ def _picture(record: RecommendDocument, file: Path) -> list[Path]:
 
 def draw(record: RecommendDocument) -> None:
     """The ranking, the reasons, and the proof."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
+    from specbench.cli.formats import terminal
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.width = max(console.width, 130)
     console.print(
-        f"[bold]{record['target']}[/bold] on {record['task']}, T={record['temperature']:g}, {record['dtype']}, engine "
-        f"{record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms"
+        f"[bold]{escape(record['target'])}[/bold] on {escape(record['task'])}, T={record['temperature']:g}, "
+        f"{record['dtype']}, engine {record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms",
+        markup=True,
     )
     if (signs := record.get("disturbed_by")) is not None:
         console.print(
@@ -157,7 +159,7 @@ def draw(record: RecommendDocument) -> None:
             "(Sequoia, Prop. 3.4)"
         )
     for line in record["reasons"]:
-        console.print(f"· {line}", markup=False)
+        console.print(f"· {line}")
     if record["verified"]:
         console.print(_proof(record["verified"]))
     for one in record["verified"]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
+from specbench.escaping import one_line
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.choice import UNPROVED, is_unproved
 from specbench.records.documents import DOCUMENTS
@@ -106,7 +107,7 @@ def table(rows: list[Row]) -> None:
     """Show the numbers of the runs that have some, and what the others failed of. Plain text: thousands of rows."""
     done = [row for row in rows if FAILED not in row]
     shown = SHOWN | {name: name for name in TELLING if len({str(row.get(name)) for row in done}) > 1}
-    numbers = [[_cell(column, row) for column in shown] for row in done]
+    numbers = [[one_line(_cell(column, row)) for column in shown] for row in done]
     lines = [list(shown.values()), *numbers]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines if numbers else []:
@@ -117,7 +118,7 @@ def table(rows: list[Row]) -> None:
         print("  ".join(cells).rstrip())
     for row in rows:
         if FAILED in row:
-            print(f"failed: {row['run_id']}: {row[FAILED]}")
+            print(one_line(f"failed: {row['run_id']}: {row[FAILED]}"))
     if any(row.get("simulated") for row in rows):
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):

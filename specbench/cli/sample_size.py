@@ -101,14 +101,14 @@ def _of_scored(row: Row, texts: Sequence[Row]) -> Planned:
 
 
 def _draw(name: str, rows: list[Row], within: float) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from specbench.cli.formats import terminal
     from specbench.stats import FEW_PROMPTS
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     console.width = max(console.width, 120)
-    console.print(f"from {name}: prompts for a 95% interval of ±{100 * within:g}%", markup=False)
+    console.print(f"from {name}: prompts for a 95% interval of ±{100 * within:g}%")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("draft", "", "value", "prompts", "gave", "needed", "95%", "decoding"):
         table.add_column(title, justify="left" if title in ("draft", "") else "right")

@@ -45,12 +45,13 @@ def main(argv: list[str]) -> int:
 
 
 def _print(record: RunRecord, number: int) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.text import Text
 
+    from specbench.cli.formats import terminal
     from specbench.report.passes import count, lines
 
-    console = Console(highlight=False)
+    console = terminal(soft_wrap=False)
     prompt, summary = record["prompts"][number], record["summary"]
     rows = lines(record, prompt, max(40, console.width - 5))
 
@@ -61,9 +62,10 @@ def _print(record: RunRecord, number: int) -> None:
     if summary.get("accept", "exact") != "exact":
         said += f", {summary['accept']}" + (" (lossy)" if summary["lossy"] else "")
     console.print(
-        f"[bold]{summary['target']}[/bold] with draft [bold]{summary['draft']}[/bold]{said}, "
+        f"[bold]{escape(summary['target'])}[/bold] with draft [bold]{escape(summary['draft'])}[/bold]{said}, "
         f"T={summary['temperature']:g}, {_drafted(summary)}, "
         f"prompt {number + 1} of {len(record['prompts'])}: {count(prompt)}",
+        markup=True,
         soft_wrap=True,
     )
     console.print(Text(prompt["prompt"], style="italic"), soft_wrap=True)
@@ -87,9 +89,9 @@ def _drafted(summary: Summary) -> str:
 
 def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     """The tree of one pass, where the run drafted trees."""
-    from rich.console import Console
     from rich.text import Text
 
+    from specbench.cli.formats import terminal
     from specbench.report.tree_drawing import telling_pass, tree_of_pass
 
     prompt = record["prompts"][number]
@@ -99,7 +101,7 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     shown = telling_pass(prompt) if chosen is None else chosen - 1
     if shown is None:
         return
-    console = Console(highlight=False)
+    console = terminal(soft_wrap=False)
     a_pass = prompt["speculative"]["passes"][shown]
     said = f"the tree of pass {shown + 1}: {a_pass['drafted']} nodes, {a_pass['accepted']} accepted"
     console.print(Text(f"\n     {said}", "bold"), soft_wrap=True)

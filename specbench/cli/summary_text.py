@@ -1,5 +1,9 @@
 """A run's summary in words: its headline, the rows of its table, and remarks where a reader could be misled."""
 
+from typing import cast
+
+from rich.markup import escape
+
 from specbench.analysis.explain.steps import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.names import METRICS, alpha_is_of
@@ -24,7 +28,8 @@ def brief(s: Summary) -> str:
 
 
 def headline(s: Summary, threads: int) -> str:
-    """Target, draft, task, settings and size of the run; `threads` is of torch on a CPU."""
+    """Target, draft, task, settings and size of the run, as markup of rich; `threads` is of torch on a CPU."""
+    s = cast(Summary, {name: escape(value) if isinstance(value, str) else value for name, value in s.items()})
     return (
         f"[bold]{s['target']}[/bold] with draft [bold]{s['draft']}[/bold] on {s['task']}: "
         f"{'[bold]SIMULATED[/bold], ' if s.get('simulated') else ''}"
@@ -203,7 +208,7 @@ def _quality_difference(s: Summary) -> str:
     if low is None or high is None:
         return ""
     verdict = "no difference shown" if low <= 0 <= high else "they differ"
-    return f"; {verdict}: {s['quality_difference']:+.1f} \\[{low:+.1f}, {high:+.1f}]"
+    return f"; {verdict}: {s['quality_difference']:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _under_rule(s: Summary) -> list[tuple[str, str, str]]:
@@ -335,4 +340,4 @@ def _without_rounding(s: Summary) -> str:
 def _interval(value: float | None, low: float | None, high: float | None, digits: int) -> str:
     if value is None or low is None or high is None:
         return _number(value, digits)
-    return f"{value:.{digits}f} \\[{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -8,6 +8,7 @@ from specbench.config.draft import TextDraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
+from specbench.escaping import file_name
 from specbench.experiment.accept import slug
 from specbench.files import json_digest
 from specbench.loading.model_loader import _files, _seen, files_of
@@ -34,9 +35,8 @@ def identify(config: RunConfig) -> str:
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
-    return (
-        f"{names}-T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}-{json_digest(frozen)}"
-    )
+    setting = f"T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}"
+    return file_name(names, f"-{setting}-{json_digest(frozen)}")
 
 
 def _without_online(draft: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from specbench.files import write_atomically
 from specbench.report.style import DARK, styled
+from specbench.report.table import csv_frame
 
 FORMATS = ("svg", "pdf", "png")
 
@@ -48,7 +49,7 @@ def save(drawn: Drawn, folder: Path, formats: Sequence[str], key: str = "--outpu
     for form in formats:
         file = folder / f"{drawn.name}.{form}"
         files.append(write_atomically(file, svg(drawn) if form == "svg" else _bytes(drawn, form), key))
-    return [*files, write_atomically(folder / f"{drawn.name}.csv", drawn.points.to_csv(index=False), key)]
+    return [*files, write_atomically(folder / f"{drawn.name}.csv", csv_frame(drawn.points).to_csv(index=False), key)]
 
 
 def write_index(figures: Sequence[Drawn], folder: Path, formats: Sequence[str]) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from specbench.errors import UserError, closest_first
+from specbench.escaping import csv_cell, one_line
 from specbench.markdown import markdown_table
 
 NONE = "–"
@@ -41,7 +42,7 @@ def render(table: Table, form: str) -> str:
 def markdown(table: Table) -> str:
     """The table as a Markdown section with its notes."""
     shown = markdown_table(table.shown.columns, table.shown.itertuples(index=False))
-    notes = [f"- {note}" for note in table.notes]
+    notes = [f"- {one_line(note)}" for note in table.notes]
     return "\n".join([f"## {table.title}", "", shown, *([""] if notes else []), *notes, ""])
 
 
@@ -71,8 +72,16 @@ def latex(table: Table) -> str:
 
 def csv(table: Table) -> str:
     """The table's plain values as CSV."""
-    text: str = table.values.to_csv(index=False)
+    text: str = csv_frame(table.values).to_csv(index=False)
     return text
+
+
+def csv_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with its texts as cells of CSV that no spreadsheet computes."""
+    safe = frame.copy()
+    for name in frame.select_dtypes(exclude="number").columns:
+        safe[name] = frame[name].map(csv_cell)
+    return safe
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "latex": latex, "csv": csv}

@@ -11,7 +11,11 @@ import pytest
 from made_records import make
 
 from specbench.cli import main
+from specbench.config.model import ModelConfig
+from specbench.config.schema import RunConfig, TaskConfig
 from specbench.errors import UserError
+from specbench.escaping import file_name
+from specbench.experiment.identity import identify
 from specbench.records import store
 from specbench.records.catalog import Catalog, digest, kept_folder
 from specbench.records.frame import Records
@@ -124,3 +128,24 @@ def test_a_policy_is_named_in_the_column_of_gamma(tmp_path: Path, capsys: Captur
     make(tmp_path, summary_gamma=None, gamma_requested="adaptive")
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert " adaptive " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["meta/llama", "../../x", ".hidden", "a\\b", "a\nb", "\x1b[31m", "x" * 300, "ж" * 150, "...", "\udcff"]
+)
+def test_names_of_a_config_make_an_id_of_one_file(name: str, tmp_path: Path) -> None:
+    """A name with a separator wrote a record where no command looks, one of 300 characters was a traceback."""
+    ids = {
+        identify(RunConfig(target=ModelConfig(hub="a/b", name=target), task=TaskConfig(name=task)))
+        for target, task in ((name, "sum"), (name + "2", "sum"), ("t5", name))
+    }
+    assert len(ids) == 3
+    for run_id in ids:
+        assert store.is_file_name(run_id)
+        store.write(tmp_path, {"run_id": run_id, "summary": {}, "config": {"name": name}})  # type: ignore[typeddict-item]
+    assert {file.stem for file in tmp_path.rglob("*.json")} == ids
+
+
+@pytest.mark.parametrize("names", ["t5-mini", "a b (1), [red]", "ж" * 100, "-x", "x" * 200])
+def test_a_name_that_is_safe_remains(names: str) -> None:
+    assert file_name(names, "-T0-g3-0a1b2c3d") == f"{names}-T0-g3-0a1b2c3d"
