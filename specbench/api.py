@@ -35,6 +35,7 @@ from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument
+from specbench.records.proved import why_unproved
 from specbench.records.schema import RunRecord, Summary
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
 
 class DisturbedWarning(UserWarning):
     """A time was measured while another process used the machine."""
+
+
+class UnprovedWarning(UserWarning):
+    """A speedup of sampled completions that nothing shows to be the target's own."""
 
 
 class _Shown:
@@ -88,10 +93,13 @@ class Run(_Shown):
 
     @property
     def speedup(self) -> float | None:
-        """Measured: time per token of the target alone over that of speculative decoding; None without a proof.
+        """Measured: time per token of the target alone over that of speculative decoding; None if the proof failed.
 
-        Warns with `DisturbedWarning` if other work disturbed the run.
+        Warns with `DisturbedWarning` if other work disturbed the run, and with `UnprovedWarning` if nothing shows that
+        sampled completions are the target's own.
         """
+        if self.unproved is not None:
+            warnings.warn(f"the speedup is {self.unproved}", UnprovedWarning, stacklevel=2)
         if (signs := self.disturbed_by) is not None:
             warnings.warn(f"the speedup is unreliable: {signs}", DisturbedWarning, stacklevel=2)
         return self.summary["speedup_measured"]
@@ -100,6 +108,11 @@ class Run(_Shown):
     def disturbed_by(self) -> str | None:
         """The signs, in words, that other work disturbed the run, so that c, v and its speedups are unreliable."""
         return self.summary.get("disturbed_by")
+
+    @property
+    def unproved(self) -> str | None:
+        """Why nothing shows that sampled completions are the target's, and the prompts that would; None: proved."""
+        return why_unproved(dict(self.summary))
 
     @property
     def predicted(self) -> float | None:

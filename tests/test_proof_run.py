@@ -11,9 +11,15 @@ from made_records import make
 from specbench.algorithm.acceptance.base import Verdict
 from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.analysis.proof.martingales import UNPROVED
+from specbench.api import Run, UnprovedWarning
 from specbench.cli import main
+from specbench.cli.recommend import draw
+from specbench.cli.summary_text import brief, remarks
+from specbench.cli.summary_text import rows as summary_rows
 from specbench.records.frame import Records
+from specbench.records.proved import is_unproved, prompts_for_proof
 from specbench.report.page import page
+from specbench.report.tables.speedups import table2
 
 Folders = dict[str, Path]
 Capture = pytest.CaptureFixture[str]
@@ -81,3 +87,48 @@ def test_a_sampled_record_without_a_proof_says_so(tmp_path: Path, capfd: Capture
     assert main(["results", "--results", str(tmp_path)]) == 0
     assert capfd.readouterr().out.count("unproved") == 2  # in its row, and what it means
     assert "unproved: two greedy completions compared" in page(Records(tmp_path))
+
+
+# The case of a lossy loop that passed: 8 prompts, and a proof that a fault of .157 a token would have passed.
+SMALL = {"proof_tokens": 200, "proof_z": 0.3, "proof_p": 0.76, "proof_power": 0.157, "proof_z_draft": None,
+         "proof_z2": None, "proof_z_order": None, "proof_outside": 0}  # fmt: skip
+NEEDED = 20  # 8 (.157 / .1)^2
+
+
+def test_a_small_run_says_how_many_prompts_would_prove_it(tmp_path: Path, capfd: Capture) -> None:
+    run_id = make(tmp_path, temperature=1.0, prompts=8, **SMALL)
+    said = f"not proved at this size: {NEEDED} prompts would"
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    shown = capfd.readouterr().out
+    assert "0.30 (not proved at this size)" in shown and "the proof would have missed a fault of 0.1" in shown
+    records = Records(tmp_path)
+    made = page(records)
+    assert f"z = +0.30, but {said}" in made and f"{run_id[-8:]} (unproved)" in made
+    (row,) = records.frame.to_dict("records")
+    assert row["unproved"] and row["too_small"]
+    assert [cells["EMP"].endswith(" not proved") for cells in table2(records).shown.to_dict("records")].count(True) == 1
+    summary = records.whole(run_id)["summary"]
+    assert brief(summary).endswith("(not proved at this size)")
+    assert any(name == "speedup measured" and said in what for name, _, what in summary_rows(summary))
+    assert remarks(summary)[0].startswith("NOT PROVED") and f"{NEEDED} prompts" in remarks(summary)[0]
+    with pytest.warns(UnprovedWarning, match=said):
+        assert Run(tmp_path, records.whole(run_id), False).speedup == summary["speedup_measured"]
+
+
+def test_a_run_of_some_size_is_proved_and_a_failed_one_needs_no_more_prompts() -> None:
+    sampled = {"temperature": 1.0, "lossless": True, "prompts": 8, **SMALL}
+    assert prompts_for_proof(sampled) == NEEDED and is_unproved(sampled)
+    assert not is_unproved({**sampled, "proof_power": 0.1})
+    assert not is_unproved({**sampled, "lossless": False})  # 'not lossless' is known
+    assert not is_unproved({**sampled, "proof_power": None})  # nothing was left to chance
+    assert not is_unproved({"temperature": 0.0, "lossless": True, "prompts": 8, "proof_power": None})
+
+
+def test_a_recommendation_says_which_of_its_runs_are_not_proved(capfd: Capture) -> None:
+    row = {"estimated": {"value": 1.5, "low": 1.4, "high": 1.6}, "candidate": "bigram", "gamma": 3, "measured": 1.4,
+           "measured_low": 1.3, "measured_high": 1.5, "off": 0.07, "run_id": "a-run", "reused": False,
+           "disturbed_by": None, "unproved": "not proved at this size: 20 prompts would"}  # fmt: skip
+    draw({"target": "t", "task": "k", "temperature": 1.0, "dtype": "float32", "hardware": "a CPU", "rows": [],
+          "reasons": [], "verified": [row], "engine": "eager", "rounds": [], "disturbed_by": None, "alpha_rows": [],
+          "texts_reused": 0, "target_step_s": 0.1, "sample_s": 1.0, "score_s": 1.0})  # type: ignore[typeddict-item, typeddict-unknown-key]  # fmt: skip
+    assert "a-run: its speedup is not proved at this size: 20 prompts would" in capfd.readouterr().out

@@ -30,6 +30,7 @@ from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.loading.devices import locked_device
 from specbench.records.documents import CandidateNames, RankedRow, RecommendDocument, Verified, write_document
+from specbench.records.proved import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 
 
@@ -178,6 +179,7 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
         "measured_high": summary["speedup_high"],
         "off": one.estimated.value / judged - 1 if judged else None,
         "disturbed_by": summary.get("disturbed_by"),
+        "unproved": why_unproved(dict(summary)),
         "tokens_per_pass": summary["tokens_per_pass"],
         "alpha": summary["alpha"],
         "c": summary["c"],

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from specbench.cli.formats import terminal
 from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
+from specbench.records.proved import prompts_for_proof
 
 if TYPE_CHECKING:
     from specbench.experiment.runner import Result
@@ -85,7 +86,7 @@ class Screen:
         console.print(f"{place}{result.record['run_id']}: {brief(summary)} ({state})")
         if summary.get("simulated"):
             console.print(simulated(summary))
-        elif not summary["lossless"] and not summary.get("lossy"):
+        elif (not summary["lossless"] and not summary.get("lossy")) or prompts_for_proof(dict(summary)) is not None:
             console.print(remarks(summary)[0])
         if summary.get("disturbed"):
             console.print(disturbed(summary))

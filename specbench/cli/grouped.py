@@ -52,7 +52,7 @@ def _groups(results: str, key: str) -> list[Row]:
         best = records.whole(group.iloc[0]["run_id"])
         rows = []
         for _, row in group.iterrows():
-            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy")}
+            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved")}
             pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
             if row["run_id"] != best["run_id"] and pairs:
                 entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
@@ -79,7 +79,8 @@ def _show(groups: list[Row], key: str) -> None:
         for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
             table.add_column(title, justify="left" if title in (key, "") else "right")
         for row in group["rows"]:
-            name = f"{row[key]} (lossy)" if row["lossy"] else str(row[key])
+            mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
+            name = f"{row[key]}{mark}"
             cells = [name, f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
             against = row.get("against_best")
             if against is None:

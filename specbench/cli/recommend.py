@@ -165,6 +165,8 @@ def draw(record: RecommendDocument) -> None:
     for one in record["verified"]:
         if one.get("disturbed_by"):
             console.print(f"{one['run_id']}: DISTURBED, so its speedup is unreliable: {one['disturbed_by']}")
+        if one.get("unproved"):
+            console.print(f"{one['run_id']}: its speedup is {one['unproved']}", markup=False)
 
 
 def _of_batch(rows: list[RankedRow], batch: int) -> list[RankedRow]:

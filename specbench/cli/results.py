@@ -8,10 +8,10 @@ from specbench.cli.options import RUN, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.records.catalog import Catalog, digest, kept_folder
-from specbench.records.choice import UNPROVED, is_unproved
 from specbench.records.documents import DOCUMENTS
 from specbench.records.json_schema import json_schema
 from specbench.records.profile import Profile
+from specbench.records.proved import remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
 from specbench.report.names import selected
@@ -123,16 +123,16 @@ def table(rows: list[Row]) -> None:
         print("* simulated: acceptance was drawn at a given α, or weights are random")
     if any(row.get("disturbed") for row in rows):
         print("disturbed: another process used the machine; c, v and the speedups are unreliable (docs/disturbed.md)")
-    if any(FAILED not in row and is_unproved(row) for row in rows):
-        print(UNPROVED)
+    for remark in remarks_on_proof(done):
+        print(remark)
     if any(row.get("lossy") for row in rows):
         print("lossy: the rule changes the distribution of completions, and its speedup is that of other completions")
 
 
 def _cell(column: str, row: Row) -> str:
     value = row.get(column)
-    if column == "proof_z" and is_unproved(row):
-        return "unproved"
+    if column == "proof_z" and (why := why_unproved(row)) is not None:
+        return "unproved" if value is None else f"{value:.2f} ({why.partition(':')[0]})"
     if column == "run_id":
         return digest(str(value))
     if column == "accept":

@@ -8,6 +8,7 @@ from specbench.analysis.explain.steps import waterfall
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, BY_ROW
 from specbench.config.names import METRICS, alpha_is_of
 from specbench.records.catalog import digest
+from specbench.records.proved import WEAKEST, prompts_for_proof, why_unproved
 from specbench.records.schema import RunRecord, Summary
 from specbench.report.explanation import biggest
 from specbench.stats import FEW_PROMPTS
@@ -24,7 +25,9 @@ def biggest_lever(record: RunRecord) -> str | None:
 
 def brief(s: Summary) -> str:
     """α and the measured speedup."""
-    return f"α {_number(s['alpha'], 3)}, speedup {_number(s['speedup_measured'], 2)}"
+    why = None if s["speedup_measured"] is None else why_unproved(dict(s))
+    mark = "" if why is None else f" ({why.partition(':')[0]})"
+    return f"α {_number(s['alpha'], 3)}, speedup {_number(s['speedup_measured'], 2)}{mark}"
 
 
 def headline(s: Summary, threads: int) -> str:
@@ -155,7 +158,11 @@ def rows(s: Summary) -> list[tuple[str, str, str]]:
         ("verification cost v", _cost_of_verifying(s), "T_p(γ+1) / T_p(1); Theorem 3.8 takes it to be 1"),
         ("speedup predicted", _number(s["speedup_predicted"], 2), _theorem(s, "3.8")),
         ("speedup calibrated", _number(s["speedup_calibrated"], 2), _calibration(s)),
-        ("speedup measured", _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2), "decoding"),
+        (
+            "speedup measured",
+            _interval(s["speedup_measured"], s["speedup_low"], s["speedup_high"], 2),
+            "decoding" if (why := why_unproved(dict(s))) is None else f"decoding; {why}",
+        ),
         (
             "  end to end",
             _interval(s["speedup_end_to_end"], s["speedup_end_to_end_low"], s["speedup_end_to_end_high"], 2),
@@ -248,6 +255,12 @@ def remarks(s: Summary) -> list[str]:
         lines.append(
             f"{100 * (1 - s['identical']):.1f}% of the completions differ after a near tie of the target's two best "
             f"tokens, which {s['dtype']} rounding decides; {_without_rounding(s)}"
+        )
+    elif (prompts := prompts_for_proof(dict(s))) is not None:
+        lines.append(
+            f"NOT PROVED at this size: over {s['proof_tokens']} sampled tokens the proof would have missed a fault of "
+            f"less than {s['proof_power']:.2f} total variation per token; {prompts} prompts would bring that to "
+            f"{WEAKEST}"
         )
     if s.get("accept") == "block":
         lines.append("Eq. 1 and Theorem 3.8 assume Algorithm 1; block verification emits at least as many tokens")

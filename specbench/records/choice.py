@@ -5,8 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.records.schema import Row
-
 REASONS = {
     "prompts": "most prompts",
     "tokens": "most tokens",
@@ -57,16 +55,3 @@ def _first(places: list[int], values: Mapping[str, list[Any]]) -> tuple[int, str
         if len(best) < len(left):
             left, reason = best, REASONS[column]
     return left[-1], reason or ("the last" if len(places) > 1 else "")
-
-
-# Records of sampled completions without a proof: made before records held one.
-
-
-UNPROVED = "unproved: sampled before records held a proof; only two greedy completions were compared (docs/proof.md)"
-
-
-def is_unproved(row: Row) -> bool:
-    """Whether completions were sampled losslessly, and nothing shows that they are the target's own."""
-    sampled = (row.get("temperature") or 0) > 0 and not row.get("lossy") and not row.get("simulated")
-    tokens = row.get("proof_tokens")
-    return sampled and (tokens is None or tokens != tokens)  # NaN where a frame has no value

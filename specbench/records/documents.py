@@ -160,6 +160,9 @@ class Verified(CandidateNames):
     c: float | None
     verify_cost: float | None
     overhead: float | None
+    unproved: NotRequired[
+        Annotated[str | None, "why nothing shows that sampled completions are the target's; null: proved"]
+    ]
     alike: NotRequired[Annotated[float, "of another engine: share of completions equal to those without a draft"]]
 
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from specbench.config.names import beyond_the_paper, falls_with_position, own_weights
 from specbench.records.catalog import Catalog
-from specbench.records.choice import is_unproved
 from specbench.records.identity import config_digest
+from specbench.records.proved import is_unproved, prompts_for_proof
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import Head
 
@@ -22,7 +22,7 @@ EXPECTED = [
     "tokens_per_pass", "prediction", "speedup_predicted", "speedup_calibrated",
     "speedup_measured", "speedup_low", "speedup_high",
     "speedup_end_to_end", "speedup_end_to_end_low", "speedup_end_to_end_high", "lossless", "lossy", "identical",
-    "proof_z", "proof_tokens", "disturbed", "created", "batch",
+    "proof_z", "proof_tokens", "proof_power", "disturbed", "created", "batch",
     "tree", "tokens_per_pass_predicted", "vocabulary", "learnt_positions", "falls",
 ]  # fmt: skip
 
@@ -34,8 +34,9 @@ class Records:
     `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, batches
     only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them with chains
     of single prompts. All are empty without records. The column `config` is a digest of every key of the run,
-    `setting` of all but gamma; `unproved` says that nothing proves a record's completions, `falls` that the draft's
-    acceptance falls with the position, so that alpha, that of a proposal's first token, predicts no speed.
+    `setting` of all but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because
+    its proof has too little power), `falls` that the draft's acceptance falls with the position, so that alpha, that of
+    a proposal's first token, predicts no speed.
 
     Left out are records that a newer record of the same config on the same machine replaces, records of fewer than
     `fewest_prompts` prompts (`left_out`), and records of disturbed runs (`disturbed`).
@@ -159,7 +160,9 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     frame["gamma"] = pd.to_numeric(frame["gamma"], errors="coerce")
     older = frame["prediction"].isna() & frame["gamma"].notna() & frame["speedup_predicted"].notna()
     frame["prediction"] = frame["prediction"].mask(older, "Eq. 1")  # older records: always from one α
-    frame["unproved"] = pd.Series(map(is_unproved, frame.to_dict("records")), index=frame.index, dtype=bool)
+    rows = frame.to_dict("records")
+    frame["unproved"] = pd.Series(map(is_unproved, rows), index=frame.index, dtype=bool)
+    frame["too_small"] = pd.Series([prompts_for_proof(row) is not None for row in rows], index=frame.index, dtype=bool)
     requested = frame["gamma_requested"] if "gamma_requested" in frame else frame["gamma"]
     pairs = zip(frame["gamma"], requested, strict=True)
     frame["gamma_said"] = [f"{gamma:g}" if pd.notna(gamma) else str(asked) for gamma, asked in pairs]

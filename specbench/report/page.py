@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from specbench.files import write_atomically
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date, rule_name
+from specbench.records.proved import prompts_for_proof
 from specbench.records.schema import Row
 from specbench.report.figure import Drawn, svg
 from specbench.report.figures import FIGURES
@@ -208,7 +209,9 @@ def _proof(row: Row) -> str:
     if not row["lossless"]:
         return "failed"
     if pd.notna(row["proof_z"]):
-        return f"z = {row['proof_z']:+.2f}"
+        prompts = prompts_for_proof(row)
+        small = "" if prompts is None else f", but not proved at this size: {prompts} prompts would"
+        return f"z = {row['proof_z']:+.2f}{small}"
     return (
         f"{100 * row['identical']:.0f}% identical"
         if pd.notna(row["identical"])

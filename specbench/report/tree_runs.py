@@ -14,7 +14,7 @@ SAME = [*PAIR, "hardware", "dtype"]  # chains that trees are compared with
 KEPT = [
     *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
     "prediction", "c", "verify_cost", "overhead", "speedup_calibrated", "speedup_measured", "speedup_low",
-    "speedup_high", "prompts", "created", "unproved", "run_id",
+    "speedup_high", "prompts", "created", "unproved", "too_small", "run_id",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
         f"{record['target']} on {record['task']}, T={record['temperature']:g}, {record['dtype']}, {record['hardware']}",
         "Predicted: Theorem 3.8. Estimated: tokens over the cost of the passes that the target's completions need, "
         "with 95% interval. Measured: real runs, with 95% interval",
+        *(f"{one['run_id']}: {one['unproved']}" for one in record["verified"] if one.get("unproved")),
     ]
     return Drawn(name, "Which draft, which γ", figure, rows, notes)
 

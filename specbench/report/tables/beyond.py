@@ -40,7 +40,7 @@ def beyond(records: Records) -> Table:
     groups = list(dict.fromkeys(_group(row) for row in rows))
     rows.sort(key=lambda row: groups.index(_group(row)))  # stable: within a group the plan's own order
     rows = [_with_difference(row, records) for row in rows]
-    values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "command"])
+    values = pd.DataFrame(rows).reindex(columns=[*ENTRY, "gamma_said", "state", *TAKEN, "unproved", "command"])
     missing = bool((values["state"] == "no record").any())
     under = [
         "α: mean of β (Corollary 3.6); under the rule: the acceptance probability under match, onehot or a lossy rule, "
@@ -75,6 +75,7 @@ def _ours(record: "pd.Series[Any]") -> Row:
         **{key: record[key] for key in (*ENTRY, "gamma_said")},
         "state": "not lossless" if wrong else "lossy" if record["lossy"] else "lossless",
         **{key: record.get(key) for key in TAKEN},
+        "unproved": bool(record["unproved"]),
     }
 
 
@@ -106,9 +107,7 @@ def _show(row: Row) -> Row:
         "v": number(row["verify_cost"]),
         "tokens/pass": number(row["tokens_per_pass"]),
         "measured": "not lossless" if row["state"] == "not lossless" else speed,
-        "lossless": {"lossless": "yes", "lossy": f"lossy, TV {number(row['total_variation'], 3)}"}.get(
-            row["state"], "no"
-        ),
+        "lossless": _lossless(row),
         "quality": _quality(row),
         "identical": NONE if identical is None or pd.isna(identical) else f"{100 * identical:.0f}%",
         "record": notes.marks([row["run_id"]], False, remark(row["fitting"], row["chosen_for"])),
@@ -118,7 +117,7 @@ def _show(row: Row) -> Row:
 def _lossless(row: Row) -> str:
     if row["state"] == "lossy":
         return f"lossy, TV {number(row['total_variation'], 3)}"
-    return "yes" if row["state"] == "lossless" else "no"
+    return "not proved" if row["unproved"] is True else "yes" if row["state"] == "lossless" else "no"
 
 
 def _quality(row: Row) -> str:

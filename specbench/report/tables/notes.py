@@ -6,8 +6,8 @@ import pandas as pd
 
 from specbench.config.names import alpha_is_of
 from specbench.records.catalog import digest
-from specbench.records.choice import UNPROVED
 from specbench.records.frame import Records, date
+from specbench.records.proved import explained
 from specbench.records.schema import Row
 from specbench.report.paper import experiment, fill_twin, fills, paper, takes
 from specbench.report.table import interval
@@ -21,8 +21,10 @@ def named(frame: pd.DataFrame) -> str:
 
 
 def of_proof(frame: pd.DataFrame) -> list[str]:
-    """What the mark of unproved records means, if there are any."""
-    return [UNPROVED] if any(row.get("unproved") is True for row in frame.to_dict("records")) else []
+    """What the marks of unproved records mean, if there are any."""
+    unproved = [row for row in frame.to_dict("records") if row.get("unproved") is True]
+    small = [row.get("too_small") is True for row in unproved]
+    return explained(not all(small), any(small))
 
 
 def _name(row: Row) -> str:

@@ -113,7 +113,7 @@ def _ours(r: "pd.Series[Any]") -> Row:
         "best_gamma": theory.optimal_gamma(r["alpha"], r["c"]) if known else None,
         "rule": rule_name(r), "lossy": r["lossy"], "lossless": r["lossless"], "simulated": r["simulated"],
         "run_id": r["run_id"], "hardware": r["hardware"], "fitting": r["fitting"], "chosen_for": r["chosen_for"],
-        "own_weights": r["own_weights"],
+        "own_weights": r["own_weights"], "unproved": r["unproved"],
     }  # fmt: skip
 
 
@@ -177,4 +177,5 @@ def _show(row: Row) -> Row:
 
 def _speed(row: Row, key: str, digits: int) -> str:
     text = interval(row.get(key), row.get(f"{key}_low"), row.get(f"{key}_high"), digits)
-    return f"{text} lossy" if row.get("lossy") else text
+    mark = " lossy" if row.get("lossy") else " not proved" if row.get("unproved") and text != NONE else ""
+    return text + mark

@@ -1,0 +1,57 @@
+"""Sampled completions of which nothing shows that they are the target's own.
+
+They are records made before records held a proof, and runs too small for their proof to find a fault (docs/proof.md).
+"""
+
+import math
+from collections.abc import Iterable
+
+from specbench.records.schema import Row
+
+WEAKEST = 0.1  # total variation a token: docs/proof.md says why; `certify within=` has the same default
+UNPROVED = "unproved: sampled before records held a proof; only two greedy completions were compared (docs/proof.md)"
+TOO_SMALL = (
+    f"not proved at this size: the proof would have missed a fault of {WEAKEST} total variation per token "
+    "(docs/proof.md)"
+)
+
+
+def is_unproved(row: Row) -> bool:
+    """Whether completions were sampled losslessly, and nothing shows that they are the target's own."""
+    return _without_proof(row) or prompts_for_proof(row) is not None
+
+
+def prompts_for_proof(row: Row) -> int | None:
+    """About how many prompts would prove a run whose proof has too little power; None for all other runs.
+
+    The power falls with the square root of the tokens. A run that failed its tests needs no more prompts.
+    """
+    power = row.get("proof_power")
+    if power is None or not power > WEAKEST or not row.get("lossless", True):  # NaN where a frame has no value
+        return None
+    return math.ceil(int(row["prompts"]) * (float(power) / WEAKEST) ** 2)
+
+
+def why_unproved(row: Row) -> str | None:
+    """'unproved', or 'not proved at this size: 75 prompts would'; None for a proved run."""
+    if _without_proof(row):
+        return "unproved"
+    prompts = prompts_for_proof(row)
+    return None if prompts is None else f"not proved at this size: {prompts} prompts would"
+
+
+def remarks_on_proof(rows: Iterable[Row]) -> list[str]:
+    """What the marks of unproved runs among `rows` mean, one line for each kind."""
+    rows = list(rows)
+    return explained(any(map(_without_proof, rows)), any(prompts_for_proof(row) is not None for row in rows))
+
+
+def explained(older: bool, small: bool) -> list[str]:
+    """The sentences under a table whose unproved records are older ones, small ones or both."""
+    return [UNPROVED] * older + [TOO_SMALL] * small
+
+
+def _without_proof(row: Row) -> bool:
+    sampled = (row.get("temperature") or 0) > 0 and not row.get("lossy") and not row.get("simulated")
+    tokens = row.get("proof_tokens")
+    return sampled and (tokens is None or tokens != tokens)  # NaN where a frame has no value
