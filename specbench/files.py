@@ -8,6 +8,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -57,6 +58,37 @@ def user_cache() -> Path:
     It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+
+
+def is_own(path: Path) -> bool:
+    """Whether `path` exists, belongs to this user, through a link of this user at most, and only they can write it."""
+    try:
+        found = path.stat()
+        return os.lstat(path).st_uid == found.st_uid == os.getuid() and not found.st_mode & 0o022
+    except OSError:
+        return False
+
+
+def private_folder(*folders: Path) -> Path:
+    """The first of `folders` that only this user can write to, created if it is missing; else one of this process.
+
+    A folder in a shared place may be another user's, or a link of theirs, made before ours. A folder of this user that
+    others can write to is closed to them; what lies in it is the caller's to check (`is_own`).
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = folder.stat()
+            if os.lstat(folder).st_uid == found.st_uid == os.getuid() and found.st_mode & 0o022:
+                folder.chmod(found.st_mode & 0o755)
+            if folder.is_dir() and is_own(folder) and os.access(folder, os.W_OK):
+                return folder
+    return _folder_of_process()
+
+
+@cache
+def _folder_of_process() -> Path:
+    return Path(tempfile.mkdtemp(prefix="specbench-"))
 
 
 def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:

@@ -1,5 +1,6 @@
 """One run, one GPU: on a machine without any, the same code with a made-up count."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -69,3 +70,40 @@ def test_torch_uses_the_gpu_that_was_taken() -> None:
         assert PRESENT[-1] == 1
     with locked_device("cuda", print, two):
         assert PRESENT[-1] == 0
+
+
+@pytest.mark.parametrize("planted", ["a link", "of another user", "a file"])
+def test_a_folder_of_locks_that_another_made_is_not_used(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared place anyone can make the folder, or a link of its name to a folder of this user, first."""
+    cache, uid = tmp_path / "cache", os.getuid()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    folder = tmp_path / f"specbench-gpus-{uid}"
+    (mine := tmp_path / "mine").mkdir()
+    if planted == "a link":
+        folder.symlink_to(mine)
+    elif planted == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+    look = os.lstat
+
+    def of_another(path: Path) -> os.stat_result:
+        found = look(path)
+        theirs = Path(path) == folder
+        return os.stat_result([*found[:4], uid + 1, *found[5:]]) if theirs else found
+
+    monkeypatch.setattr(os, "lstat", of_another)
+    with locked_device("cuda", print, two) as first, locked_device("cuda", print, two) as second:
+        assert {first.index, second.index} == {0, 1}
+    assert len(list(cache.rglob("*.lock"))) == 2
+    assert [one for place in (mine, folder) if place.is_dir() for one in place.iterdir()] == []
+
+
+def test_locks_that_others_could_remove_are_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / f"specbench-gpus-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with locked_device("cuda", print, two):
+        assert folder.stat().st_mode & 0o777 == 0o755 and list(folder.iterdir())

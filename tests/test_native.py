@@ -139,6 +139,29 @@ def test_without_a_compiler_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path
         compiler.library.cache_clear()
 
 
+def test_a_library_that_others_could_write_is_not_loaded_without_compiling_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a cache in a shared place, code of another user would be loaded."""
+    broken = tmp_path / "broken-cc"
+    broken.write_text("#!/bin/sh\necho 'no' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (folder := tmp_path / "specbench").mkdir()
+    planted = folder / f"kernels-{compiler._digest([str(broken), *compiler.FLAGS, *compiler.QUIET])}.so"
+    planted.touch()
+    planted.chmod(0o777)
+    folder.chmod(0o777)
+    compiler.library.cache_clear()
+    try:
+        with pytest.raises(NotCompiled, match="broken-cc cannot compile"):
+            library()
+        assert folder.stat().st_mode & 0o777 == 0o755
+    finally:
+        compiler.library.cache_clear()
+
+
 def test_fp16_is_not_for_the_native_kernels() -> None:
     with pytest.raises(UserError, match="engine=native: a step without a linear map that the native kernels know"):
         with_engine("native", network("gpt2", seed=5).to(torch.float16), 40, ENDS)

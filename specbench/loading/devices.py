@@ -1,6 +1,7 @@
 """The devices of a run: one free GPU for each run, or several processes on one target."""
 
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
+from specbench.files import private_folder, user_cache
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -57,8 +59,9 @@ def _lock_file(index: int) -> Path:
     """One file per physical GPU: processes may see different GPUs under the same index."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     physical = visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
-    folder = Path(tempfile.gettempdir()) / f"specbench-gpus-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    # Anyone may have made the folder in the shared place first; then the locks of this user are in their cache.
+    shared = Path(tempfile.gettempdir()) / f"specbench-gpus-{os.getuid()}"
+    folder = private_folder(shared, user_cache() / f"gpus-{platform.node()}")
     return folder / f"{physical}.lock"
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import first_line
-from specbench.files import user_cache
+from specbench.files import is_own, private_folder, user_cache
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
@@ -40,7 +40,7 @@ def library() -> ctypes.PyDLL:
         raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
     command = [*found.split(), *FLAGS, *QUIET]
     file = _folder() / f"kernels-{_digest(command)}.so"
-    if not file.exists():
+    if not is_own(file):  # missing, or put there by another user while the folder was open to them
         _compile(command, file)
     try:
         _share_openmp()
@@ -70,6 +70,7 @@ def _compile(command: list[str], file: Path) -> None:
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise NotCompiled(f"{command[0]} cannot compile the native kernels: {said[0][:200]}")
+        os.chmod(made, 0o700)
         os.replace(made, file)
     except (OSError, subprocess.SubprocessError) as error:
         raise NotCompiled(f"{command[0]} cannot compile the native kernels: {first_line(error)}") from error
@@ -78,15 +79,8 @@ def _compile(command: list[str], file: Path) -> None:
 
 
 def _folder() -> Path:
-    """The user's cache folder; where it cannot be written to, one of this process."""
-    folder = user_cache()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="specbench-"))
+    """The user's cache folder; where others can write to it or this user cannot, one of this process."""
+    return private_folder(user_cache())
 
 
 def _digest(command: list[str]) -> str:
