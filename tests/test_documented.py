@@ -81,6 +81,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copy(shipped("data", "sum-mini.jsonl.gz"), folder / name)
     for name, form in (("METRICS.txt", "vllm-metrics"), ("SERVER.log", "vllm-log"), ("RESPONSES.json", "sglang")):
         (folder / name).write_text(engine_samples.FILES[form])
+    (folder / "BEFORE.txt").write_text(engine_samples.vllm_metrics(engine_samples.REQUESTS[:1]))
+    (folder / "AFTER.txt").write_text(engine_samples.vllm_metrics())
     (folder / "prompts.jsonl").write_text('{"prompt": "translate English to German: The dog sleeps."}\n')
     (folder / "mine" / "target").mkdir(parents=True)
     (folder / "mine" / "target" / "chat-7b.yaml").write_text("{name: chat-7b, hub: OWNER/NAME, revision: COMMIT}\n")
