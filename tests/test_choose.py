@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench import theory
+from specbench.choose import recommend as recommending
 from specbench.cli import main
 from specbench.cli.grid import split
 from specbench.errors import UserError
@@ -172,6 +173,32 @@ def test_recommend_ranks_explains_and_proves(argv: list[str], folders: Folders, 
     assert "--picture c.gif: must end in .svg" in capfd.readouterr().err
     assert main(["recommend", *argv, "draft=random", "sampling.temperature=[0,1]"]) == 2
     assert "sampling.temperature: a recommendation is for one temperature" in capfd.readouterr().err
+
+
+def test_a_recommendation_is_measured_once_for_all_engines(
+    argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--for sglang` after `--for vllm` loaded and timed all again; a disturbed or forced one still does."""
+    command = ["recommend", *argv, "draft=[bigram]", "gammas=[1,3]", "rounds=2"]
+    assert main([*command, "--for", "vllm"]) == 0
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    record = json.loads(file.read_text()) | {"disturbed_by": None}  # whatever else ran
+    file.write_text(json.dumps(record))
+    capfd.readouterr()
+
+    def loading(*_: object) -> None:
+        raise UserError("models are loaded")
+
+    monkeypatch.setattr(recommending, "prepare", loading)
+    assert main([*command, "--for", "sglang"]) == 0
+    shown = capfd.readouterr()
+    assert f"{file}: measured before with the same keys; force=true measures again" in shown.err
+    assert "sglang" in shown.out and "bigram" in shown.out
+    for more in (["force=true"], ["rounds=3"], ["verify=1"], ["resamples=200"]):
+        assert main([*command, *more]) == 2 and "models are loaded" in capfd.readouterr().err
+    for change in ({"disturbed_by": "a sign"}, {"environment": record["environment"] | {"commit": "another"}}):
+        file.write_text(json.dumps(record | change))
+        assert main(command) == 2 and "models are loaded" in capfd.readouterr().err
 
 
 def test_a_draft_that_agrees_less_further_ahead_is_predicted_by_position(

@@ -5,7 +5,7 @@ the models' weights and one chunk of distributions (`analysis.acceptance.agreeme
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -72,15 +72,21 @@ class Scored:
         return {one.name: [one.judged(along) for along in self.agreement[one.draft]] for one in self.candidates}
 
 
-def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
-    """The resolved configs and their parts; models are loaded here."""
+def settled(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
+    """`configs` with every key that is known before models are loaded; `note` receives what a user must know."""
     resolved = []
-    notes: list[str] = []
     for config in configs:
-        run = resolve(config, notes.append)
+        run = resolve(config, note)
         assert isinstance(run, ChooseConfig)
         # Rows are not read beyond what the sample could need.
         resolved.append(replace(run, limit=max(FEWEST_ROWS, budget(run) // SHORT) if run.limit is None else run.limit))
+    return resolved
+
+
+def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedCandidate]:
+    """The resolved configs and their parts; models are loaded here."""
+    notes: list[str] = []
+    resolved = settled(configs, notes.append)
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):

@@ -7,10 +7,11 @@ another engine (`choose.other_engine`) its own parts are timed, and whole comple
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from specbench.analysis.costs.costs import step_seconds
 from specbench.analysis.forecast.predict import Grown, Prediction
-from specbench.choose.alpha import alpha_rows, prepare, score
+from specbench.choose.alpha import alpha_rows, prepare, score, settled
 from specbench.choose.cascades import inside_cascades, of_cascades
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
 from specbench.choose.passes import disturbed_by, predictions, round_record, timed
@@ -25,11 +26,18 @@ from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
 from specbench.experiment.core_time import core_times, waited_share
-from specbench.experiment.identity import identify
+from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
 from specbench.loading.devices import locked_device
-from specbench.records.documents import CandidateNames, RankedRow, RecommendDocument, Verified, write_document
+from specbench.records.documents import (
+    CandidateNames,
+    RankedRow,
+    RecommendDocument,
+    Verified,
+    read_document,
+    write_document,
+)
 from specbench.records.proved import why_unproved
 from specbench.records.schema import SCHEMA_VERSION
 
@@ -60,6 +68,10 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     with locked_device(resolved.device, progress.say) as device, translated_errors(resolved):
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
+        asked = settled(placed, lambda line: None)
+        if other is None and not resolved.force and (saved := _saved(asked, configs[0].limit)) is not None:
+            progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")
+            return saved
         # Inner drafts are timed alone, so that they say nothing of a batch.
         inner_tables = inside_cascades(placed, progress) if other is None and placed[0].batches == [1] else {}
         scored, trees = grow(score(prepare(placed, progress), (), progress, max(placed[0].gammas)))
@@ -100,14 +112,11 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             for one in ranked.ranked[: config.verify]
         ]
     surroundings = environment()
-    ids = [identify(as_run(candidate.config, config.gammas[0])) for candidate in scored.candidates]
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
     total_variations = {
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
     engine = scored.candidates[0].parts.engine if engines is None else _name(engines)
-    more = [*([] if engines is None else [engine]), *([batches] if batches != [1] else [])]
-    digest = json_digest([ids, config.tokens, config.gammas, config.rounds, *more])
     rows: list[RankedRow] = [
         {**one.to_json(), **candidates[one.draft].names(), "batch": batch}
         for batch, ranked in tables.items()
@@ -115,9 +124,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
     ]
     record: RecommendDocument = {
         "schema_version": SCHEMA_VERSION,
-        "recommend_id": file_name(
-            f"{name_of(config.target)}-{config.task.name}", f"-T{config.sampling.temperature:g}-{digest}"
-        ),
+        "recommend_id": _id(asked, [] if engines is None else [engine]),
+        "asked": _asked(asked, configs[0].limit),
         "target": name_of(config.target),
         "task": task_label(config.task.name, config.task.path),
         "temperature": config.sampling.temperature,
@@ -143,8 +151,41 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
     }
-    file = Path(config.results) / "recommend" / f"{record['recommend_id']}.json"
-    return Recommendation(write_document(file, record), record)
+    return Recommendation(write_document(_file(config.results, record["recommend_id"]), record), record)
+
+
+def _id(configs: Sequence[ChooseConfig], engine: list[str]) -> str:
+    """The id of a recommendation among `configs`; `engine` names one that is not ours."""
+    first = configs[0]
+    ids = [identify(as_run(config, first.gammas[0])) for config in configs]
+    batches = sorted(set(first.batches))
+    more = [*engine, *([batches] if batches != [1] else [])]
+    digest = json_digest([ids, first.tokens, first.gammas, first.rounds, *more])
+    return file_name(f"{name_of(first.target)}-{first.task.name}", f"-T{first.sampling.temperature:g}-{digest}")
+
+
+def _asked(configs: Sequence[ChooseConfig], limit: int | None) -> str:
+    """A digest of all keys that change a recommendation, and of the files that they name; `limit` as it was given."""
+    keys = [{name: value for name, value in asdict(config).items() if name not in NOT_IDENTITY} for config in configs]
+    return json_digest([keys, limit, [identify(as_run(config)) for config in configs]], 16)
+
+
+def _saved(configs: Sequence[ChooseConfig], limit: int | None) -> Recommendation | None:
+    """The saved recommendation of the same keys, files and environment; None if there is none, or it was disturbed."""
+    file = _file(configs[0].results, _id(configs, []))
+    here = environment()
+    here["threads"] = configs[0].threads or here["threads"]  # as the run sets them
+    try:
+        record = cast(RecommendDocument, read_document(file))
+        same = record.get("asked") == _asked(configs, limit) and record["environment"] == here
+        signs = [record.get("disturbed_by"), *(one["disturbed_by"] for one in record["verified"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Recommendation(file, record) if same and not any(signs) else None
+
+
+def _file(results: str, recommend_id: str) -> Path:
+    return Path(results) / "recommend" / f"{recommend_id}.json"
 
 
 def _and_of(trees: Mapping[str, Grown]) -> str:

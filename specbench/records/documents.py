@@ -210,6 +210,7 @@ class RecommendDocument(Choosing):
     texts_reused: int
     score_s: Seconds
     encoder_decoder: NotRequired[Annotated[bool, "whether the target is an encoder-decoder; absent in older records"]]
+    asked: NotRequired[Annotated[str, "digest of the keys and files, known before models are loaded"]]
 
 
 class ErrorRow(CandidateRow):
