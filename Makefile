@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: docs bench-gpu run mini beyond validate misses tables figures report keep test test-slow check format coverage clean
+.PHONY: docs bench-gpu run mini beyond validate misses tables figures report keep test test-all test-laws test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -46,8 +46,19 @@ keep: $(READY)
 	$(BIN)/specbench report --keep
 
 # Two processes of one thread each; a file's tests run together, since they share expensive fixtures.
+# The quick suite: laws, identity, planted faults, errors, and a path through every command and draft.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(TESTS)
+
+# The full product of options, which includes all of `make test`.
+test-all: $(READY)
+	$(TESTS) -m 'not slow'
+
+# The laws alone: formulas, acceptance rules and exactness; under a minute.
+LAWS := theory rules exactness tree_rules sampling tree_shapes verify ranks
+test-laws: $(READY)
+	$(TESTS) $(LAWS:%=tests/test_%.py)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sweeps
+from covering import mark_the_rest
 from hypothesis import settings
 
 from specbench.analysis.costs.disturbance import Disturbance
@@ -27,6 +28,11 @@ if sys.version_info < (3, 12):  # which collects a protocol's members at every i
     typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
 
 SHARED = Path(os.environ.get("SPECBENCH_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_the_rest(items)
 
 
 def pytest_collection_finish() -> None:

@@ -124,6 +124,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.full
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(KEYS), value=VALUES)
 def test_any_value_of_any_key_is_taken_or_refused_in_one_line(

@@ -116,6 +116,7 @@ def test_policies_that_need_no_probe(run, overrides: list[str], temperature: int
     assert max(drafted) <= 9
 
 
+@pytest.mark.full
 def test_lenience_with_a_probed_gamma(run, short_probes: None) -> None:  # type: ignore[no-untyped-def]
     code, _, _, record = run("accept=lenient", "gamma=auto")
     assert code == 0 and record["summary"]["gamma_requested"] == "auto" and record["summary"]["lossy"]

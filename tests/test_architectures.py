@@ -74,6 +74,7 @@ def test_what_auto_comes_to(kind: str) -> None:
     assert (found.fell_back is None) == (found.engine != "eager")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [

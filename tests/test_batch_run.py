@@ -28,6 +28,7 @@ def texts(record: dict) -> list[tuple[list[int], list[int]]]:  # type: ignore[ty
 
 
 # Each engine, each kind of model and each temperature; texts at T = 1 differ where a row's logits or its draws do.
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize(
     ("kind", "engine", "temperature"), [("t5", "static", 1), ("gpt2", "eager", 0), ("llama", "static", 0)]
 )
@@ -65,6 +66,7 @@ def test_time_belongs_to_a_pass_of_the_batch(folders: Folders, many: Path, tmp_p
     assert summary["prediction"] == "Eq. 1 by row"
 
 
+@pytest.mark.full
 def test_a_batched_run_resumes_with_equal_texts(
     folders: Folders, many: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

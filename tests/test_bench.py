@@ -33,6 +33,7 @@ def setup() -> Bench:
     return Bench(target, ModelDraft(draft, 64), prompts, [3], 24, torch.float32, torch.device("cpu"))
 
 
+@pytest.mark.full
 def test_all_parts_and_the_ratios(setup: Bench) -> None:
     rows = bench(setup, lambda _: None)
     assert {row.part for row in rows} == set("abcdefg")

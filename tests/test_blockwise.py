@@ -177,6 +177,7 @@ def test_counted_passes_are_those_of_decoding(kind: str) -> None:
     assert from_first != counted == decoded
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize(("kind", "gamma"), [("t5", 2), ("gpt2", 3)])
 def test_sampled_texts_have_the_targets_distribution(kind: str, gamma: int) -> None:

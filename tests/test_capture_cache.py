@@ -107,6 +107,7 @@ def with_taps(made: Any) -> list[int]:
     return [7]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("change", "is_stored"), [(looking_ahead, True), (handing_over, True), (with_taps, False)])
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_network_that_was_extended_is_captured_as_it_is(
@@ -269,6 +270,7 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.full
 def test_a_damaged_file_is_written_anew(cache: Path, captures: list[int], recwarn: pytest.WarningsRecorder) -> None:
     want = logits(start())
     (file,) = cache.glob("capture-*.json")

@@ -71,6 +71,7 @@ def certified(file: str, target: Path, capfd: Capture, *words: str) -> tuple[int
     return code, json.loads(capfd.readouterr().out)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 @pytest.mark.parametrize("draft", [False, True])
 def test_our_greedy_texts_are_the_targets(
@@ -158,6 +159,7 @@ def test_a_completion_must_end_where_it_should() -> None:
         assert found is not None and not found.is_rounding and found.misplaced_end
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_our_sampled_texts_are_the_targets(kind: str, folders: Folders, tmp_path: Path, capfd: Capture) -> None:
@@ -185,6 +187,7 @@ def test_faults_of_the_loop_show_earlier_with_the_servers_draft(
     assert code == 1 and found["tests"]["proof_z_draft"] > abs(found["tests"]["proof_z2"])
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_of_assisted_generation_are_the_targets(

@@ -258,6 +258,7 @@ def test_gamma_may_be_left_to_a_probe_and_may_follow_the_text(
     assert "--group-by weather: choose from draft, gamma" in capfd.readouterr().err
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_the_gamma_that_was_found(
     argv: list[str], folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
     assert (did.accepted, did.judged) == ([5], [6])
 
 
+@pytest.mark.full
 def test_errors_are_estimated_over_measured_on_the_same_prompts(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
     assert record["learning"]["drafts"] == 3 and record["learning"]["decode_s"] > 0
 
 
+@pytest.mark.full
 def test_alpha_by_decoding_is_of_algorithm_1_alone(
     argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

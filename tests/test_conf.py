@@ -20,6 +20,7 @@ GROUPS = ("target", "draft", "task", "accept", "tree")
 CHOICES = [(group, name) for group in GROUPS for name in choice_names(group)]
 
 
+@pytest.mark.covering("group")
 @pytest.mark.parametrize(("group", "choice"), sorted(CHOICES))
 def test_every_choice_composes(group: str, choice: str) -> None:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
@@ -137,6 +138,7 @@ WRONG = {
 }
 
 
+@pytest.mark.covering(most=24)
 @pytest.mark.parametrize("override", WRONG)
 def test_one_line_that_names_the_key_the_value_and_the_way_out(
     override: str, capfd: pytest.CaptureFixture[str]

@@ -65,6 +65,7 @@ def drafts(kind: str, target: CudaGraphModel) -> list[Draft]:
     ]
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_no_capture_falls_into_a_timed_text(kind: str, watch: type[Watched]) -> None:
     target = CudaGraphModel(network(kind, seed=5), 40, frozenset(), capture=Watched)

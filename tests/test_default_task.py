@@ -45,6 +45,7 @@ def expected(target: str) -> str:
     return "ende-mini" if target in ("t5-mini", "hub") or target.startswith("random-") else "ende"
 
 
+@pytest.mark.covering(most=8)
 @pytest.mark.parametrize("target", choice_names("target"))
 def test_every_target_has_its_default_task(target: str) -> None:
     assert task_of(f"target={target}") == expected(target)

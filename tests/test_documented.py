@@ -140,6 +140,7 @@ def name_of(command: commands.Command) -> str:
     return f"{command.page}: {' '.join(command.line.split())[:70]}"
 
 
+@pytest.mark.covering(by=lambda command: (command.argv[0], command in FIRST))
 @pytest.mark.parametrize("command", DOCUMENTED, ids=name_of)
 def test_a_documented_command(
     command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +156,7 @@ def test_a_documented_command_in_full(
     run(command, usable, monkeypatch, full=True)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("target", commands.make_targets())
 def test_the_commands_of_make(target: str, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch) -> None:

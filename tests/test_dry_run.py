@@ -16,6 +16,7 @@ Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]
 
 
+@pytest.mark.full
 def test_table2_lists_its_36_jobs_with_their_memory(capfd: Capture, tmp_path: Path) -> None:
     argv = ["sweep", "experiment=table2", "--dry-run", f"results={tmp_path}", "dtype=bfloat16"]
     assert main([*argv, "--format", "json"]) == 0

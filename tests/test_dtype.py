@@ -140,6 +140,7 @@ def test_the_probe_times_both_and_leaves_torchs_threads(engine: str) -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.full
 def test_a_run_prints_and_records_what_was_chosen(
     folders: Folders, tmp_path: Path, capfd: pytest.CaptureFixture[str], times: list[tuple[float, float]]
 ) -> None:

@@ -251,6 +251,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, taps: tuple[int, ...]) 
         assert counts.sum() == len(trace.passes)
 
 
+@pytest.mark.covering
 @pytest.mark.statistical
 @pytest.mark.parametrize("tree", PLANS)
 @pytest.mark.parametrize(("kind", "taps"), [("t5", ()), ("gpt2", ()), ("t5", TAPS), ("gpt2", TAPS)])

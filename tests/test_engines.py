@@ -65,6 +65,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[str, EagerModel, StaticModel]:
     return kind, EagerModel(calm(kind), 40, ENDS), made(calm(kind))
 
 
+@pytest.mark.covering(most=3)
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=12))
 def test_any_walk_of_extending_and_rolling_back(
@@ -106,6 +107,7 @@ def test_sources_of_other_lengths_and_sessions_side_by_side(pair: tuple[str, Eag
             assert (logits - exact).abs().max() < NEAR * exact.abs().max()
 
 
+@pytest.mark.covering(most=3)
 @pytest.mark.parametrize(
     ("kind", "made"), [("t5", static), ("llama", static), ("gpt2", graphs), *((kind, native) for kind in KINDS)]
 )

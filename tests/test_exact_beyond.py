@@ -47,6 +47,7 @@ def decoder(
     return decode
 
 
+@pytest.mark.covering(most=3)
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", range(1, 9))
 def test_block_verification_at_every_gamma(gamma: int) -> None:
@@ -81,6 +82,7 @@ def test_the_heuristic_gamma(accept: AcceptanceRule) -> None:
     assert p_value(ModelDraft(NEAR, VOCABULARY), Heuristic(most=3, first=1), accept) > ALARM
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("sampling", [SAMPLED, CUT], ids=["T=1", "adjusted"])
 @pytest.mark.parametrize("accept", RULES)

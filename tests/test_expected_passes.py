@@ -113,6 +113,7 @@ def test_counted_passes_of_a_look_up_are_those_of_decoding(gamma: int, seed: int
         assert counts.tolist() == decoded.tolist()
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_decoding_at_temperature_one(gamma: int) -> None:
@@ -136,6 +137,7 @@ def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
     assert walk([0.5, 2.0, 1.0], gamma=2, most=4, whole=True).passes.sum(0).tolist() == pytest.approx([0.0, 0.0, 1.5])
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
@@ -151,6 +153,7 @@ def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:
     assert alone.high < block.low
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", ["match", "onehot"])
 def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: str) -> None:

@@ -64,6 +64,7 @@ def outcomes(site: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
     return [tuple(one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.full
 def test_the_example_package_is_listed_and_runs(site: Path, tmp_path: Path) -> None:
     picked = ["target=my-t5", "draft=repeat", "draft.times=2", "accept=cautious", "task=greetings", "gamma=2"]
     run = ["run", *picked, *SMALL, f"results={tmp_path}"]
@@ -90,6 +91,7 @@ def test_the_example_installs(tmp_path: Path) -> None:
     assert outcomes(tmp_path, ["list", "draft"])[0][0] == 0
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", [accept_exact, accept_block])
 def test_our_own_rules_conform(rule: object) -> None:

@@ -94,6 +94,7 @@ RULES: list[tuple[AcceptanceRule, Sampling]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_graphs_drafts_and_rules_are_of_one_device_and_read_once_a_pass(kind: str, told: Told) -> None:
     target, small = model(graphs, kind), model(graphs, kind, seed=6)
@@ -129,6 +130,7 @@ class FakeEvent:
         return 1000 * (other.at - self.at)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_clock_waits_for_the_device_around_a_text_and_not_in_its_passes(
     rows: int, told: Told, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +175,7 @@ def test_a_model_on_several_gpus_waits_for_all_of_them(monkeypatch: pytest.Monke
     assert mark is None and {device.index for device in waits} == {0, 1}
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("make", [StaticModel, EagerModel])
 @pytest.mark.parametrize("how", [Sampling(), NUCLEUS])
 def test_what_the_host_sees_token_by_token_is_of_one_device(make: Any, how: Sampling, told: Told) -> None:

@@ -112,6 +112,7 @@ RECORD_VERBS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize("verb", RECORD_VERBS)
 def test_results_and_config_dir_in_every_verb_that_reads_records(
     verb: str, own_choices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture

@@ -58,6 +58,7 @@ def p_value(draft: Draft, sampling: Sampling = WARM, gamma: int = 3) -> float:
     return chi.speculative_p_value(TARGET, draft, PROMPT, gamma, sampling, LENGTH, SAMPLES)[0]
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", list(parts()))
 def test_the_text_has_the_targets_distribution(name: str) -> None:
@@ -113,6 +114,7 @@ def test_each_token_has_the_q_of_the_draft_that_drew_it() -> None:
     assert growing(draft) == []
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_the_greedy_text_is_the_targets_own(kind: str) -> None:
     ends = frozenset({1})

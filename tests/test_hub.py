@@ -97,6 +97,7 @@ def record_of(outcome: Outcome) -> dict[str, dict[str, dict[str, str]]]:
     return record
 
 
+@pytest.mark.full
 def test_the_newest_commit_is_recorded_and_the_words_that_pin_it_are_printed(outcomes: dict[str, Outcome]) -> None:
     newest, pinned = outcomes["newest"], outcomes["pinned"]
     assert newest.code == pinned.code == 0, newest.err + pinned.err

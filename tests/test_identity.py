@@ -84,6 +84,7 @@ def test_the_baseline_is_transformers_greedy_search(kind: str) -> None:
     assert len(seen) > 4  # a constant text would prove little
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("gamma", range(1, 9))
 @pytest.mark.parametrize("kind", KINDS)
 def test_speculative_is_the_baseline_for_every_draft_and_gamma(kind: str, gamma: int) -> None:

@@ -84,6 +84,7 @@ def test_blockwise(run: Run, tmp_path: Path, heads: Path, temperature: int) -> N
     assert summary["identical"] == (1.0 if temperature == 0 else None)
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("gamma", ["auto", "adaptive"])
 def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Path, gamma: str) -> None:
     """It scores each head at the tokens that it would draft."""

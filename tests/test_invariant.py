@@ -72,6 +72,7 @@ def same_in_blocks(model: StaticModel, blocks: Sequence[tuple[int, int]]) -> Non
 WALKS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 9)), min_size=1, max_size=14)
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(walk=WALKS)
@@ -123,6 +124,7 @@ def test_a_tree_across_the_end_of_a_sum() -> None:
         assert torch.equal(logits_NV[path], torch.cat([alone.extend([nodes[node]]) for node in path]))
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize(("kind", "dtype"), IN_BOTH, ids=str)
 def test_the_proof_at_start(kind: str, dtype: torch.dtype) -> None:
     made = with_engine("static", network(kind, seed=5).to(dtype), SIZE, ENDS, "invariant")
@@ -171,6 +173,7 @@ def test_captured_graphs_of_a_fixed_number_of_rows() -> None:
     assert {count for count in counts if count <= 20} == {16}  # one shape of step; prompts are longer
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize("gamma", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_greedy_texts_are_the_targets_own_in_bf16(kind: str, gamma: int) -> None:

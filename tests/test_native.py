@@ -50,6 +50,7 @@ def test_what_is_not_known_is_torchs() -> None:
     assert found.count("native_run") == 3 and "packed_linear" not in found and "cat" in found
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dtype) -> None:

@@ -186,6 +186,7 @@ def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
         assert ours["decode_s"] == pytest.approx(passes + prompt["online"]["seconds"], abs=1e-3)
 
 
+@pytest.mark.full
 def test_a_learning_rate_of_0_is_the_control_of_a_figure(folders: Folders, tmp_path: Path) -> None:
     """It gives the tokens, passes and α of a run without learning, and the figure has both in each order."""
     rates, orders = "draft.online_lr=0,0.02", "task.shuffle=null,1"

@@ -34,6 +34,7 @@ def test_the_planted_rule_without_its_fault_passes() -> None:
     assert not proof_of(written(honest, texts=500, seed=7, per_text=True)).failed
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_the_power_is_what_it_says() -> None:
     """A target that is tilted by the total variation named as the power is shown nine times in ten: between 82% and 97%

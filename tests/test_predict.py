@@ -114,6 +114,7 @@ def test_at_temperature_zero_the_estimated_speedup_is_that_of_decoding_at_these_
     assert one.estimated.value == pytest.approx(len(text) / spent)
 
 
+@pytest.mark.full
 @pytest.mark.statistical
 def test_the_interval_of_the_estimated_speedup_covers_the_truth() -> None:
     """Independent positions with alpha 0.7 and timings with 20% noise; 150 samples of 30 prompts and 8 rounds. The

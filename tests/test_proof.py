@@ -140,6 +140,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", RIGHT)
 def test_two_hundred_right_runs_give_a_standard_normal_z(name: str) -> None:

@@ -97,6 +97,7 @@ def test_the_logits_are_those_of_computing_all_again(kind: str, part: str, reuse
         reused.clear()
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize(("kind", "engine"), [("t5", StaticModel), ("gpt2", StaticModel), ("gpt2", NativeModel)])
 def test_captured_steps_give_them_too(kind: str, engine: type[StaticModel], reused: list[int]) -> None:
     made = network(kind, 4, layers=2)
@@ -114,6 +115,7 @@ def test_captured_steps_give_them_too(kind: str, engine: type[StaticModel], reus
         assert all(weight.untyped_storage().data_ptr() in places for weight in one.network.parameters())
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("skip", [["layer3"], ["layer2", "layer3"], ["attn1", "mlp3"]], ids=",".join)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_greedy_text_is_the_targets_own(kind: str, skip: list[str], reused: list[int]) -> None:

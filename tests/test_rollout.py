@@ -101,6 +101,7 @@ def pending(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
 def test_one_graph_drafts_what_its_steps_draft(kind: str, sampling: Sampling, pending: list[int]) -> None:
@@ -143,6 +144,7 @@ RULES: list[tuple[AcceptanceRule, Sampling]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering(most=3)
 @pytest.mark.parametrize(("rule", "sampling"), RULES)
 def test_the_host_reads_once_a_pass(rule: AcceptanceRule, sampling: Sampling, pending: list[int]) -> None:
     """Drafted tokens and verdict come in one copy, where a proposal ends early, too; and all rules say what they say of
@@ -234,6 +236,7 @@ def as_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.KINDS, "cudagraph", partial(CudaGraphModel, capture=CannotRollOut))
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:the draft's steps are no graph")
 def test_the_record_says_that_a_draft_fell_back_and_bench_asks_before_it_times_that(
     folders: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], as_graphs: None

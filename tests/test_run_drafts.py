@@ -58,6 +58,7 @@ def test_a_run_with_each(run: Run, kind: str, temperature: int) -> None:
         assert summary["alpha"] == pytest.approx(1 / 39, abs=0.03)
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize(
     ("target", "draft"),
     [

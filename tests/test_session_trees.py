@@ -132,6 +132,7 @@ def walk(kind: str, model: EagerModel, seed: int, sizes: Sequence[int] = SIZES) 
         read.pop()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(2))
 def test_nodes_and_what_follows_a_selection_equal_the_uncached_path(made: tuple[str, EagerModel], seed: int) -> None:
     assert max(walk(*made, seed)) < NEAR
@@ -265,6 +266,7 @@ def first_layout_alone(self: StepGraph, ids_1L: Tensor, layout: Any, sources: in
 RUN = StepGraph.run
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("engine", "place", "wrong"),
     [

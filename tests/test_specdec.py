@@ -53,6 +53,7 @@ def made(kind: str = "t5", engine: Any = EagerModel, size: int = SIZE, seed: int
     return target, SpecDecDraft(target, decoder_on(own))
 
 
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [("t5", EagerModel), ("t5", StaticModel), ("t5", fastest), ("t5", graphs), ("t5-v1_1", EagerModel)],
@@ -163,6 +164,7 @@ class WrongPlace(SpecDecSession):
         return proposal if q_GV is None else Proposal(proposal.tokens, torch.cat([q_GV[:1], q_GV[:-1]]))
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.statistical
 @pytest.mark.parametrize("wrong", [False, True])
 def test_sampled_texts_have_the_targets_distribution(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import hydra
+import pytest
 import yaml
 from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
@@ -45,6 +46,7 @@ def row(config: RunConfig) -> tuple[Any, ...]:
     return (*names, rule_label(canonicalise(config.accept)), str(gamma))
 
 
+@pytest.mark.full
 def test_the_sweeps_make_the_planned_rows_and_no_run_twice() -> None:
     made: dict[str, set[tuple[Any, ...]]] = {}
     runs = []

@@ -46,6 +46,7 @@ def pages(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool,
     return {True: page(Records(results)), False: page(Records(tmp_path_factory.mktemp("nothing")))}
 
 
+@pytest.mark.covering(most=1)
 @pytest.mark.parametrize("with_records", [True, False])
 def test_the_page_is_whole_and_self_contained(with_records: bool, records: Records, pages: dict[bool, str]) -> None:
     text = pages[with_records]
@@ -164,6 +165,7 @@ def test_keeping_drops_what_is_replaced_and_what_names_this_machine(
     assert f"{local}: not kept, it names /home/me/model" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_summary_of_a_copy_is_made_from_the_times_in_it(tmp_path: Path) -> None:
     run_id = make(tmp_path, c=0.00043217)  # 1.7 us a drafted token
     before = Records(tmp_path).whole(run_id)
