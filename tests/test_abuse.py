@@ -117,6 +117,18 @@ def test_results_skip_a_damaged_record_by_name(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle", "eagle3", "blockwise", "pass", "specdec", "bigram"])
+def test_an_empty_folder_is_no_draft(kind: str, tmp_path: Path, capfd: Capture) -> None:
+    """Of the kinds whose weights others publish too, `transformers` is asked for files that are not there."""
+    (tmp_path / "empty").mkdir()
+    target = "t5-mini" if kind in ("blockwise", "specdec") else "gpt-mini"
+    assert (
+        main(["run", f"target={target}", f"draft={kind}", f"draft.path={tmp_path}/empty", f"results={tmp_path}"]) == 2
+    )
+    err = capfd.readouterr().err.splitlines()
+    assert err[-1].startswith(f"specbench: draft.path={tmp_path}/empty: ") and "Traceback" not in "".join(err), err
+
+
 KEYS = ("gamma", "sampling.temperature", "sampling.top_p", "limit", "dtype", "device", "draft", "task.metric", "seed")
 VALUES = st.one_of(
     st.integers(-3, 100).map(str), st.floats(allow_nan=True).map(str), st.sampled_from(["null", "true", "", "auto"]),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specbench.cli import main
 from specbench.cli.overrides import read, value_of
@@ -149,3 +150,59 @@ def test_an_error_names_the_option_that_mends_it(tmp_path: Path, capfd: Capture)
         assert main(argv) == 1
         err = capfd.readouterr().err.splitlines()[-1]
         assert "cannot be written" in err and err.endswith(f"set {option} to another place"), err
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home that is the working folder, with a model folder and files of rows of awkward names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "titler").mkdir()
+    for name in ("my rows (1).jsonl", "a,b.jsonl", "it's.jsonl", "x[1]{2}.jsonl", "chat.jsonl"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def composed_path(words: list[str], key: str, capfd: Capture) -> str:
+    assert main(["run", *words, "--cfg", "job"]) == 0, capfd.readouterr().err
+    return str(yaml.safe_load(capfd.readouterr().out)[key]["path"])
+
+
+@pytest.mark.parametrize("word", ["./titler/", "titler/", "./titler//", "~/titler", "~/titler/", "./titler"])
+@pytest.mark.parametrize("key", ["target", "draft"])
+def test_a_folder_as_a_shell_completes_it(word: str, key: str, places: Path, capfd: Capture) -> None:
+    assert Path(composed_path([f"{key}={word}"], key, capfd)).resolve() == places / "titler"
+    assert Path(composed_path([f"{key}.path={word}"], key, capfd)).resolve() == places / "titler"
+
+
+@pytest.mark.parametrize("name", ["my rows (1).jsonl", "a,b.jsonl", "it's.jsonl", "x[1]{2}.jsonl"])
+def test_files_of_any_name(name: str, places: Path, capfd: Capture) -> None:
+    for word in (f"task=./{name}", f"task=~/{name}", f"task={places}/{name}", f"task.path={name}"):
+        assert Path(composed_path([word], "task", capfd)).resolve() == places / name
+
+
+def test_spaces_round_the_equals_sign_and_lists_of_folders(places: Path) -> None:
+    assert read(["gamma = 3"], RunConfig).overrides == ["gamma=3"]
+    assert read(["draft=./titler/,bigram"], RunConfig).overrides == ["draft=./titler,bigram"]
+    assert read(["draft=[titler/,bigram]"], ChooseConfig).overrides == ["draft=[./titler,bigram]"]
+    assert read(["target=gpt-mini", "results=a b"], RunConfig).overrides == ["target=gpt-mini", "results='a b'"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    {
+        "=3": "=3: there is no key before '='; write key=value",
+        "gamma:3": "gamma:3: cannot be read; write key=value",
+        "": "'': cannot be read; write key=value",
+        "gamma=64.5": "gamma=64.5: must be a whole number",
+        "limit=abc": "limit=abc: must be a whole number",
+        "sampling.temperature=x": "sampling.temperature=x: must be a number",
+        "force=maybe": "force=maybe: must be true or false",
+        "target=titler": "target=titler: no such target; for the file or folder of this name write target=./titler",
+        "task=chat.jsonl": "task=chat.jsonl: no such task; for the file or folder of this name write task=./chat.jsonl",
+    }.items(),
+)
+def test_a_slip_is_one_line_that_says_what_to_type(word: str, said: str, places: Path, capfd: Capture) -> None:
+    assert main(["run", word]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith(f"specbench: {said}") and err.count("\n") == 1, err

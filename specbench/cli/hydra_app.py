@@ -199,7 +199,7 @@ def one_line(error: BaseException, schema: Any) -> str:
         return no_such_key(found.group(2), schema)
     if found := re.search(r"Value '(.*?)' (.*?)\n\s*full_key: (\S+)", text, re.S):
         value, reason, key = found.groups()
-        return f"{key}={value}: {reason.splitlines()[0]}"
+        return f"{key}={value}: {_in_words(reason.splitlines()[0])}"
     if found := re.search(r"Error parsing override '([^']*)'", text):
         return f"{found.group(1)}: cannot be read; write key=value"
     if found := re.search(r"Error merging override (([^=]*)=(.*))\n(?:Invalid value assigned: )?(.*)", text):
@@ -209,10 +209,22 @@ def one_line(error: BaseException, schema: Any) -> str:
     return first_line(error)
 
 
+# What OmegaConf says of a value of the wrong type, and what we say.
+TYPES = {
+    "Union[int, str]": "must be a whole number, or one of the words that --help lists",
+    "Integer": "must be a whole number",
+    "Float": "must be a number", "valid bool": "must be true or false",
+}  # fmt: skip
+
+
+def _in_words(reason: str) -> str:
+    return next((said for kind, said in TYPES.items() if kind in reason), reason)
+
+
 def _no_name(argv: Sequence[str]) -> str:
     """Hydra does not say which group was given a number, or another thing that is no name."""
     words = [word for word in argv if word.partition("=")[0].partition("@")[0] in GROUPS]
-    word = next(word for word in words if (given := parsed(word)) and not isinstance(given.value(), str))
+    word = next((word for word in words if (given := parsed(word)) and not isinstance(given.value(), str)), words[0])
     return f"{word}: is picked by its name; 'specbench list' shows what there is"
 
 

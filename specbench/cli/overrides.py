@@ -3,8 +3,10 @@
 Hydra's own switches keep their spelling and come first, since its parser takes the overrides in one piece.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -29,6 +31,11 @@ SHOWN = {
 GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
 
 HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
+PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?")  # by name, or where it is
+PLACES_ALONE = re.compile(r"results|([\w.]+\.)?(train_)?path")  # always where it is
+SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's functions
+PARENTS = (".", "..")
+QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar
 TEMPLATE = "prompt.template"
 # Keys that change the weights in memory, the most expensive first; all others may vary without loading weights.
 LOADED_BY = ("target", "device", "dtype", "engine", "draft")
@@ -92,6 +99,12 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
         else:
             found.overrides.append(word)
     found.overrides[:] = _horizontally(list(map(_respelt, found.overrides)))
+    for word in found.overrides:
+        if parsed(word) is None:
+            raise UserError(
+                f"{word.strip() or repr(word)}: cannot be read; write key=value, with quotes around a value that has "
+                "brackets or commas: \"key='a (b)'\""
+            )
     if "--resolve" in found.switches and "--cfg" not in found.switches:
         raise UserError("--resolve: belongs to --cfg job, which shows the config; give both")
     if "--package" in found.switches and "--cfg" not in found.switches:
@@ -101,13 +114,56 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
 
 
 def _respelt(word: str) -> str:
-    """`prompt.template=chat|none` as the key that it means."""
-    key, _, value = word.partition("=")
+    """`word` as Hydra reads it: no spaces around '=', places as a shell writes them, `prompt.template` as its key."""
+    key, equals, value = word.partition("=")
+    key, value = key.strip(), value.strip()
+    if equals and not key:
+        raise UserError(f"{word}: there is no key before '='; write key=value")
+    word = f"{key}={value}" if equals else word
+    if PLACES_ALONE.fullmatch(key) or PICKED_OR_PLACE.fullmatch(key):
+        return f"{key}={_places(value, may_be_name=not PLACES_ALONE.fullmatch(key))}"
     if key != TEMPLATE:
         return word
     if value not in TEMPLATES:
         raise UserError(f"{word}: must be {' | '.join(TEMPLATES)}")
     return TEMPLATES[value]
+
+
+def _places(value: str, may_be_name: bool) -> str:
+    """`value` with each place in it as Hydra takes it: '~' expanded, no '/' at the end, quoted where it must be.
+
+    A value is a list at its commas, unless a file or folder has that very name. `may_be_name`: a word without '/' is
+    the name of a choice.
+    """
+    if not value or value[0] in "\"'" or "${" in value or SWEEPS.match(value):
+        return value
+    if not _exists(value):
+        if value[0] == "[" and value[-1] == "]":
+            return f"[{_places(value[1:-1], may_be_name)}]"
+        if "," in value:
+            return ",".join(_places(one.strip(), may_be_name) for one in value.split(","))
+    elif may_be_name and "/" not in value and value not in PARENTS and not QUOTED.search(value):
+        return value
+    elif may_be_name and "/" not in value:
+        value = f"./{value}"
+    place = str(Path(value).expanduser()) if value.startswith("~") else value
+    if may_be_name and (place.rstrip("/").rpartition("/")[2] in PARENTS):
+        place = str(Path(place).resolve())
+    elif len(place) > 1 and place.endswith("/"):
+        place = place.rstrip("/") or "/"
+        place = f"./{place}" if "/" not in place else place
+    if not QUOTED.search(place) or (may_be_name and "/" not in place):
+        return place
+    escaped = place.replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _exists(value: str) -> bool:
+    """Whether a file or folder has this name."""
+    try:
+        return Path(value).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null, no home
+        return False
 
 
 def _horizontally(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Override
@@ -14,6 +15,7 @@ ALIASES = {
     "lookahead": "gamma", "prompts": "limit", "n": "limit", "max_tokens": "max_new_tokens", "output": "results",
     "rule": "accept.rule", "model": "target", "dataset": "task", "data": "task",
 }  # fmt: skip
+PLACED = ("target", "draft", "task")  # groups that also take a file or a folder
 ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 
@@ -36,6 +38,8 @@ def no_such_key(key: str, schema: type[Any]) -> str:
 def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:
     """That `group` has no choice `value`, the closest names first."""
     choices = list(choices)
+    if value and group.partition("@")[0] in PLACED and Path(value).exists():
+        return f"{group}={value}: no such {group}; for the file or folder of this name write {group}=./{value}"
     close = difflib.get_close_matches(value, choices, n=3, cutoff=0.5)
     meant = f"choose from {', '.join(choices)}"
     if close:
