@@ -1,7 +1,9 @@
 """Passes counted along the target's own completion: by hand, and compared with decoding at T = 0 and at T = 1, by
 Algorithm 1 and by block verification."""
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.algorithm.acceptance.match import accept_match
 from specbench.analysis.acceptance.agreement import Agreement, agreements
+from specbench.analysis.costs.passes import alphas_of_rows, expected_of_rows
 from specbench.analysis.forecast.passes import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.schema import PromptRecord
 from specbench.sampling import Sampling
 from specbench.stats import Interval, bootstrap, ratio
 
@@ -167,3 +171,41 @@ def test_counted_passes_are_those_of_strict_match_and_of_a_greedy_draft(rule: st
     )
     assert within_4_errors(own, decoded)
     assert own.high < algorithm_1.low
+
+
+def _over_truth(alphas: Sequence[float], length: int, gamma: int, raw: bool = False) -> float:
+    """Estimated over true tokens a pass of rows with these alphas, tokens accepted or not; mean of 200 draws."""
+    drawn = np.random.default_rng(3)
+    need = cache(lambda alpha: walk([alpha] * length, gamma, length).passes.sum())
+    truth = len(alphas) * length / sum(map(need, alphas))
+    found = []
+    for _ in range(200):
+        betas = [(drawn.random(length) < alpha).astype(float).tolist() for alpha in alphas]
+        if raw:
+            found.append(len(alphas) * length / sum(need(sum(beta) / length) for beta in betas))
+        else:
+            prompts = cast(list[PromptRecord], [{"beta": beta} for beta in betas])
+            found.append(expected_of_rows(prompts, gamma, length).tokens)
+    return float(np.mean(found)) / truth - 1
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+def test_short_rows_do_not_lower_the_expected_tokens_of_a_batch(spread: float) -> None:
+    """alpha .75 in the mean, gamma 4, 64 rows of 6 tokens: the raw means of rows are 4% low."""
+    alphas = [0.75 - spread, 0.75 + spread] * 32
+    assert _over_truth(alphas, 6, 4, raw=True) < -0.035
+    assert abs(_over_truth(alphas, 6, 4)) < 0.01
+
+
+def test_rows_that_truly_differ_keep_their_alphas() -> None:
+    """Half the rows accept everything, half nothing; also by a single row, by rows of one token, and by equal rows."""
+    assert alphas_of_rows([[1.0] * 6, [0.0] * 6] * 4) == pytest.approx([1.0, 0.0] * 4)
+    drawn = np.random.default_rng(0)
+    betas = [(drawn.random(40) < alpha).astype(float).tolist() for alpha in [0.5, 0.9] * 30]
+    found = np.array(alphas_of_rows(betas))
+    assert found[::2].mean() == pytest.approx(0.5, abs=0.03) and found[1::2].mean() == pytest.approx(0.9, abs=0.03)
+    assert found.std() == pytest.approx(0.2, abs=0.02)
+    assert alphas_of_rows([[1.0, 0.5]]) == [0.75] and alphas_of_rows([[1.0], [0.0]]) == [0.5, 0.5]
+    assert alphas_of_rows([[1.0, 0.0, 0.5], [0.5, 0.0, 1.0]]) == [0.5, 0.5]
+    assert alphas_of_rows([]) == []

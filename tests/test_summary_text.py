@@ -89,7 +89,7 @@ def test_a_prediction_says_what_it_is_made_from(capfd: pytest.CaptureFixture[str
     lines = _shown({"prediction": "by position"}, capfd)
     assert lines["tokens per pass"].endswith("from the acceptance by position: 2.40; Eq. 1 with a single α: 2.38")
     assert lines["speedup predicted"].endswith("Theorem 3.8, from the acceptance by position")
-    assert lines["speedup calibrated"].endswith("predicted tokens per pass over what these passes cost")
+    assert lines["speedup calibrated"].endswith("predicted tokens per pass over what these passes cost (in-sample)")
 
 
 def test_scores_of_two_samples_are_not_held_against_each_other(capfd: pytest.CaptureFixture[str]) -> None:

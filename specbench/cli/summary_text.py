@@ -121,7 +121,9 @@ def _theorem(s: Summary, number: str) -> str:
 
 
 def _calibration(s: Summary) -> str:
-    if s["prediction"] in (BY_POSITION, BY_RANK):
+    if s["prediction"] == BY_POSITION:
+        return "predicted tokens per pass over what these passes cost (in-sample)"
+    if s["prediction"] == BY_RANK:
         return "predicted tokens per pass over what these passes cost"
     return "Theorem 3.8 with v + overhead in place of 1"
 

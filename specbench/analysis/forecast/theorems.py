@@ -73,7 +73,9 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 def by_position(accepted: Sequence[float], lengths: Sequence[int], costs: PassCosts, summary: Counted) -> Predicted:
     """The same from the acceptance at each position, for these completion lengths and the mean number of draft tokens.
 
-    Calibrated with the measured cost of these passes, since most of them may draft less than gamma.
+    Calibrated with the measured cost of these passes, since most of them may draft less than gamma. That is in-sample,
+    a check of the decomposition and no forecast: `accepted`, too, is counted over these passes, for a record has the
+    acceptance of later positions by teacher forcing neither for heads nor for copies.
     """
     tokens, drafted = tokens_by_position(accepted, lengths), summary["drafted_per_pass"]
     return {

@@ -40,7 +40,8 @@ def gamma(records: Records) -> Drawn:
     ]  # fmt: skip
     notes = [
         "Predicted: Theorem 3.8 at the run's α and c. Calibrated: with the measured cost of verifying and accepting "
-        "in place of 1. Measured: decoding time a token, with 95% interval",
+        "in place of 1; by position in-sample, from the acceptance and the cost of the same passes. Measured: decoding "
+        "time a token, with 95% interval",
         *captions(drawn, "gamma"),
     ]
     return Drawn("gamma", TITLE, figure, drawn[kept], notes)

@@ -25,7 +25,8 @@ def trees(records: Records) -> Table:
         "n: tokens that the target reads in a pass, the last accepted token included; a chain of size n drafts γ = "
         "n − 1. predicted: for a tree by teacher forcing along the target's completions, ends included; for a chain "
         "by Eq. 1. v: cost of verifying n tokens, in target steps. calibrated: predicted tokens over the cost of "
-        "the passes. measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
+        "the passes (a chain by position, as of lookup and heads: in-sample, since its acceptance is of the same "
+        "passes). measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
         "over prompts]",
         "published: numbers from the cited papers, not measured here; –: not given there",
         *notes.of_records(runs),
