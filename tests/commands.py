@@ -1,5 +1,6 @@
 """The commands that README, docs and the Makefile tell a reader to run, with their placeholders filled in."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -54,6 +55,49 @@ def _lines(block: str) -> list[str]:
     """The lines of a block, with the variables that it sets put in."""
     values = {name: one or other for name, one, other in ASSIGNED.findall(block.partition("specbench")[0])}
     return [re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line) for line in block.splitlines()]
+
+
+# In a sentence: a verb, and options and keys up to the first word that is neither.
+WORD = r"(?:--[a-z-]+|'?[a-z_]+(?:\.[a-z_]+)*=(?:\[[^\]]*\]'?|(?:[^\s,;:()`'\"]|,(?=\S))+'?))"
+PRINTED = re.compile(rf"(?<![\w.-])specbench [a-z]+(?: {WORD})*")
+QUOTED = re.compile(r"[`']specbench ([a-z]+)")
+# What the code puts into its lines, by the text before it.
+FILLED = (("recipe=", "medusa"), ("specbench list ", "draft"), ("target=", "t5-mini"), ("draft=", "bigram"))
+
+
+def printed() -> list[Command]:
+    """Every `specbench` command with an option or a key in the strings of the source and in the notes of `conf`."""
+    found = {}
+    for file in [*sorted((ROOT / "specbench").rglob("*.py")), *sorted((ROOT / "conf").rglob("*.yaml"))]:
+        text = file.read_text(encoding="utf-8")
+        for said in _strings(text) if file.suffix == ".py" else [" ".join(text.replace("#", " ").split())]:
+            for line in PRINTED.findall(said):
+                if len(line.split()) > 2 and "\0" not in line:
+                    found.setdefault(line.rstrip("."), Command(file.name, line.rstrip(".")))
+    return list(found.values())
+
+
+def verbs_named() -> set[str]:
+    """The verb of each command in quotes or backticks in the source."""
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "specbench").rglob("*.py")]
+    return {verb for text in texts for said in _strings(text) for verb in QUOTED.findall(said)}
+
+
+def _strings(source: str) -> list[str]:
+    """The strings of a module, with what they are formatted with filled in, or a null character for it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            text = ""
+            for part in node.values:
+                if isinstance(part, ast.Constant):
+                    text += str(part.value)
+                else:
+                    text += next((value for before, value in FILLED if text.endswith(before)), "\0")
+            found.append(text)
+    return found
 
 
 def made(target: str, *variables: str) -> list[Command]:

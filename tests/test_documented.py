@@ -15,8 +15,8 @@ import engine_samples
 import pytest
 from kept_records import newest
 
+from specbench.cli import VERBS, main
 from specbench.cli import choices as picked
-from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records.catalog import digest
 
@@ -162,6 +162,17 @@ def test_a_documented_command_in_full(
 def test_the_commands_of_make(target: str, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in commands.made(target):
         run(command, usable, monkeypatch)
+
+
+def test_the_commands_of_errors_and_notes_name_what_there_is() -> None:
+    """Verbs and recipes: an error line once named a recipe that does not exist."""
+    printed = commands.printed()
+    assert commands.verbs_named() | {one.argv[0] for one in printed} <= {*VERBS} and len(printed) > 20
+    for one in printed:
+        for word in one.argv[1:]:
+            group, _, name = word.partition("=")
+            if group == "recipe" and name not in ("", "NAME"):
+                assert (commands.ROOT / "conf" / "recipe" / f"{name}.yaml").is_file(), one
 
 
 def test_there_are_commands_to_run() -> None:
