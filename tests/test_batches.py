@@ -83,7 +83,7 @@ def same(ours: list[Trace], theirs: list[Trace]) -> None:
         ]
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
@@ -102,7 +102,7 @@ def test_a_row_writes_what_it_writes_alone(kind: str, engine: str) -> None:
     ]
 
 
-@pytest.mark.covering
+@pytest.mark.covering(most=2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["block", "lenient", "typical"])
 def test_a_row_under_another_rule_writes_what_it_writes_alone(rule: str, temperature: float) -> None:

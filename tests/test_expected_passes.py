@@ -141,7 +141,7 @@ def test_a_block_makes_up_for_an_unlikely_token_with_a_likely_one() -> None:
     assert walk([0.5, 2.0, 1.0], gamma=2, most=4, whole=True).passes.sum(0).tolist() == pytest.approx([0.0, 0.0, 1.5])
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.statistical
 @pytest.mark.parametrize("gamma", [2, 5])
 def test_counted_passes_are_those_of_block_verification(gamma: int) -> None:

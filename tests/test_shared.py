@@ -8,7 +8,7 @@ from specbench.cli import main
 from specbench.records.catalog import Catalog
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 @pytest.mark.parametrize("gamma", [1, 4, 7])
 def test_a_trained_pair_on_captions(shared: Path, tmp_path: Path, gamma: int) -> None:
     """Its README gives alpha .52 at T=0 on these sentences; the bounds are wide, since eight are decoded here."""

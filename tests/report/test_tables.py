@@ -38,6 +38,7 @@ def test_every_table_in_every_format_with_and_without_records(name: str, records
             assert len(render(table, form).splitlines()) > (0 if own_rows else 5), form
 
 
+@pytest.mark.covering(most=3)
 @pytest.mark.parametrize("name", TABLES)
 def test_latex_is_plain_ascii(name: str, records: Records) -> None:
     text = render(TABLES[name](records), "latex")

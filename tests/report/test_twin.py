@@ -10,6 +10,7 @@ from specbench.records.frame import Records
 from specbench.report.tables import TABLES
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not shipped("models", "t5-mini").is_dir(), reason="the shipped models are not there")
 def test_a_twin_fills_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["limit=2", "max_new_tokens=12", "draft=bigram", "sampling.temperature=0", f"results={tmp_path}"]

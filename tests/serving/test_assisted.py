@@ -116,7 +116,7 @@ class Clockwork:
         return Generated(found.tokens, sum(one.draft_s + one.verify_s + one.accept_s for one in passes), found.text)
 
 
-@pytest.mark.covering(most=1)
+@pytest.mark.full
 def test_its_parts_foretell_its_whole_texts(pair: tuple[Any, Any, Prompt]) -> None:
     """On a clock without noise, at T=0, within 2% for each gamma."""
     target, draft, prompt = pair
