@@ -84,7 +84,7 @@ def not_cached(key: str, repository: str) -> MachineError:
     """That a model can be read neither from the cache nor from the hub, and what can be used without either."""
     return MachineError(
         f"{key}: {repository} is not in the local cache and the model hub cannot be reached; offline choices: "
-        f"target=t5-mini draft=t5-nano, drafts unigram | bigram | random, or {key}=./FOLDER"
+        f"target=t5-mini draft=t5-nano, drafts lookup | early-exit, or {key}=./FOLDER"
     )
 
 

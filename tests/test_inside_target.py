@@ -98,6 +98,7 @@ def test_heads_take_their_gamma_from_a_probe(run: Run, tmp_path: Path, heads: Pa
 def test_what_blockwise_refuses(run: Run, folders: Folders, heads: Path) -> None:
     code, said = run("blockwise")
     assert code == 2 and "draft.path is not set: no blockwise weights ship for target=t5; train some" in said
+    assert f"recipe=blockwise distill.target={folders['t5']} 'data.path=[FILE]'" in said
     code, said = run("blockwise", "draft.shipped=null")
     assert code == 2 and "draft.path is not set: give the folder that `specbench train recipe=blockwise` wrote" in said
     code, said = run("blockwise", f"draft.path={folders['t5']}")

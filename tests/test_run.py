@@ -139,6 +139,7 @@ def test_impossible_pairs_are_refused_before_weights_are_loaded(
     code, _, err, _ = run(f"draft.path={folders['gpt2-draft']}")
     assert code == 2
     assert "draft=gpt2-draft: is decoder-only and target=t5 is encoder-decoder" in err
+    assert "use draft=lookup or draft=early-exit" in err  # they require neither weights nor training text
 
 
 def test_another_vocabulary_is_named_with_the_first_difference(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

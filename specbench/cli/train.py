@@ -2,13 +2,17 @@
 
 import sys
 
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
-from specbench.cli.hydra_app import launch_one
+from specbench.cli.hydra_app import launch_one, task_overrides
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
+from specbench.errors import UserError
 from specbench.train.schema import Recipe
 
+KINDS = ("seq2seq", "lm")  # values of a recipe's `task`
 ABOUT = """
 Train a target or a draft; a killed training resumes from its last checkpoint when the same command is given again. The
 folder it writes is what target.path= and draft.path= of `specbench run` take.
@@ -24,14 +28,36 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(usage("train", ABOUT, Recipe, line="recipe=NAME [key=value ...]", groups=("recipe",)))
         return 0
-    launch_one(job, "train", Recipe, read(argv, Recipe).argv, "train")
+    command = read(argv, Recipe)
+    if not any(word.partition("=")[0] == "recipe" for word in command.overrides):
+        raise UserError("recipe= is missing: give recipe=NAME; 'specbench list recipe' shows all")
+    store = ConfigStore.instance()
+    for kind in KINDS:
+        store.store(group="recipe_task", name=kind, node={"task": kind}, package="_global_")
+    launch_one(job, "train", Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
     return 0
+
+
+def _as_key(word: str) -> str:
+    """`task=lm` as Hydra takes it: to Hydra `task` is the group of `conf/task`, to a recipe a plain key."""
+    key, _, value = word.partition("=")
+    if key.lstrip("+") != "task":
+        return word
+    if value not in KINDS:
+        raise UserError(f"task={value}: must be {' | '.join(KINDS)}")
+    return f"+recipe_task={value}"
 
 
 def job(composed: DictConfig) -> None:
     """One training of a composed recipe."""
-    recipe = OmegaConf.to_object(composed)
+    try:
+        recipe = OmegaConf.to_object(composed)
+    except MissingMandatoryValue as error:
+        key = error.full_key or "distill.target"
+        raise UserError(f"{key} is not set: give the target to train for, {key}=FOLDER or OWNER/NAME") from error
     assert isinstance(recipe, Recipe)
-    from specbench.train.recipe import train  # torch is imported only from here on
+    from specbench.train.inferred import fitted_to_target  # torch is imported only from here on
+    from specbench.train.recipe import train
 
-    print(f"wrote {train(recipe)}", file=sys.stderr)
+    given = {word.partition("=")[0].lstrip("+").replace("recipe_task", "task") for word in task_overrides()}
+    print(f"wrote {train(fitted_to_target(recipe, given))}", file=sys.stderr)

@@ -45,6 +45,11 @@ class ModelConfig(NamedConfig):
     architecture: dict[str, Any] = fresh(dict, "the shape of random weights that have no config.json")
 
 
+def place_of(model: ModelConfig) -> str | None:
+    """The folder, hub name or shipped weights of `model`, as `distill.target` takes it; None if it has none."""
+    return model.path or model.hub or (f"shipped:models/{model.shipped}" if model.shipped else None)
+
+
 def name_of(model: ModelConfig) -> str:
     """The model's name in tables: its key `name`, or that of its folder or repository."""
     if model.name is None and model.path is not None:

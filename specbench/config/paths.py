@@ -55,3 +55,8 @@ def _recipe(path: str) -> Mapping[str, Any]:
         return {}
     content: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return content
+
+
+def training_command(recipe: str, target: str | None = None) -> str:
+    """The command that trains a draft for `target` (None: unknown); the recipe fits a target of either kind."""
+    return f"specbench train recipe={recipe} distill.target={target or 'TARGET'} 'data.path=[FILE]'"

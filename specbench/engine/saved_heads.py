@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from specbench.config.paths import training_command
 from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
@@ -57,7 +58,7 @@ class SavedHeads(nn.Module):
             pass
         raise UserError(
             f"{key}.path={folder}: no {cls.KIND} {cls.CALLED} are in this folder ({FACTS}, {WEIGHTS}); "
-            f"make them with specbench train recipe={cls.RECIPE} distill.target=TARGET"
+            f"make them with {training_command(cls.RECIPE)}"
         )
 
     @classmethod
@@ -67,7 +68,7 @@ class SavedHeads(nn.Module):
         if not same_weights(fingerprint(network), facts["fingerprint"]):
             raise UserError(
                 f"{key}: the {cls.CALLED} in {folder.name} were trained on {facts['target']}, and this target's "
-                f"weights are others; train some: specbench train recipe={cls.RECIPE} distill.target=TARGET, and give "
+                f"weights are others; train some: {training_command(cls.RECIPE)}, and give "
                 f"{key}.path=FOLDER"
             )
         try:

@@ -26,7 +26,8 @@ def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Voca
         kinds = {True: "encoder-decoder", False: "decoder-only"}
         raise UserError(
             f"{key}={name_of(draft)}: is {kinds[own.is_encoder_decoder]} and target={name_of(config.target)} "
-            f"is {kinds[target.is_encoder_decoder]}: pick a draft of the target's kind, or use unigram, bigram, random"
+            f"is {kinds[target.is_encoder_decoder]}: use draft=lookup or "
+            "draft=early-exit, which require nothing more, or a draft of the target's kind"
         )
 
 

@@ -12,8 +12,8 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft, after_zeros
 from specbench.config.draft import TrainedConfig
-from specbench.config.model import name_of
-from specbench.config.paths import shipped
+from specbench.config.model import name_of, place_of
+from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
@@ -209,8 +209,8 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         if draft.path is None and draft.hub is None and not self.folder.is_dir():
             raise UserError(
                 f"{request.key}.path is not set: no {draft.kind} weights ship for "
-                f"target={name_of(request.run.target)}; train some: specbench train recipe={draft.recipe} "
-                f"distill.target=TARGET, and give {request.key}.path=FOLDER"
+                f"target={name_of(request.run.target)}; train some: "
+                f"{training_command(draft.recipe, place_of(request.run.target))}, and give {request.key}.path=FOLDER"
             )
         self.most = self.longest()
 

@@ -210,7 +210,8 @@ class Task:
         if config.path is not None and config.train_path is None:
             raise UserError(
                 "task.train_path is not set: n-gram drafts are fitted on training text; "
-                "with your own task.path name it too: task.train_path=FILE.jsonl[.gz]"
+                "with your own task.path name it too: task.train_path=FILE.jsonl[.gz]; draft=lookup and "
+                "draft=early-exit require none"
             )
         rows = self._rows(config.train_path, config.train_shipped, config.train_split)
         for row in itertools.islice(rows, config.train_limit):

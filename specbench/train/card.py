@@ -14,6 +14,7 @@ import torch
 import transformers
 import yaml
 
+from specbench.config.paths import conf_dir
 from specbench.markdown import markdown_table
 from specbench.train.places import short_name
 from specbench.train.schema import Recipe
@@ -56,9 +57,11 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     if recipe.distill.start_from:
         rows.insert(3, ("started from", short_name(recipe.distill.start_from)))
     rows += facts.measured.items()
+    ships = (conf_dir() / "recipe" / f"{recipe.name}.yaml").is_file()  # `name=` may be the user's own
+    command = "specbench train" + (f" recipe={recipe.name}" if ships else "")
     (folder / "README.md").write_text(
         f"---\nlibrary_name: transformers\n---\n# {recipe.name}\n\n"
-        f"Trained by `specbench train recipe={recipe.name}`; the whole recipe is in `recipe.yaml`.\n\n"
+        f"Trained by `{command}`; the whole recipe is in `recipe.yaml`.\n\n"
         f"{markdown_table(('what', 'value'), rows)}\n",
         encoding="utf-8",
     )

@@ -163,6 +163,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
                     overlap = alpha(
                         self.target, self.as_draft(ahead), sources,
                         sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,
+                        progress=recipe.progress,
                     )  # fmt: skip
                     place = f"α of {self.called(ahead)}, {name}, T={int(sampled)}"
                     found[place] = f"{overlap} on {overlap.tokens:,} tokens"

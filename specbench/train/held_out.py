@@ -50,7 +50,13 @@ def measure(
         for name, prompts in sources.items():
             for sampled in (False, True):
                 overlap = alpha(
-                    target, model, prompts, sampled=sampled, max_new_tokens=plan.max_target, seed=recipe.seed
+                    target,
+                    model,
+                    prompts,
+                    sampled=sampled,
+                    max_new_tokens=plan.max_target,
+                    seed=recipe.seed,
+                    progress=recipe.progress,
                 )
                 measured[f"α, {name}, T={int(sampled)}"] = f"{overlap} on {overlap.tokens:,} tokens"
     return measured

@@ -26,16 +26,18 @@ def write_outputs(
     seed: int,
     per_source: float | None = None,
     progress: bool = True,
+    purpose: str = "",
 ) -> list[Ids]:
     """One output per source, without the start token and closed by end-of-sequence if the target ended it.
 
     Greedy, or sampled at T=1 from the whole distribution (no top-k, no top-p). Sources of like length share a batch.
     `per_source` also limits outputs to so many tokens per source token: one output that never ends holds up a batch.
+    `purpose` is shown after the name of the progress bar.
     """
     torch.manual_seed(seed)
     outputs: list[Ids] = [[] for _ in sources]
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    bar = tqdm(total=len(order), desc="sampled outputs" if sampled else "greedy outputs", disable=not progress)
+    bar = tqdm(total=len(order), desc=f"{'sampled' if sampled else 'greedy'} outputs{purpose}", disable=not progress)
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         room = max_new_tokens

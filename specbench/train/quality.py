@@ -70,6 +70,7 @@ def alpha(
     max_new_tokens: int = 128,
     batch_size: int = 64,
     seed: int = 0,
+    progress: bool = False,
 ) -> Alpha:
     """α of `draft` on what `target` writes for `sources`: greedily (T=0), or sampled at T=1."""
     outputs = write_outputs(
@@ -79,7 +80,8 @@ def alpha(
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
         seed=seed,
-        progress=False,
+        progress=progress,
+        purpose=" to measure α",
     )
     sums = np.zeros(len(sources))
     counts = np.zeros(len(sources))

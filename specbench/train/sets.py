@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain, islice
@@ -29,6 +30,7 @@ from specbench.train.schema import Recipe
 # Independent of what the text is for, and of any model.
 
 
+SHARE_HELD_OUT = 5  # at most one row in so many is held out
 PAD, EOS, UNK = "<pad>", "</s>", "<unk>"
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
@@ -106,8 +108,7 @@ def fields(recipe: Recipe) -> tuple[str, ...]:
 def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
     """All rows to train on (filtered, without excluded rows, with joined rows and passages), and the held-out rows.
 
-    Raises:
-        UserError: data.hold_out leaves no rows.
+    At most a fifth of the rows is held out, whatever `data.hold_out` is.
     """
     plan = recipe.data
     leave_out = without_held_out if recipe.task == "seq2seq" else without_sentences
@@ -115,9 +116,10 @@ def training_rows(recipe: Recipe) -> tuple[list[Row], list[Row]]:
     held: list[Row] = []
     if plan.hold_out:
         random.Random(recipe.seed).shuffle(rows)
-        held, rows = rows[: plan.hold_out], rows[plan.hold_out :]
-        if not rows:
-            raise UserError(f"data.hold_out is {plan.hold_out}: nothing is left to train on")
+        number = min(plan.hold_out, max(len(rows) // SHARE_HELD_OUT, 1 if len(rows) > 1 else 0))
+        if number < plan.hold_out:
+            print(f"data.hold_out={plan.hold_out}: {number} of {len(rows)} rows are held out", file=sys.stderr)
+        held, rows = rows[:number], rows[number:]
     if recipe.task == "lm":
         return rows, held
     summaries = made_passages(plan.passages, plan.source, plan.target, recipe.seed)

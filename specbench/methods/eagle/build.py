@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from specbench.algorithm.draft import Draft
-from specbench.config.model import name_of
+from specbench.config.model import name_of, place_of
+from specbench.config.paths import training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.weights.load import layers_of, shape_of
 from specbench.errors import UserError
@@ -27,7 +28,7 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         if draft.path is None and draft.hub is None and not Path(self.source).is_dir():
             raise UserError(
                 f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
-                f"specbench train recipe={draft.kind} distill.target=TARGET, and give {key}.path=FOLDER, or "
+                f"{training_command(draft.kind, place_of(target))}, and give {key}.path=FOLDER, or "
                 f"{key}.hub=OWNER/NAME of a published checkpoint"
             )
         self.published = published_eagle(self.source, pinned, key, OURS)

@@ -25,6 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from specbench.config.paths import training_command
 from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import fingerprint, same_weights
 from specbench.errors import UserError, first_line
@@ -224,7 +225,7 @@ def read_eagle(folder: Path, key: str) -> EagleFacts:
         pass
     raise UserError(
         f"{key}.path={folder}: no EAGLE weights are in this folder ({FACTS}, {WEIGHTS}); "
-        "make them with specbench train recipe=eagle distill.target=TARGET"
+        f"make them with {training_command('eagle')}"
     )
 
 
@@ -234,7 +235,7 @@ def load_eagle(folder: Path, network: Any, key: str) -> Eagle:
     if not same_weights(fingerprint(network), facts.fingerprint):
         raise UserError(
             f"{key}: the weights in {folder.name} were trained on {facts.target}, and this target's weights are "
-            f"others; train some: specbench train recipe={facts.shape.kind} distill.target=TARGET, and give "
+            f"others; train some: {training_command(facts.shape.kind)}, and give "
             f"{key}.path=FOLDER"
         )
     try:
