@@ -22,3 +22,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The module's names with those of `specbench.api`, for completion in a notebook."""
+    return sorted({*globals(), *__all__})

@@ -55,9 +55,13 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
 def user_cache() -> Path:
     """The folder for files that can be made again; it need not exist.
 
-    It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`.
+    It is `$XDG_CACHE_HOME/specbench` or `~/.cache/specbench`; for a user without a home one in the folder for temporary
+    files.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specbench"
+    except RuntimeError:  # neither HOME nor an entry in passwd
+        return Path(tempfile.gettempdir()) / f"specbench-{os.getuid()}"
 
 
 def is_own(path: Path) -> bool:

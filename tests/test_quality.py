@@ -1,8 +1,12 @@
 """BLEU and ROUGE without a network."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import specbench
+from specbench.files import user_cache
 from specbench.quality import quality, quality_difference, quality_interval
 
 
@@ -16,6 +20,25 @@ def test_rouge_is_rouge_l() -> None:
     assert quality("rouge", ["the cat sat"], ["the cat sat"]) == pytest.approx(100)
     # longest common subsequence 2 of 3 and 4 words: F = 2 * (2/3 * 2/4) / (2/3 + 2/4)
     assert quality("rouge", ["the cat sat"], ["the big cat slept"]) == pytest.approx(57.14, abs=0.01)
+
+
+def test_scores_need_no_writable_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", tmp_path / "file")  # no folder can be made in a file
+    assert quality("exact", ["a"], ["a"]) == 100
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert user_cache().is_absolute()
+
+
+def test_the_functions_of_the_package_are_offered() -> None:
+    assert {"run", "alpha", "recommend", "__version__"} <= set(dir(specbench))
 
 
 def test_no_metric_no_score() -> None:

@@ -87,7 +87,8 @@ class FromText(DraftBuilder[Fitted]):
         def sequences() -> Iterator[list[int]]:
             for number, text in enumerate(self.task.training_text()):
                 if number % ROWS_BETWEEN_WORDS == 0:
-                    say(f"reading the training text of {self.task.config.name}: {number:,} rows")
+                    read = f": {number:,} rows" if number else ""
+                    say(f"reading the training text of {self.task.config.name}{read}")
                 yield self.request.vocabulary.ids(text)
 
         return gather(sequences(), self.request.vocabulary.start)

@@ -3,6 +3,7 @@
 `evaluate.load('sacrebleu')` fetches a script from the hub; these are the same metrics as modules of this package.
 """
 
+import tempfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +19,10 @@ def quality(metric: str | None, predictions: Sequence[str], references: Sequence
         return None
     from specbench.quality.metrics import METRICS  # `evaluate` takes seconds to import
 
-    scores = METRICS[metric]().compute(predictions=list(predictions), references=list(references))
+    # In memory, with a folder of its own: the cache of `evaluate` lies in a home that may not be writable.
+    with tempfile.TemporaryDirectory() as folder:
+        module = METRICS[metric](cache_dir=folder, keep_in_memory=True)
+        scores = module.compute(predictions=list(predictions), references=list(references))
     return float(scores["score"])
 
 

@@ -31,7 +31,7 @@ class Catalog:
     def __init__(self, results: str | Path, kept: bool = True, undisturbed: bool = False) -> None:
         self.results = Path(results)
         copies = sorted(kept_folder(results).glob("*.json.gz")) if kept else []
-        own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (file.stat().st_mtime, file.name))
+        own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (_modified(file), file.name))
         self._heads: dict[str, Head] = {}
         self._failed: dict[str, Head] = {}
         for head in _read([*copies, *own]):
@@ -144,6 +144,14 @@ def _created(head: Head) -> str:
 def kept_folder(results: str | Path) -> Path:
     """The folder of the compressed records that are committed."""
     return Path(results) / "kept"
+
+
+def _modified(file: Path) -> float:
+    """When `file` was written; 0 for a link to nothing, which reading it then names."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _rank(head: Head, undisturbed: bool) -> tuple[bool, str]:

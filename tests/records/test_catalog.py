@@ -149,3 +149,10 @@ def test_names_of_a_config_make_an_id_of_one_file(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("names", ["t5-mini", "a b (1), [red]", "ж" * 100, "-x", "x" * 200])
 def test_a_name_that_is_safe_remains(names: str) -> None:
     assert file_name(names, "-T0-g3-0a1b2c3d") == f"{names}-T0-g3-0a1b2c3d"
+
+
+def test_a_link_to_nothing_is_skipped_by_name(tmp_path: Path) -> None:
+    run_id = make(tmp_path)
+    (store.runs_folder(tmp_path) / "gone.json").symlink_to(tmp_path / "nowhere.json")
+    with pytest.warns(UserWarning, match="gone.json: skipped"):
+        assert [head.run_id for head in Catalog(tmp_path).heads] == [run_id]
