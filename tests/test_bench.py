@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ from networks import network
 from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.bench import Bench, Row, bench
+from specbench.bench.bench import Bench, Row, _row, bench
 from specbench.bench.breakdown import take_apart
 from specbench.bench.output import table, write
-from specbench.bench.timing import Timing, in_turn, times_faster
+from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
@@ -138,3 +139,15 @@ def test_a_step_has_a_bound_from_its_graph(setup: Bench) -> None:
 def test_a_bandwidth_of_nothing_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "bandwidth=0"]) == 2
     assert "bandwidth=0.0: must be above 0 (GB/s)" in capfd.readouterr().err
+
+
+def test_a_fault_of_ours_is_not_said_to_be_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(index: int) -> tuple[float, list[int]]:
+        raise RuntimeError("no such shape")
+
+    setup = SimpleNamespace(prompts=[None], repeats=1)
+    works: Decoder = lambda index: (1.0, [1])  # noqa: E731
+    row = _row("a", "what", setup, {"ours": works, "theirs": raises})  # type: ignore[arg-type]
+    assert row.note == "transformers fails: no such shape"
+    with pytest.raises(RuntimeError, match="no such shape"):
+        _row("a", "what", setup, {"ours": raises, "theirs": works})  # type: ignore[arg-type]

@@ -12,6 +12,10 @@ from torch import Tensor
 
 from specbench.algorithm.decoding import sequence
 from specbench.algorithm.draft import Draft
+from specbench.algorithm.growing import TreeDraft
+from specbench.analysis.costs.trees import tree_costs
+from specbench.bench import parts
+from specbench.bench.timing import medians
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
@@ -20,6 +24,7 @@ from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.random.draft import UniformDraft
 from specbench.sampling import Sampling
+from specbench.theory.trees import FixedShape, Shape
 
 GREEDY: dict[str, Any] = {"sampling": Sampling(), "generator": torch.Generator()}
 
@@ -118,3 +123,34 @@ def test_forty_graphs_are_enough_for_texts_of_all_lengths() -> None:
     for length in range(1, 500, 37):
         autoregressive(target, prompt("t5", length), max_new_tokens=1, **GREEDY)
     assert target.captures == len(target._graphs) < MOST_GRAPHS
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = graphs_before_the_clock(network(kind, seed=5))
+    uncaptured = []
+
+    def watched(ways: dict[str, Callable[[], object]], now: Callable[[], float], repeats: int) -> dict[str, float]:
+        before = target.uncaptured
+        timed = medians(ways, now, 1)
+        uncaptured.append(target.uncaptured - before)
+        return timed
+
+    monkeypatch.setattr("specbench.bench.parts.medians", watched)
+    monkeypatch.setattr("specbench.bench.parts.LENGTHS", (16, 20))
+    with torch.inference_mode():
+        parts.over_tokens(target, prompt(kind))
+        parts.over_lengths(target, prompt(kind))
+    assert uncaptured == [0, 0, 0]
+
+
+def test_costs_of_trees_are_timed_on_captured_steps() -> None:
+    target = graphs_before_the_clock(network("gpt2", seed=5))
+    small = ModelDraft(graphs_before_the_clock(network("gpt2", seed=6, layers=1)), 40)
+    draft = TreeDraft(small, FixedShape(Shape.of_widths([2, 2])), "distinct", frozenset())
+    with torch.inference_mode():
+        tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
+        before = target.uncaptured
+        tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
+    # Only the runs before the clock met steps of a new shape; in a second call none does.
+    assert target.uncaptured == before

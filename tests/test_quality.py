@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import specbench
+from specbench.cli import main
 from specbench.files import user_cache
 from specbench.quality import quality, quality_difference, quality_interval
 
@@ -76,3 +77,40 @@ def test_differences_are_paired(metric: str) -> None:
     assert alone.low < quality(metric, worse, references) < alone.high
     same = quality_difference(metric, texts, texts, references)
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+def test_a_failure_of_a_metric_costs_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("the library's own fault")
+
+    monkeypatch.setattr("specbench.experiment.record.quality_difference", fails)
+    with pytest.warns(UserWarning, match="task.metric=bleu: the completions are not scored: the library's own fault"):
+        ran = specbench.run(draft="random", gamma=1, limit=1, max_new_tokens=2, resamples=100, results=str(tmp_path))
+    assert ran.record["summary"]["quality_metric"] is None and len(ran.record["prompts"]) == 1
+
+
+def test_keys_without_effect_and_references_without_a_metric_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "The dog sleeps.", "reference": "Der Hund schläft."}\n')
+    words = [
+        "draft=random",
+        "gamma=1",
+        f"task={rows}",
+        "task.reference_field=reference",
+        "max_new_tokens=2",
+        "resamples=100",
+        f"results={tmp_path}",
+    ]
+    assert main(["run", *words, "max_new_tokens=2", "resamples=100", "sampling.top_p=.9"]) == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "sampling.top_p=0.9: changes nothing at sampling.temperature=0" in said
+    assert "the references are not scored: task.metric is not set" in said
+
+
+def test_a_slip_leaves_no_record(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "The dog sleeps."}\n')
+    assert main(["run", f"task={rows}", "draft=bigram", f"results={tmp_path}"]) == 2
+    assert not list(tmp_path.glob("runs/*.json"))

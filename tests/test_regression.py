@@ -91,3 +91,12 @@ def test_policies_and_trees_do_not_stand_for_each_other(tmp_path: Path, capfd: p
     assert main(["check", "--against", str(file), "--results", str(tmp_path), "--write"]) == 0
     assert [row["gamma"] for row in json.loads(file.read_text())] == ["adaptive", "sequoia 8"]
     assert main(["check", "--against", str(file), "--results", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": "x"}, {"alpha": None}, {"alpha_low": float("nan")}, {"hardware": 3}])
+def test_a_damaged_baseline_is_one_line(
+    baseline: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: dict[str, object]
+) -> None:
+    baseline.write_text(json.dumps([row | wrong for row in json.loads(baseline.read_text())]))
+    assert main(["check", "--against", str(baseline), "--results", str(tmp_path)]) == 2
+    assert "is not a baseline" in capfd.readouterr().err

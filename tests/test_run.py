@@ -164,7 +164,7 @@ def test_broken_folders_are_one_line(run, folders: Folders, tmp_path: Path) -> N
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
     code, _, err, record = run(f"target.path={cut}")
-    assert code == 2 and "cannot be loaded" in record["summary"]["error"]
+    assert code == 2 and not record  # a slip is no run
     assert f"target.path={cut}: cannot be loaded" in err and "Traceback" not in err
 
 

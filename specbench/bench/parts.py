@@ -20,7 +20,7 @@ from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, get_ready
+from specbench.engine.session import Model, Prompt, captured_first, get_ready
 from specbench.sampling import Sampling, standardise
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -33,7 +33,9 @@ def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
     """Seconds of one run over so many tokens, at the same place of a completion."""
     session = model.start(prompt)
     session.extend([5] * 16)
-    timed = medians({str(count): stepping(session, count) for count in TOKENS}, model.now, REPEATS // 2)
+    steps = {str(count): stepping(session, count) for count in TOKENS}
+    captured_first(model, prompt, session.length, steps.values())
+    timed = medians(steps, model.now, REPEATS // 2)
     return {int(count): seconds for count, seconds in timed.items()}
 
 
@@ -44,7 +46,9 @@ def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
     for length in LENGTHS:
         if length > session.length and (model.longest is None or length + 1 < model.longest):
             session.extend([5] * (length - session.length))
-            found[length] = medians({"step": stepping(session, 1)}, model.now, REPEATS // 2)["step"]
+            step = stepping(session, 1)
+            captured_first(model, prompt, length + 1, [step])
+            found[length] = medians({"step": step}, model.now, REPEATS // 2)["step"]
     return found
 
 

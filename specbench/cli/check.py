@@ -1,6 +1,7 @@
 """`specbench check`: compare records with a baseline, and fail if alpha or a speedup moved."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -64,12 +65,21 @@ def main(argv: list[str]) -> int:
 
 
 def _read(file: Path) -> list[Row]:
-    from specbench.analysis.regression import KEPT
-
     try:
         rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"--against={file}: cannot be read ({error}); --write makes one from records") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= set(KEPT) for row in rows):
+    if not isinstance(rows, list) or not all(map(_is_measurement, rows)):
         raise UserError(f"--against={file}: is not a baseline, a list of measurements; --write makes one from records")
     return rows
+
+
+def _is_measurement(row: object) -> bool:
+    """Whether a row of a file has what a baseline keeps, as it keeps it."""
+    from specbench.analysis.regression import KEPT
+
+    if not isinstance(row, dict) or not row.keys() >= set(KEPT):
+        return False
+    numbers = [row[key] for key in KEPT if key != "hardware" and row[key] is not None]
+    finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+    return finite and row["alpha"] is not None and isinstance(row["hardware"], str | None)

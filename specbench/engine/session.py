@@ -154,6 +154,16 @@ def get_ready(model: Model, prompt: Prompt, tokens: int) -> None:
         model.get_ready(prompt, tokens)
 
 
+def captured_first(model: Model, prompt: Prompt, tokens: int, steps: Iterable[Callable[[], object]]) -> None:
+    """Run each of `steps` of `model` once, untimed, and capture what they asked for, before any of them is timed.
+
+    An engine captures a step only between completions: one of a shape that it has not met runs uncaptured.
+    """
+    for step in steps:
+        step()
+    get_ready(model, prompt, tokens)
+
+
 @runtime_checkable
 class RollsOut(Protocol):
     """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""

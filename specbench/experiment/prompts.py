@@ -104,6 +104,15 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
             if later_turns
             else "of conversations of several turns the first is used here; specbench run with batch=1 decodes all"
         )
+    sampling = config.sampling
+    for key, value in (("top_k", sampling.top_k), ("top_p", sampling.top_p)):
+        if value is not None and sampling.temperature == 0:
+            yield (
+                f"sampling.{key}={value:g}: changes nothing at sampling.temperature=0, which is argmax; "
+                "sampling.temperature=1 samples"
+            )
+    if task.metric is None and task.path is not None and any(example.reference for example in encoded.examples):
+        yield "the references are not scored: task.metric is not set; task.metric=bleu or task.metric=rouge scores them"
     if encoded.probe_prompts:
         asked = "tree=sequoia" if config.tree.is_probed else f"gamma={config.gamma}"
         yield f"{asked} is probed on {len(encoded.probe_prompts)} more, which are not measured"

@@ -1,6 +1,7 @@
 """Build a record from raw prompts: the summary, the frozen config, the environment and the processes."""
 
 import traceback
+import warnings
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.config.schema import RunConfig
 from specbench.environment import environment, hardware
-from specbench.errors import error_line
+from specbench.errors import error_line, first_line
 from specbench.experiment.accept import rule_label
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
@@ -162,15 +163,19 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
         return UNSCORED
     references = [prompt["reference"] or "" for prompt in prompts]
     alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in WAYS)
-    less = quality_difference(metric, ours, alone, references)
-    return {
-        "quality_metric": metric,
-        "quality_baseline": quality(metric, alone, references),
-        "quality_speculative": quality(metric, ours, references),
-        "quality_difference": less.value,
-        "quality_difference_low": less.low,
-        "quality_difference_high": less.high,
-    }
+    try:
+        less = quality_difference(metric, ours, alone, references)
+        return {
+            "quality_metric": metric,
+            "quality_baseline": quality(metric, alone, references),
+            "quality_speculative": quality(metric, ours, references),
+            "quality_difference": less.value,
+            "quality_difference_low": less.low,
+            "quality_difference_high": less.high,
+        }
+    except Exception as error:  # all prompts are decoded: whatever a metric's library does, their times are kept
+        warnings.warn(f"task.metric={metric}: the completions are not scored: {first_line(error)}", stacklevel=2)
+        return UNSCORED
 
 
 def _tokens_of(prompts: list[PromptRecord]) -> set[int]:

@@ -13,7 +13,7 @@ from specbench.algorithm.gamma import GammaChoice
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.resummary import resummarised
 from specbench.config.schema import RunConfig
-from specbench.errors import MachineError
+from specbench.errors import MachineError, UserError
 from specbench.experiment.between_prompts import Decoded, decoded, hand_over, learn_from, put_answers
 from specbench.experiment.build import Parts, build, resolve
 from specbench.experiment.dtype import faster_dtype
@@ -109,6 +109,8 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
             prompts = [journal.prompts[example.index] for example in parts.examples]
             probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
             record = make_record(config, run_id, parts, prompts, journal.parts, probed)
+        except UserError:  # a slip to be typed again is no run
+            raise
         except Exception as error:
             _note(file, config, run_id, error)
             raise

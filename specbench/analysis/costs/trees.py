@@ -10,8 +10,9 @@ from statistics import median
 
 import torch
 
+from specbench.algorithm.draft import models_of
 from specbench.algorithm.growing import TreeDraft
-from specbench.engine.session import Model, Prompt
+from specbench.engine.session import Model, Prompt, captured_first, get_ready
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, Shape
 
@@ -71,6 +72,9 @@ def tree_costs(
         session.rollback(place)
 
     ways: dict[int, Callable[[], None]] = {0: growing, 1: stepping} | {size: verifying(size) for size in fitting}
+    captured_first(target, prompt, place + max(fitting, default=1), ways.values())
+    for model in models_of(draft):
+        get_ready(model, prompt, place + draft.plan.depth + 1)
     timed: dict[int, list[float]] = {name: [] for name in ways}
     for repeat in range(WARMUP + repeats):
         for name, way in ways.items():

@@ -5,6 +5,7 @@
 longest: one that drafted fewer, or none, looks like one of the longest that was rejected.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -113,7 +114,7 @@ def read_vllm_text(document: Document, known: Known) -> Reading:
             sums, rates = {}, []
         elif match := LINE.fullmatch(line):
             if match[1] in TEXT.values():
-                sums[match[1]] = int(float(match[2]))
+                sums[match[1]] = _count(match[2], document)
             else:
                 rates.append(float(match[2]) / 100)
     ended()
@@ -241,3 +242,11 @@ def _tensorrt_text(document: Document) -> dict[str, float]:
         if match := TENSORRT_LINE.search(line):
             found[short[match[1] or match[3]]] = float(match[2] or match[4])
     return found
+
+
+def _count(text: str, document: Document) -> int:
+    """A count as printed, maybe with a point. Raises UserError where it is no finite number."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise UserError(f"{document.path}: a count of {text}; the file is damaged")
+    return int(number)

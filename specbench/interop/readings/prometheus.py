@@ -71,6 +71,8 @@ def samples(document: Document, prefix: str) -> Samples:
             value = None
         if match is None or value is None:
             raise UserError(f"{document.path}, line {number}: a metric without a value; the file is cut off or damaged")
+        if not math.isfinite(value):  # a summary without observations; a counter that is needed will be missed
+            continue
         name = match[1].removeprefix(prefix).removesuffix("_total")
         labels = dict(LABEL.findall(match[2] or ""))
         if name.endswith("_created"):
