@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from captured import Repeated, graphs_before_the_clock
+from captured import Recording, Repeated, graphs_before_the_clock
 from decode import autoregressive, speculative
 from networks import network
 from torch import Tensor
@@ -154,3 +154,21 @@ def test_costs_of_trees_are_timed_on_captured_steps() -> None:
         tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
     # Only the runs before the clock met steps of a new shape; in a second call none does.
     assert target.uncaptured == before
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kind", ["t5", "t5-v1_1", "gpt2", "llama"])
+def test_what_a_graph_reads_lives_as_long_as_the_graph(kind: str, temperature: float) -> None:
+    """A CUDA graph owns none of the tensors that it reads: layouts, sizes, position biases, buffers, weights."""
+    Recording.freed()
+    family = "t5" if kind.startswith("t5") else "gpt2"
+    target = CudaGraphModel(network(kind, seed=5), 40, frozenset(), capture=Recording)
+    small = CudaGraphModel(network(kind, seed=6, layers=1), 40, frozenset(), capture=Recording)
+    given: dict[str, Any] = {"sampling": Sampling(temperature), "generator": torch.Generator().manual_seed(0)}
+    guess = UniformDraft(40, torch.device("cpu"))
+    drafts = [ModelDraft(small, 40), EarlyExitDraft(target, 1), CascadeDraft(small, guess, 2, 40)]
+    for draft in drafts:
+        for _ in range(2):  # what was met in the first text is captured before the second
+            speculative(target, draft, prompt(family), gamma=3, max_new_tokens=6, **given)
+    assert Recording.captures
+    assert Recording.freed() == []

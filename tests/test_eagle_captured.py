@@ -2,6 +2,7 @@
 and rolled back before."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,16 @@ def test_a_row_of_a_batch_writes_what_it_writes_alone() -> None:
     assert draft.captured is not None
     rows = in_rows(target, draft, prompts_of("t5", (1, 17, 3, 8)), SPEC, 2)
     same_texts(rows, alone(target, draft, prompts_of("t5", (1, 17, 3, 8)), SPEC))
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@torch.inference_mode()
+def test_what_the_graphs_of_a_layer_read_lives_as_long_as_they_do(kind: str) -> None:
+    captured.Recording.freed()
+    eagle, target = layer(kind, (), partial(captured.graphs, capture=captured.Recording))
+    ours, _ = sessions(eagle, required(eagle, target))
+    features = torch.randn(40, eagle.shape.feature_width, generator=torch.Generator().manual_seed(5))
+    for begin, read in ((0, 5), (5, 1), (6, 3)):
+        ours.read(features[begin : begin + read], [7] * read)
+    assert captured.Recording.captures
+    assert captured.Recording.freed() == []
