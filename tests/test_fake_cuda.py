@@ -32,7 +32,7 @@ from specbench.engine.clock import clock_of
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.states import hand_over
-from specbench.engine.session import Prompt
+from specbench.engine.session import Prompt, Read
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape
 from specbench.methods.eagle import captured as eagle_session
@@ -226,3 +226,15 @@ def test_a_planted_fault_is_found(
     monkeypatch.setattr(sampling, "drawn", partial(fault, sampling.drawn))
     with pytest.raises(raised):
         decoded(target, ModelDraft(small, SIZE), "gpt2", Sampling(1.0))
+
+
+@pytest.mark.parametrize("make", [EagerModel, graphs])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@torch.inference_mode()
+def test_rows_of_a_batch_are_of_one_device(kind: str, make: Any, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.engine.capture.static.rows_agree", lambda *_: True)  # it reads numbers
+    batch = Batch(model(make, kind), 2)
+    sessions = [batch.start(prompt(kind)) for _ in range(2)]
+    for counts in ((1, 1), (3, 1)):  # as many tokens in each, and padded
+        rows = batch.extend_many([Read(one, [TOKEN] * count) for one, count in zip(sessions, counts, strict=True)])
+        assert {logits.device.type for logits in rows} == {"cuda"}
