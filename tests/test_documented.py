@@ -1,10 +1,14 @@
-"""Every command of README, docs and the Makefile is run: those that need a GPU, the hub or hours are composed.
+"""Every command of README, docs, the Makefile, error lines, --help, `list` and conf/ is run, or composed.
+
+Those that need a GPU, the hub, weights or hours are composed.
 
 A measuring verb is run once, with its command in README; its other commands, which differ in keys that are made small
 here anyway, are composed, and run by the slow test.
 """
 
+import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -19,12 +23,22 @@ from specbench.cli import VERBS, main
 from specbench.cli import choices as picked
 from specbench.config.paths import shipped
 from specbench.records.catalog import digest
+from specbench.train.schema import Recipe
 
 Capture = pytest.CaptureFixture[str]
 DOCUMENTED = commands.documented()
+PRINTED = commands.printed()
 Usable = dict[str, set[str]]
 MEASURING = ("run", "sweep", "alpha", "recommend", "validate", "bench", "beam")
-MODELS = {"target.path=FOLDER": "t5-mini", "draft.path=FOLDER": "t5-nano", "distill.target=TARGET": "t5-mini"}
+MODELS = {
+    "target.path=FOLDER": "t5-mini", "draft.path=FOLDER": "t5-nano", "distill.target=TARGET": "t5-mini",
+    "distill.target=FOLDER": "t5-mini",
+}  # fmt: skip
+PLACEHOLDERS = {
+    "gamma=A,B": "gamma=1,3",
+    "target=NAME": "target=t5-mini",
+    "data.path=[FILE]": "data.path=[prompts.jsonl]",
+}
 # One command of each measuring verb that is always run; it is one of README's.
 FIRST = [
     one
@@ -103,7 +117,7 @@ def filled(command: commands.Command) -> list[str]:
     for place, word in enumerate(words):
         if word in MODELS:
             words[place] = f"{word.partition('=')[0]}={shipped('models', MODELS[word])}"
-        words[place] = run_of.get(word, words[place])
+        words[place] = PLACEHOLDERS.get(word, run_of.get(word, words[place]))
     return words
 
 
@@ -127,7 +141,11 @@ def run(command: commands.Command, usable: Usable, monkeypatch: pytest.MonkeyPat
     if verb == "train":
         from specbench.train.schema import check
 
-        monkeypatch.setattr("specbench.train.recipe.train", lambda recipe: check(recipe).output)
+        def prepared(recipe: Recipe, composed_from: str) -> str:
+            assert commands.exists("recipe", composed_from)
+            return check(recipe).output
+
+        monkeypatch.setattr("specbench.train.recipe.train", prepared)
     elif verb == "certify":  # its texts are made in test_certify
         words += ["--cfg", "job"]
     elif verb in MEASURING and not {"--help", "--cfg"} & set(words):
@@ -156,6 +174,65 @@ def test_a_documented_command_in_full(
     run(command, usable, monkeypatch, full=True)
 
 
+@pytest.mark.covering(by=lambda command: (command.argv[0], command.argv[1] if command.argv[0] == "train" else ""))
+@pytest.mark.parametrize("command", PRINTED, ids=name_of)
+def test_a_printed_command(
+    command: commands.Command, workplace: Path, usable: Usable, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """What an error line, a note or a comment tells a reader to run."""
+    verb, *words = filled(command)
+    trains = verb == "train" and any(word.startswith("data.path=") for word in words)
+    if verb == "list":  # test_listing lists each group
+        assert words[0] in picked.GROUPS
+    elif verb in ("report", "tables"):  # which tests/report runs; all records take seconds
+        with contextlib.suppress(SystemExit):
+            main([verb, "--help"])
+        assert {word for word in words if word.startswith("--")} <= set(
+            re.findall(r"--[a-z-]+", capsys.readouterr().out)
+        )
+    elif trains:  # for a target of either kind
+        for target in ("t5-mini",) if "recipe=specdec" in words else ("t5-mini", "gpt-mini"):
+            line = re.sub(r"distill.target=\w+", f"distill.target=shipped:models/{target}", command.line)
+            run(commands.Command(command.page, line), usable, monkeypatch)
+    elif verb not in (*MEASURING, "train") or "--help" in words:
+        run(command, usable, monkeypatch)
+    else:  # its keys are tried with the commands of the pages
+        assert main([verb, *words, *([] if "--dry-run" in words else ["--cfg", "job"])]) == 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_prints_no_other_command(verb: str, capsys: Capture) -> None:
+    with contextlib.suppress(SystemExit):  # argparse ends the process
+        main([verb, "--help"])
+    about = capsys.readouterr().out.partition("\n\n")[2]  # after the usage of the verb itself
+    assert about
+    known = {command.line for command in PRINTED}
+    for row in re.split(r"\n\n|\n(?= {1,20}\S)", about):  # a continued line begins farther right
+        assert set(commands.commands_in(row)) <= known
+
+
+# Experiments are files whose text is in PRINTED; to list what they need composes each.
+@pytest.mark.parametrize("group", [group for group in picked.GROUPS if group != "experiment"])
+def test_list_prints_no_other_command(group: str, composed_once: None) -> None:
+    choices = picked.choices(group, None)
+    known = {command.line for command in PRINTED}
+    for choice in choices:
+        for line in commands.commands_in(f"{choice.origin} ; {choice.note}"):
+            assert line in known or line.startswith("specbench train recipe="), choice
+        for recipe in re.findall(r"recipe=([a-z0-9][\w.-]*\w)", f"{choice.origin} {choice.note}"):
+            assert commands.exists("recipe", recipe), choice
+
+
+def test_a_choice_that_is_named_exists() -> None:
+    of_training = {"seq2seq", "lm"}
+    missing = [
+        (where, f"{group}={name}")
+        for where, group, name in commands.named_choices()
+        if not commands.exists(group, name) and not (group == "task" and name in of_training)
+    ]
+    assert not missing
+
+
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("target", commands.make_targets())
@@ -164,18 +241,22 @@ def test_the_commands_of_make(target: str, workplace: Path, usable: Usable, monk
         run(command, usable, monkeypatch)
 
 
-def test_the_commands_of_errors_and_notes_name_what_there_is() -> None:
-    """Verbs and recipes: an error line once named a recipe that does not exist."""
-    printed = commands.printed()
-    assert commands.verbs_named() | {one.argv[0] for one in printed} <= {*VERBS} and len(printed) > 20
-    for one in printed:
-        for word in one.argv[1:]:
-            group, _, name = word.partition("=")
-            if group == "recipe" and name not in ("", "NAME"):
-                assert (commands.ROOT / "conf" / "recipe" / f"{name}.yaml").is_file(), one
+def test_commands_are_found_in_sentences() -> None:
+    found = commands.commands_in("train some: specbench train recipe=eagle 'data.path=[A B]', and give draft.path=X")
+    assert found == ["specbench train recipe=eagle 'data.path=[A B]'"]
+    assert commands.commands_in(
+        "'specbench list draft' shows all; `specbench results --by category`; specbench run"
+    ) == [
+        "specbench list draft",
+        "specbench results --by category",
+    ]
+    with pytest.raises(AssertionError, match="trian is no verb of specbench"):
+        commands.commands_in("make them with specbench trian recipe=eagle")
 
 
 def test_there_are_commands_to_run() -> None:
     assert len(DOCUMENTED) > 40 and {command.argv[0] for command in FIRST} == {*MEASURING} - {"run"}
     assert {command.argv[0] for command in DOCUMENTED} >= {*MEASURING, "results", "list", "show", "report", "train"}
+    assert len(PRINTED) > 40
+    assert {command.argv[0] for command in PRINTED} >= {"train", "sweep", "list", "recommend", "explain", "results"}
     assert {"run", "mini", "beyond", "tables", "bench-gpu"} <= set(commands.make_targets())

@@ -265,7 +265,7 @@ def _recipe(content: dict[str, Any]) -> tuple[str, str]:
     ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])
     keys = [] if data.get("hub") or ships else ["data.path=[FILE,...]"]
     keys += ["data.passages.path=[FILE,...]"] if "passages" in data else []
-    keys += ["distill.target=FOLDER"] if distill.get("target") == "???" else []
+    keys += ["distill.target=FOLDER"] if distill.get("target") in ("???", "") else []
     if keys:
         return KEYS, " ".join(keys)
     return (NOW, "rows that ship with specbench") if ships else (DOWNLOAD, str(data["hub"]))

@@ -3,8 +3,8 @@
 import sys
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 
 from specbench.cli.hydra_app import launch_one, task_overrides
 from specbench.cli.overrides import read
@@ -50,14 +50,11 @@ def _as_key(word: str) -> str:
 
 def job(composed: DictConfig) -> None:
     """One training of a composed recipe."""
-    try:
-        recipe = OmegaConf.to_object(composed)
-    except MissingMandatoryValue as error:
-        key = error.full_key or "distill.target"
-        raise UserError(f"{key} is not set: give the target to train for, {key}=FOLDER or OWNER/NAME") from error
+    recipe = OmegaConf.to_object(composed)
     assert isinstance(recipe, Recipe)
     from specbench.train.inferred import fitted_to_target  # torch is imported only from here on
     from specbench.train.recipe import train
 
     given = {word.partition("=")[0].lstrip("+").replace("recipe_task", "task") for word in task_overrides()}
-    print(f"wrote {train(fitted_to_target(recipe, given))}", file=sys.stderr)
+    chosen = HydraConfig.get().runtime.choices["recipe"]
+    print(f"wrote {train(fitted_to_target(recipe, given), chosen)}", file=sys.stderr)

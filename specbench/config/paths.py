@@ -1,5 +1,6 @@
 """Where the files that come with the package lie."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,4 +60,4 @@ def _recipe(path: str) -> Mapping[str, Any]:
 
 def training_command(recipe: str, target: str | None = None) -> str:
     """The command that trains a draft for `target` (None: unknown); the recipe fits a target of either kind."""
-    return f"specbench train recipe={recipe} distill.target={target or 'TARGET'} 'data.path=[FILE]'"
+    return f"specbench train recipe={recipe} distill.target={shlex.quote(target or 'TARGET')} 'data.path=[FILE]'"

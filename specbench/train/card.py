@@ -14,7 +14,6 @@ import torch
 import transformers
 import yaml
 
-from specbench.config.paths import conf_dir
 from specbench.markdown import markdown_table
 from specbench.train.places import short_name
 from specbench.train.schema import Recipe
@@ -32,8 +31,8 @@ class Facts:
     measured: dict[str, str] = field(default_factory=dict)  # 'BLEU, multi30k-test2016' -> '25.3'
 
 
-def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
-    """README.md and recipe.yaml beside the weights."""
+def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | None = None) -> None:
+    """README.md and recipe.yaml beside the weights; `composed_from` is the choice of `recipe=`, None without one."""
     (folder / "recipe.yaml").write_text(portable(recipe), encoding="utf-8")
     data = recipe.data
     where = data.hub or ", ".join(short_name(path) for path in data.path)
@@ -57,11 +56,10 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path) -> None:
     if recipe.distill.start_from:
         rows.insert(3, ("started from", short_name(recipe.distill.start_from)))
     rows += facts.measured.items()
-    ships = (conf_dir() / "recipe" / f"{recipe.name}.yaml").is_file()  # `name=` may be the user's own
-    command = "specbench train" + (f" recipe={recipe.name}" if ships else "")
+    made = f"`specbench train recipe={composed_from}`" if composed_from else "specbench"
     (folder / "README.md").write_text(
         f"---\nlibrary_name: transformers\n---\n# {recipe.name}\n\n"
-        f"Trained by `{command}`; the whole recipe is in `recipe.yaml`.\n\n"
+        f"Trained by {made}; the whole recipe is in `recipe.yaml`.\n\n"
         f"{markdown_table(('what', 'value'), rows)}\n",
         encoding="utf-8",
     )

@@ -35,11 +35,11 @@ def pairs_of_ids(sources: list[list[int]], targets: list[list[int]]) -> Dataset:
 
 
 def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
-    """Texts run together, each closed by the end-of-sequence token, cut into blocks of `max_target` tokens."""
+    """Texts run together, each closed by the end-of-sequence token, cut into blocks of `max_target` counted tokens."""
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
     line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
     size = min(plan.max_target, len(line))
     cut = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
     return Dataset.from_dict(
-        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "length": [size] * len(cut)}
+        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "labels": cut, "length": [size] * len(cut)}
     )

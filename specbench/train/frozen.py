@@ -24,7 +24,7 @@ from specbench.engine.saved_heads import fingerprint
 from specbench.errors import UserError, first_line
 from specbench.train.held_out import prompts
 from specbench.train.places import short_name
-from specbench.train.quality import alpha
+from specbench.train.quality import alpha, target_outputs
 from specbench.train.rows import Row
 from specbench.train.schema import Recipe
 
@@ -159,12 +159,10 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         found = {}
         for name, sources in prompts(recipe, held, tokenizer).items():
             for sampled in (False, True):
+                told: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
+                outputs = target_outputs(self.target, sources, max_new_tokens=recipe.data.max_target, **told)
                 for ahead in range(self.soonest, self.soonest + self.measured):
-                    overlap = alpha(
-                        self.target, self.as_draft(ahead), sources,
-                        sampled=sampled, max_new_tokens=recipe.data.max_target, seed=recipe.seed,
-                        progress=recipe.progress,
-                    )  # fmt: skip
+                    overlap = alpha(self.target, self.as_draft(ahead), sources, outputs=outputs, **told)
                     place = f"α of {self.called(ahead)}, {name}, T={int(sampled)}"
                     found[place] = f"{overlap} on {overlap.tokens:,} tokens"
         return found

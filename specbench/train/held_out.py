@@ -16,6 +16,7 @@ from specbench.train.rows import Row, load_rows
 from specbench.train.schema import Recipe
 from specbench.train.sets import fields
 
+HELD = "held-out rows"
 PROMPT_TOKENS = 8  # of each text, when a decoder-only pair is measured
 
 
@@ -69,7 +70,7 @@ def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast)
 
 def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
     plan = recipe.data
-    tests = {"held-out rows": held} if held else {}
+    tests = {HELD: held} if held else {}
     return tests | {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
 
 
@@ -94,5 +95,9 @@ def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str)
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
     if not long_enough:
-        raise UserError(f"data.test: no text of {name} has {PROMPT_TOKENS} tokens or more to start from")
+        key, way_out = ("data.hold_out", "data.hold_out=0") if name == HELD else ("data.test", "longer ones")
+        raise UserError(
+            f"{key}: no text of {name} has {PROMPT_TOKENS} tokens or more, the prompt that alpha is measured from; "
+            f"give {way_out}"
+        )
     return long_enough

@@ -64,9 +64,12 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
         UserError: there is none.
     """
     try:
-        return AutoTokenizer.from_pretrained(resolve(where))
+        tokenizer = AutoTokenizer.from_pretrained(resolve(where))
     except (OSError, ValueError) as error:
         raise UserError(f"no tokenizer can be loaded from '{where}': {first_line(error)}") from error
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of '{where}' has no end-of-sequence token, which texts are closed with")
+    return tokenizer
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

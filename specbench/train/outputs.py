@@ -51,16 +51,28 @@ def write_outputs(
     return outputs
 
 
+def special_ids(target: PreTrainedModel) -> tuple[int, frozenset[int]]:
+    """The id that rows are filled up with, and the ids that end an output.
+
+    A decoder-only model may have several that end it, and none for filling up: then an end is taken.
+    """
+    given, pad = target.config.eos_token_id, target.config.pad_token_id
+    ends = frozenset(given if isinstance(given, (list, tuple)) else () if given is None else (given,))
+    return (pad if pad is not None else min(ends, default=0)), ends
+
+
 def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_new_tokens: int) -> Iterator[Ids]:
-    pad, eos = target.config.pad_token_id, target.config.eos_token_id
+    pad, ends = special_ids(target)
     width = max(len(source) for source in sources)
     # What comes before the outputs: a start token, or the prompt itself (then all of one length).
     before = 1 if target.config.is_encoder_decoder else width
     ids = torch.tensor([source + [pad] * (width - len(source)) for source in sources], device=target.device)
+    read = torch.tensor([[1] * len(source) + [0] * (width - len(source)) for source in sources], device=target.device)
     with torch.inference_mode():
         written = target.generate(
             input_ids=ids,
-            attention_mask=(ids != pad).long(),
+            attention_mask=read,
+            pad_token_id=pad,
             do_sample=sampled,
             num_beams=1,
             temperature=1.0 if sampled else None,
@@ -69,7 +81,8 @@ def _one_batch(target: PreTrainedModel, sources: list[Ids], sampled: bool, max_n
             max_new_tokens=max_new_tokens,
         )
     for row in written[:, before:].tolist():
-        yield row[: row.index(eos) + 1] if eos in row else [token for token in row if token != pad]
+        closed = next((place for place, token in enumerate(row) if token in ends), None)
+        yield row[: closed + 1] if closed is not None else [token for token in row if token != pad]
 
 
 def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.quality import quality
 from specbench.stats import Interval, bootstrap, ratio
-from specbench.train.outputs import Ids, write_outputs
+from specbench.train.outputs import Ids, special_ids, write_outputs
 
 RESAMPLES = 1000
 
@@ -61,6 +62,23 @@ class Alpha:
         return f"{self.value:.3f} [{self.interval.low:.3f}, {self.interval.high:.3f}]"
 
 
+def target_outputs(
+    target: PreTrainedModel,
+    sources: list[Ids],
+    *,
+    sampled: bool,
+    max_new_tokens: int = 128,
+    batch_size: int = 64,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Ids]:
+    """What `target` writes for `sources`, which `alpha` is measured on."""
+    return write_outputs(
+        target, sources, sampled=sampled, batch_size=batch_size, max_new_tokens=max_new_tokens, seed=seed,
+        progress=progress, purpose=" to measure α",
+    )  # fmt: skip
+
+
 def alpha(
     target: PreTrainedModel,
     draft: PreTrainedModel,
@@ -71,21 +89,20 @@ def alpha(
     batch_size: int = 64,
     seed: int = 0,
     progress: bool = False,
+    outputs: list[Ids] | None = None,
 ) -> Alpha:
-    """α of `draft` on what `target` writes for `sources`: greedily (T=0), or sampled at T=1."""
-    outputs = write_outputs(
-        target,
-        sources,
-        sampled=sampled,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        progress=progress,
-        purpose=" to measure α",
-    )
+    """α of `draft` on what `target` writes for `sources`: greedily (T=0), or sampled at T=1.
+
+    `outputs` are the target's, from `target_outputs`, where several drafts are compared on the same.
+    """
+    if outputs is None:
+        outputs = target_outputs(
+            target, sources, sampled=sampled, max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed,
+            progress=progress,
+        )  # fmt: skip
     sums = np.zeros(len(sources))
     counts = np.zeros(len(sources))
-    for start in range(0, len(sources), batch_size):
+    for start in tqdm(range(0, len(sources), batch_size), desc="measuring α", disable=not progress):
         chosen = slice(start, start + batch_size)
         overlap_BT, counted_BT = _overlaps(target, draft, sources[chosen], outputs[chosen], sampled)
         sums[chosen] = (overlap_BT * counted_BT).sum(-1).numpy()
@@ -97,7 +114,7 @@ def _overlaps(
     target: PreTrainedModel, draft: PreTrainedModel, sources: list[Ids], outputs: list[Ids], sampled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Σ min(p, q) at every output position, and which positions count."""
-    pad = target.config.pad_token_id
+    pad, _ = special_ids(target)
     output_BT = _padded(outputs, pad)
     counted_BT = torch.tensor([[1.0] * len(o) + [0.0] * (output_BT.shape[1] - len(o)) for o in outputs])
     with torch.inference_mode():

@@ -15,12 +15,12 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import (
-    DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Seq2SeqTrainingArguments,
     Trainer,
+    default_data_collator,
     set_seed,
 )
 from transformers.trainer_utils import get_last_checkpoint
@@ -29,7 +29,7 @@ from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.held_out import measure
+from specbench.train.held_out import measure, prompts
 from specbench.train.learners import make_learner
 from specbench.train.places import resolve
 from specbench.train.quality import bleu_metric
@@ -38,8 +38,11 @@ from specbench.train.sets import evaluation_set, make_tokenizer, training_rows, 
 from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
 
 
-def train(recipe: Recipe) -> Path:
-    """Run `recipe`, or finish it if it was interrupted; returns the folder that `from_pretrained` takes."""
+def train(recipe: Recipe, composed_from: str | None = None) -> Path:
+    """Run `recipe`, or finish it if it was interrupted; returns the folder that `from_pretrained` takes.
+
+    `composed_from` is the choice of `recipe=` that it was composed from, which the card names.
+    """
     check(recipe)
     output = Path(recipe.output).expanduser()
     output.mkdir(parents=True, exist_ok=True)
@@ -51,6 +54,7 @@ def train(recipe: Recipe) -> Path:
     processes = PartialState(cpu=not torch.cuda.is_available())
     with processes.main_process_first():
         tokenizer = make_tokenizer(recipe, rows, output)
+    prompts(recipe, held, tokenizer)  # rows that nothing can be measured on end a training before it begins
     model: Any = None
     heads = recipe.heads_kind()
     if heads is None:
@@ -90,7 +94,7 @@ def train(recipe: Recipe) -> Path:
             loss=float(losses[-1]) if losses else None,
             measured=measured,
         )
-        write_card(recipe, facts, output)
+        write_card(recipe, facts, output, composed_from)
     return output
 
 
@@ -165,7 +169,7 @@ def make_trainer(
         eval_dataset=eval_set,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
         if pairs
-        else DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        else default_data_collator,  # blocks of one size
         processing_class=tokenizer,
         lr_by_size=recipe.optim.lr_scale == "rms",
         compute_metrics=bleu_metric(tokenizer) if pairs else None,
@@ -186,6 +190,6 @@ def make_heads_trainer(
         train_dataset=train_set,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=learner.target)
         if recipe.task == "seq2seq"
-        else DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        else default_data_collator,
         lr_by_size=recipe.optim.lr_scale == "rms",
     )

@@ -101,6 +101,7 @@ def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | No
         files = list(plan.path if paths is None else paths)
         rows = (row for file in files for row in read(file))
         where = ", ".join(files)
+    asked = ("data.text",) if len(fields) == 1 else ("data.source", "data.target")
     kept: list[Row] = []
     seen = 0
     for row in rows:
@@ -109,7 +110,11 @@ def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | No
             continue
         for name in fields:
             if not isinstance(row.get(name), str):
-                raise UserError(f"{where}, row {seen}: no text field '{name}' (it has {', '.join(sorted(row))})")
+                keys = " ".join(f"{key}=FIELD" for key in asked)
+                raise UserError(
+                    f"{where}, row {seen}: no text field '{name}' (it has {', '.join(sorted(row))}); "
+                    f"name its fields: {keys}"
+                )
         if plan.max_words and len(row[fields[0]].split()) > plan.max_words:
             continue
         if all(row[name].strip() for name in fields):

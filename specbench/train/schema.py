@@ -80,7 +80,11 @@ class DataPlan:
     max_target: int = key(128, "tokens of a target")
     eval_path: list[str] = fresh(list, "[FILE,...] evaluated while training")
     eval_rows: int = key(200, "rows of them")
-    hold_out: int = key(0, "rows, drawn by the seed, that are not trained on and measured at the end")
+    hold_out: int | None = key(
+        None,
+        "rows, drawn by the seed, that are not trained on and measured at the end, at most a fifth of all; unset: 200 "
+        "for a decoder-only target without data.test, otherwise 0",
+    )
     test: dict[str, str] = fresh(
         dict, "{NAME:FILE} measured at the end (BLEU; alpha of a draft) and written into the model card"
     )
@@ -156,7 +160,12 @@ class EaglePlan:
     """
 
     steps: int = key(0, "steps that the layer is unrolled on its own predictions in training; 0: no layer is trained")
-    taps: list[int] = fresh(list, "eagle3: after how many of the target's decoder layers each fused state is taken")
+    fused: bool = key(False, "eagle3: the layer reads the target's states at the depths eagle.taps")
+    taps: list[int] = fresh(
+        list,
+        "eagle3: after how many of the target's decoder layers each fused state is taken; unset, with eagle.fused: "
+        "2, n/2 and n-3 of its n layers",
+    )
     vocabulary: int | None = key(None, "eagle3: the most frequent tokens, which alone are drafted; unset: all tokens")
     own_head: bool = key(False, "eagle3: a head of its own over these tokens; otherwise it reads the target's rows")
     noise: float = key(0.1, "eagle: the most that is added to the features that are read, either way")
@@ -234,6 +243,8 @@ def check(recipe: Recipe) -> Recipe:
     Raises:
         UserError: the first value that cannot work; the message names the key.
     """
+    if recipe.distill.target == "":  # as a recipe for any target has it
+        raise UserError("distill.target is not set: give the model to train for, distill.target=FOLDER or OWNER/NAME")
     at_least_one = {
         "optim.max_steps": recipe.optim.max_steps,
         "optim.batch_size": recipe.optim.batch_size,

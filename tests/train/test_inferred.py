@@ -2,13 +2,19 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import networks
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.cli import main
 from specbench.config.paths import conf_dir, shipped
+from specbench.methods.eagle.network import load_eagle
+from specbench.train.inferred import usual_taps
+from specbench.train.quality import alpha, target_outputs
+from specbench.train.schema import Recipe, check
 
 SMALL = [
     "optim.max_steps=2",
@@ -41,7 +47,6 @@ def test_a_decoder_only_target_decides_what_a_recipe_leaves_open(
 ) -> None:
     output = tmp_path / "out"
     argv = [*words.split(), f"distill.target={target}", f"data.path=[{prompts}]", f"output={output}", *SMALL]
-    argv += ["data.hold_out=200"]
     assert main(["train", *argv]) == 0, capfd.readouterr().err
     said = capfd.readouterr().err
     assert "data.hold_out=200: 12 of 60 rows are held out" in said
@@ -50,21 +55,30 @@ def test_a_decoder_only_target_decides_what_a_recipe_leaves_open(
     assert "α of " in card
     named = re.findall(r"recipe=([\w.-]+)", card)
     assert all((conf_dir() / "recipe" / f"{name}.yaml").is_file() for name in named)
-    assert bool(named) == ("mine" not in words)
+    assert named == [words.partition("=")[2].partition(" ")[0]]  # whatever `name=` is
 
 
 MISTAKES = {
     "": "recipe= is missing",
     "recipe=eagle task=ml": "task=ml: must be seq2seq | lm",
     "recipe=eagle": "distill.target is not set",
+    "recipe=distill data.path=[x]": "distill.target is not set",
+    "recipe=eagle3 eagle.taps=[2,16,29] distill.target=TARGET data.path=[x]": "the target has 2 decoder layers",
+    "recipe=medusa distill.target=shipped:models/t5-mini data.path=[shipped:data/sum-mini.jsonl.gz]": (
+        "name its fields: data.source=FIELD data.target=FIELD"
+    ),
     "recipe=specdec distill.target=TARGET data.path=[x]": "is decoder-only, and specdec reads the encoder",
     "recipe=eagle task=seq2seq distill.target=TARGET data.path=[x]": "is decoder-only, which requires task=lm",
 }
 
 
+def _words(words: str, target: Path) -> list[str]:
+    return words.replace("TARGET", str(target)).replace("[shipped:", "['shipped:").replace(".gz]", ".gz']").split()
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_one_line(words: str, target: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *words.replace("TARGET", str(target)).split()]) == 2
+    assert main(["train", *_words(words, target)]) == 2
     said = capfd.readouterr().err
     assert MISTAKES[words] in said and said.count("specbench:") == 1
 
@@ -87,3 +101,82 @@ def test_the_cards_that_ship_name_recipes_that_exist() -> None:
     cards = list(shipped("models").glob("*/README.md"))
     named = {name for card in cards for name in re.findall(r"recipe=([\w.-]+)", card.read_text(encoding="utf-8"))}
     assert named and all((conf_dir() / "recipe" / f"{name}.yaml").is_file() for name in named)
+
+
+@pytest.mark.parametrize("recipe", ["distill", "eagle3", "hydra"])
+def test_what_follows_from_a_decoder_only_target(
+    recipe: str, prompts: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Recipe] = []
+    monkeypatch.setattr("specbench.train.recipe.train", lambda one, composed_from: found.append(check(one)))
+    words = ["train", f"recipe={recipe}", "distill.target=shipped:models/gpt-mini", f"data.path=[{prompts}]"]
+    assert main(words) == 0, capfd.readouterr().err
+    (one,) = found
+    assert (one.task, one.model.family, one.data.text, one.data.hold_out) == ("lm", "gpt2", "prompt", 200)
+    assert one.data.exclude == ["shipped:data/sum-mini.jsonl.gz"] and not one.data.test
+    assert list(one.eagle.taps) == ([2, 4, 5] if recipe == "eagle3" else [])
+
+
+def test_the_depths_that_eagle3_reads() -> None:
+    assert usual_taps(8) == [2, 4, 5] and usual_taps(32) == [2, 16, 29]  # those of its authors' code
+    for layers in range(2, 80):
+        first, second, third = usual_taps(layers)
+        assert 0 <= first < second < third <= layers
+
+
+def test_a_target_with_several_ends_and_no_token_for_filling_up(
+    prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As most decoder-only models of the hub. EAGLE-3 reads three of its two layers and embeddings."""
+    folder = networks.save(tmp_path / "llama", "llama", seed=1)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    for name in ("config.json", "generation_config.json"):
+        told = json.loads((folder / name).read_text()) | {"pad_token_id": None, "eos_token_id": [1, 2]}
+        (folder / name).write_text(json.dumps(told))
+    words = ["recipe=eagle3", "eagle.vocabulary=8", f"distill.target={folder}", f"data.path=[{prompts}]"]
+    assert main(["train", *words, f"output={tmp_path / 'layer'}", *SMALL]) == 0, capfd.readouterr().err
+    eagle = load_eagle(tmp_path / "layer", AutoModelForCausalLM.from_pretrained(folder), "draft")
+    assert eagle.shape.taps == (0, 1, 2) and {1, 2} <= {*eagle.draft_vocabulary.tolist()}
+    assert "α of drafted token 4, held-out rows, T=1" in (tmp_path / "layer" / "README.md").read_text()
+
+
+def test_texts_too_short_to_measure_on_end_a_training_before_it_begins(
+    target: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    short, output = tmp_path / "short.jsonl", tmp_path / "heads"
+    short.write_text('{"text": "the dog"}\n' * 20)
+    words = ["train", "recipe=medusa", f"distill.target={target}", f"data.path=[{short}]", f"output={output}", *SMALL]
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert "data.hold_out: no text of held-out rows has 8 tokens" in said and "data.hold_out=0" in said
+    assert not (output / "checkpoints").exists()
+    assert main([*words, "data.hold_out=0"]) == 0
+
+
+def test_alpha_on_shared_outputs_is_the_same(target: Path) -> None:
+    first, second = (AutoModelForCausalLM.from_pretrained(target) for _ in range(2))
+    sources = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    for sampled in (False, True):
+        outputs = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
+        shared = alpha(first, second, sources, sampled=sampled, seed=3, outputs=outputs)
+        assert shared == alpha(first, second, sources, sampled=sampled, seed=3, max_new_tokens=6)
+
+
+@pytest.mark.parametrize("draft", ["eagle3", "hydra"])
+def test_the_command_that_a_message_prints_is_for_this_draft_and_target(
+    draft: str, prompts: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = networks.save(tmp_path / "my model", "gpt2", seed=1)
+    words = ["run", f"target.path='{folder}'", f"draft={draft}", f"task={prompts}", "dtype=float32", "device=cpu"]
+    words.append(f"results={tmp_path}")
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    printed = re.search(r"specbench (train .*?), and give", said)
+    assert printed is not None, said
+    assert shlex.split(printed[1])[1:3] == [f"recipe={draft}", f"distill.target={folder}"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    assert main([*words, f"draft.path={tmp_path / 'empty'}"]) == 2
+    assert f"specbench train recipe={draft} distill.target=TARGET" in capfd.readouterr().err

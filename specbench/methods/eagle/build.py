@@ -37,7 +37,7 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         if self.published is not None:
             kind = self.published.kind
         else:
-            facts = read_eagle(Path(self.source), key)
+            facts = read_eagle(Path(self.source), key, draft.recipe)
             kind, self.taps = facts.shape.kind, facts.shape.taps
         if kind != draft.kind:
             where = f"{key}.path" if draft.path or draft.hub is None else f"{key}.hub"

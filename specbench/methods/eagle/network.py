@@ -213,8 +213,8 @@ class EagleFacts:
     fingerprint: list[float]
 
 
-def read_eagle(folder: Path, key: str) -> EagleFacts:
-    """The metadata in `folder`. Raises UserError if it has no EAGLE weights."""
+def read_eagle(folder: Path, key: str, recipe: str = "eagle") -> EagleFacts:
+    """The metadata in `folder`. Raises UserError, which names `recipe`, if it has no EAGLE weights."""
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         if (folder / WEIGHTS).is_file():
@@ -225,7 +225,7 @@ def read_eagle(folder: Path, key: str) -> EagleFacts:
         pass
     raise UserError(
         f"{key}.path={folder}: no EAGLE weights are in this folder ({FACTS}, {WEIGHTS}); "
-        f"make them with {training_command('eagle')}"
+        f"make them with {training_command(recipe)}"
     )
 
 

@@ -28,6 +28,7 @@ from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.eagle.unroll import unrolled
 from specbench.train.distill import distillation_loss
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
+from specbench.train.outputs import special_ids
 from specbench.train.places import resolve
 from specbench.train.schema import EaglePlan, Recipe
 
@@ -150,8 +151,9 @@ def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Datase
 
 
 def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
-    """The `size` tokens that the texts to train on have most often, and the end of a text, in the order of ids."""
+    """The `size` tokens that the texts to train on have most often, and the ends of a text, in the order of ids."""
     column = "labels" if recipe.task == "seq2seq" else "input_ids"
     counts = Counter(chain.from_iterable(train_set[column]))
-    counts[target.config.eos_token_id] = len(train_set) + max(counts.values())
+    most = len(train_set) + max(counts.values())
+    counts.update(dict.fromkeys(special_ids(target)[1], most))
     return sorted(token for token, _ in counts.most_common(size))
