@@ -15,9 +15,17 @@
 #include <immintrin.h>
 #endif
 
-typedef float vec __attribute__((vector_size(64), aligned(4)));
-typedef uint32_t bits __attribute__((vector_size(64), aligned(4)));
-enum { LANES = 16, BLOCK = 32 };
+/* A vector is a register of this machine: one that is spread over two or four costs ten times as much. */
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
+enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
 enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH };
 
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
@@ -91,7 +99,7 @@ static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
 #endif
 }
 
-/* Weights [N, K] as blocks of 32 outputs, input by input. */
+/* Weights [N, K] as blocks of BLOCK outputs, input by input. */
 void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short) {
     int64_t even = k + (k & 1), blocks = (n + BLOCK - 1) / BLOCK;
     memset(out, 0, blocks * BLOCK * even * (is_short ? 2 : 4));
@@ -105,21 +113,22 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 
 /* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
    or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
+#define UNROLLED _Pragma("GCC unroll 16")
 #define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, WEIGHTS, ADD_UP)                                                     \
     static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
         const NUMBER *x = all_x;                                                                                       \
         vec sum[ROWS][BLOCKS][2];                                                                                      \
-        for (int r = 0; r < ROWS; r++)                                                                                 \
-            for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                                   \
+        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                          \
         for (int64_t i = 0; i < even; i += STEP)                                                                       \
-            for (int b = 0; b < BLOCKS; b++) {                                                                         \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) {                                                                \
                 WEIGHTS                                                                                                \
-                for (int r = 0; r < ROWS; r++) {                                                                       \
+                UNROLLED for (int r = 0; r < ROWS; r++) {                                                              \
                     ADD_UP                                                                                             \
                 }                                                                                                      \
             }                                                                                                          \
-        for (int r = 0; r < ROWS; r++)                                                                                 \
-            for (int b = 0; b < BLOCKS; b++) memcpy(out + (r * BLOCKS + b) * BLOCK, sum[r][b], sizeof sum[r][b]);      \
+        UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
+            UNROLLED for (int b = 0; b < BLOCKS; b++) memcpy(out + (r * BLOCKS + b) * BLOCK, sum[r][b], sizeof sum[r][b]); \
     }
 #define WIDE_WEIGHTS                                                                                                   \
     const float *w = (const float *)weight + (b * even + i) * BLOCK;                                                   \
@@ -150,16 +159,27 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 #define BOTH(ROWS, BLOCKS)                                                                                             \
     PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, WIDE_WEIGHTS, WIDE_ADD_UP)                                 \
     PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, SHORT_WEIGHTS, SHORT_ADD_UP)
-BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(7, 1) BOTH(8, 1) BOTH(1, 4) BOTH(2, 4) BOTH(3, 2)
-BOTH(4, 2)
+/* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
+   at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
+#if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
+enum { MOST_ROWS = 8 };
+#define TILES(T, kind)                                                                                                 \
+    T(kind, 1, 4) T(kind, 2, 4) T(kind, 3, 2) T(kind, 4, 2) T(kind, 5, 1) T(kind, 6, 1) T(kind, 7, 1) T(kind, 8, 1)
+BOTH(2, 4) BOTH(3, 2) BOTH(4, 2) BOTH(7, 1) BOTH(8, 1)
+#else /* 16 */
+enum { MOST_ROWS = 6 };
+#define TILES(T, kind) T(kind, 1, 4) T(kind, 2, 2) T(kind, 3, 1) T(kind, 4, 1) T(kind, 5, 1) T(kind, 6, 1)
+BOTH(2, 2)
+#endif
+BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(1, 4)
 
 typedef void (*Product)(const void *, int64_t, const void *, int64_t, float *);
-enum { MOST_ROWS = 8 };
-#define EACH(kind) {kind##_1x1, kind##_2x1, kind##_3x1, kind##_4x1, kind##_5x1, kind##_6x1, kind##_7x1, kind##_8x1}
-static const Product ONE_BLOCK[2][MOST_ROWS] = {EACH(wide), EACH(short)};
-static const Product SEVERAL_BLOCKS[2][4] = {{wide_1x4, wide_2x4, wide_3x2, wide_4x2},
-                                             {short_1x4, short_2x4, short_3x2, short_4x2}};
-static const int BLOCKS_OF[MOST_ROWS] = {4, 4, 2, 2, 1, 1, 1, 1};
+#define ONE_BLOCK_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x1,
+#define TILE_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x##BLOCKS,
+#define BLOCKS_IN(kind, ROWS, BLOCKS) BLOCKS,
+static const Product ONE_BLOCK[2][MOST_ROWS] = {{TILES(ONE_BLOCK_OF, wide)}, {TILES(ONE_BLOCK_OF, short)}};
+static const Product TILE[2][MOST_ROWS] = {{TILES(TILE_OF, wide)}, {TILES(TILE_OF, short)}};
+static const int BLOCKS_OF[MOST_ROWS] = {TILES(BLOCKS_IN, any)};
 
 static float activated(float v, int64_t kind) {
     switch (kind) {
@@ -221,11 +241,11 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
         numbers = (const char *)scratch, stride = even;
     }
     for (int64_t b = first, taken; b < end; b += taken) {
-        int64_t few = rows < MOST_ROWS ? rows : MOST_ROWS;
+        int64_t parts = (rows + MOST_ROWS - 1) / MOST_ROWS, few = (rows + parts - 1) / parts;
         taken = BLOCKS_OF[few - 1] > 1 && end - b >= BLOCKS_OF[few - 1] ? BLOCKS_OF[few - 1] : 1;
-        for (int64_t r = 0; r < rows; r += MOST_ROWS) {
-            int64_t some = rows - r < MOST_ROWS ? rows - r : MOST_ROWS;
-            Product product = taken > 1 ? SEVERAL_BLOCKS[s != 0][some - 1] : ONE_BLOCK[s != 0][some - 1];
+        for (int64_t part = 0; part < parts; part++) {
+            int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
+            Product product = (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1];
             product(numbers + r * stride * size, stride, (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4), even,
                     sums);
             int64_t from = b * BLOCK, count = taken * BLOCK;
