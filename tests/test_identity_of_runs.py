@@ -1,11 +1,21 @@
 """A run's id: the same if and only if the resolved config and the files that the run reads are the same."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+from calls import refusal
+
+from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.experiment.identity import identify
+from specbench.methods.early_exit.config import EarlyExitConfig
+from specbench.methods.horizontal.config import HorizontalConfig
+from specbench.methods.layer_skip.config import LayerSkipConfig
+from specbench.methods.lookup.config import LookupConfig
+from specbench.records.identity import config_digest
 
 
 def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -34,3 +44,34 @@ def test_every_file_of_a_folder_of_rows_is_part_of_a_run(tmp_path: Path) -> None
     before = run_id()
     (tmp_path / "README.md").write_text("Another prompt.")
     assert run_id() != before
+
+
+# Ids of the version that had draft.reuse.
+WITH_REUSE: dict[str, DraftConfig] = {
+    "e4c95bce": EarlyExitConfig(name="early-exit", layers=2),
+    "30f657d8": LayerSkipConfig(name="layer-skip", skip=["mlp1"]),
+    "647979fc": HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig()),
+}
+
+
+@pytest.mark.parametrize("digest", WITH_REUSE)
+def test_runs_keep_their_ids_without_a_removed_key(digest: str) -> None:
+    assert identify(RunConfig(draft=WITH_REUSE[digest])).rpartition("-")[2] == digest
+
+
+def test_a_record_with_a_removed_key_at_its_default_is_of_the_same_config() -> None:
+    config = asdict(RunConfig(draft=HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig())))
+    old = asdict(RunConfig(draft=HorizontalConfig(first=EarlyExitConfig(layers=1), second=LookupConfig())))
+    old["draft"]["first"]["reuse"] = False
+    assert config_digest(old) == config_digest(config)
+    old["draft"]["first"]["reuse"] = True
+    assert config_digest(old) != config_digest(config)
+
+
+@pytest.mark.parametrize("key", ["draft.reuse", "+draft.reuse", "draft.first.reuse"])
+def test_a_removed_key_says_what_to_do(key: str, capfd: pytest.CaptureFixture[str]) -> None:
+    draft = "horizontal" if "first" in key else "early-exit"
+    said = refusal(["run", "target=t5-mini", f"draft={draft}", f"{key}=true"], capfd)
+    assert (
+        said == f"specbench: {key.lstrip('+')}: this key was removed; leave it out (verification computes all layers)\n"
+    )

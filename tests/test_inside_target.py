@@ -48,13 +48,13 @@ def heads(folders: Folders, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("kind", "temperature", "reuse"), [("t5", 0, True), ("gpt2", 0, False), ("llama", 1, True)])
-def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int, reuse: bool) -> None:
-    keys = ("draft.layers=1", f"draft.reuse={str(reuse).lower()}", "gamma=3", f"sampling.temperature={temperature}")
+@pytest.mark.parametrize(("kind", "temperature"), [("t5", 0), ("gpt2", 0), ("llama", 1)])
+def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int) -> None:
+    keys = ("draft.layers=1", "gamma=3", f"sampling.temperature={temperature}")
     code, said = run("early-exit", *keys, kind=kind)
-    assert code == 0 and "draft.reuse: not here" not in said, said
+    assert code == 0, said
     summary = newest(tmp_path / "results")["summary"]
-    assert summary["draft"] == ("early-exit-1-reuse" if reuse else "early-exit-1")
+    assert summary["draft"] == ("early-exit-1")
     assert summary["identical"] == (1.0 if temperature == 0 else None)
     assert 0 < float(str(summary["c_hat"])) < 1
 
@@ -62,10 +62,6 @@ def test_early_exit(run: Run, tmp_path: Path, kind: str, temperature: int, reuse
 def test_all_layers_have_an_alpha_of_one_and_more_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("early-exit", "draft.layers=2", "gamma=2")[0] == 0
     assert newest(tmp_path / "results")["summary"]["alpha"] == 1.0
-    code, said = run("early-exit", "draft.layers=2", "draft.reuse=true", "gamma=2")
-    assert (
-        code == 0 and "draft.reuse: not here, verification computes all layers: no layer of the target is left" in said
-    )
     code, said = run("early-exit", "draft.layers=3")
     assert code == 2 and "draft.layers=3: t5 has 2 decoder layers" in said
     code, said = run("early-exit", "draft.layers=0")

@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Override
 
+from specbench.config.draft import REMOVED
 from specbench.config.keys import keys_of
 
 # Names that people give to keys, beside the key's own last part.
@@ -21,6 +22,8 @@ ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 def no_such_key(key: str, schema: type[Any]) -> str:
     """That `schema` has no `key`, and the keys it has whose names come close."""
+    if key.startswith("draft.") and (instead := REMOVED.get(key.rpartition(".")[2])) is not None:
+        return f"{key}: this key was removed; {instead}"
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}

@@ -11,6 +11,11 @@ from specbench.config.model import ModelConfig, NamedConfig, check_model, name_o
 from specbench.config.ranges import require
 from specbench.errors import UserError
 
+# Keys of drafts that an earlier version had: by the kinds that had them, the default, which old records hold.
+REMOVED_DEFAULTS: dict[str, dict[str, object]] = {"early-exit": {"reuse": False}, "layer-skip": {"reuse": False}}
+# And what to do instead.
+REMOVED = {"reuse": "leave it out (verification computes all layers)"}
+
 
 @dataclass
 class DraftConfig(NamedConfig):

@@ -23,7 +23,7 @@ from specbench.engine.capture.rows_check import ROUNDING
 from specbench.engine.capture.static import CompiledModel, NativeModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import LayeredModel, Part, Prompt, get_ready
+from specbench.engine.session import Prompt, get_ready
 from specbench.errors import UserError, first_line
 
 # Run a 16-bit network temporarily in fp32, with the weights of one block in fp32 at a time.
@@ -194,27 +194,8 @@ def _difference(
     return f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
 
 
-def objection_to_reuse(model: LayeredModel, part: Part) -> str | None:
-    """Why verification cannot reuse what `part` of `model` computed; None where it was tried and its logits agree.
-
-    The last logits of a session that reuses states are compared with those of a session that does not.
-    """
-    if (reason := model.objection_to_split(part)) is not None:
-        return reason
-    try:
-        difference = apart(_tried(model, part)[1:], _tried(model)[1:])
-    except Exception as error:  # whatever a model's own code raises when it is captured, or run in parts
-        return first_line(error)
-    if not difference <= ROUNDING[model.network.dtype]:
-        return f"its logits differ by {difference:.2g} of the largest logit"
-    return None
-
-
-def _tried(model: LayeredModel, part: Part | None = None) -> list[Tensor]:
-    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again.
-
-    With a `part` this has read, one by one, all but the last token of each run.
-    """
+def _tried(model: EagerModel) -> list[Tensor]:
+    """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
     # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
     # rounding is largest.
     tokens = [(index + 1) * model.vocabulary_size // (TRIED_TOKENS + 1) for index in range(TRIED_TOKENS)]
@@ -224,9 +205,6 @@ def _tried(model: LayeredModel, part: Part | None = None) -> list[Tensor]:
     session = model.start(prompt)
     found = []
     for fed in (tokens[:1], tokens[1:5], tokens[5:]):
-        if part is not None:
-            for token in fed[:-1]:
-                session.shallow(*part, reuse=True).extend([token])
         found.append(session.extend(fed).float())
         session.rollback(session.length - 1)
     return found

@@ -21,7 +21,6 @@ from specbench.sampling import Choice
 
 KINDS = ("attn", "cross", "mlp")  # self-attention, attention to the encoded source, feed-forward
 NAMED = re.compile(r"(attn|cross|mlp|layer)(0|[1-9]\d*)")
-LAYER = re.compile(r"\d+")
 NONE: frozenset[str] = frozenset()
 
 
@@ -38,11 +37,6 @@ class Part(NamedTuple):
     def caching(self) -> list[int]:
         """The layers whose self-attention runs, and so caches its tokens."""
         return [layer for layer in range(self.layers) if f"attn{layer}" not in self.skipped]
-
-    @property
-    def shared(self) -> int:
-        """The first layers of which none of the sublayers is skipped: they compute the states of the whole decoder."""
-        return min((int(LAYER.findall(name)[0]) for name in self.skipped), default=self.layers)
 
 
 def without(layers: int, names: Iterable[str], kinds: Iterable[str]) -> Part:
@@ -219,15 +213,11 @@ class StatefulSession(Session, Protocol):
 class LayeredSession(Session, Protocol):
     """A session whose first layers can read ahead alone."""
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> Session:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Session:
         """A session of the first `layers` layers, without the sublayers `skipped`, over this session's cache.
 
         It continues after this session's tokens (`engine.session` names sublayers). Its tokens are dropped when this
         session reads further. Only one may exist at a time.
-
-        With `reuse`, a chain of tokens that this session reads next and that the shallow session has read already
-        passes only the layers from the first skipped sublayer on (`engine.eager.split`). The model must have no
-        objection.
         """
         ...
 
@@ -240,14 +230,6 @@ class LayeredModel(Model, Protocol):
     @property
     def network(self) -> Any:
         """The `transformers` module."""
-        ...
-
-    def objection_to_split(self, part: Part) -> str | None:
-        """Why its sessions cannot reuse what `part` computes; None where they can."""
-        ...
-
-    def split(self, part: Part) -> Any:
-        """The model in two parts, `engine.eager.split.Split`, where there is no objection."""
         ...
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> Model:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specbench.config.draft import TextDraftConfig
+from specbench.config.draft import REMOVED_DEFAULTS, TextDraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig
@@ -32,6 +32,7 @@ def identify(config: RunConfig) -> str:
             del frozen["task"][key]
     if not config.draft.learns:
         _without_online(frozen["draft"])
+    _with_removed_keys(frozen["draft"])
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
@@ -46,6 +47,14 @@ def _without_online(draft: dict[str, Any]) -> None:
             del draft[key]
         elif isinstance(value, dict):
             _without_online(value)
+
+
+def _with_removed_keys(draft: dict[str, Any]) -> None:
+    """Add to `draft` and its parts the keys that their kinds once had, so that older runs keep their ids."""
+    draft.update(REMOVED_DEFAULTS.get(draft.get("kind", ""), {}))  # other keys hold dictionaries, too
+    for value in draft.values():
+        if isinstance(value, dict):
+            _with_removed_keys(value)
 
 
 def _gamma(config: RunConfig) -> str:

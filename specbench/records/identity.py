@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 
+from specbench.config.draft import REMOVED_DEFAULTS
 from specbench.config.schema import RunConfig
 from specbench.files import json_digest
 
@@ -22,7 +23,17 @@ Config = Mapping[str, object]
 def settings(config: Config) -> dict[str, object]:
     """The keys of a frozen config, dotted, that are not at their default."""
     defaults = _defaults()
-    return {key: value for key, value in _flat(config).items() if defaults.get(NESTED.sub("", key)) != value}
+    return {
+        key: value
+        for key, value in _flat(config).items()
+        if defaults.get(NESTED.sub("", key)) != value and not _removed(key, value)
+    }
+
+
+def _removed(key: str, value: object) -> bool:
+    """Whether `key` is one that drafts had once, at the default that it had."""
+    name = key.rpartition(".")[2]
+    return key.startswith("draft.") and any(removed.get(name) == value for removed in REMOVED_DEFAULTS.values())
 
 
 def config_digest(config: Config, *but: str) -> str:

@@ -27,7 +27,6 @@ from specbench.engine.capture.nodes import compiled_to_python
 from specbench.engine.capture.rewrite import with_merged_weights, without_repetition
 from specbench.engine.capture.specialise import Hoisted, for_last_row, for_one_token, for_outputs, hoist
 from specbench.engine.eager.placement import Placement
-from specbench.engine.eager.split import entry_of
 from specbench.engine.layout import Layout, chain
 
 # The inputs of a step, in order; the buffers follow.
@@ -51,7 +50,7 @@ class Step:
     """One decoding step in four parts.
 
     Each takes (ids_BL, slots_BL, positions_BC, visible_BLC, source_length_B, *buffers) and the results of the parts
-    before it; states_BLD in place of ids where the network reads those. The first three depend only on sizes and
+    before it. The first three depend only on sizes and
     weights, the source's length, and the layout, so that their results can be cached; `run` returns logits [B, L, V].
     """
 
@@ -123,9 +122,7 @@ class Program:
             ids = torch.zeros(rows, tokens, dtype=torch.long, device=network.device)
             layout = chain(0, tokens, torch.arange(capacity, device=network.device).unsqueeze(0))
             placed = [tensor.expand(rows, *tensor.shape[1:]).clone() for tensor in layout.tensors]
-            entry = entry_of(network)
-            read = ids if entry is None else ids.new_zeros(rows, tokens, entry.width, dtype=entry.dtype)
-            inputs = [read, *placed, ids.new_ones(rows), *buffers]
+            inputs = [ids, *placed, ids.new_ones(rows), *buffers]
             if cross_states:
                 inputs.append(ids.new_zeros(sources, source))
             placement = Placement(network)
@@ -180,24 +177,20 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
     """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
 
-    It returns (logits, keys and values layer by layer). The rest of a split network (`engine.eager.split`) reads states
-    in place of ids.
+    It returns (logits, keys and values layer by layer).
     """
-    entry = entry_of(network)
 
     def decoder_only(
-        read: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
+        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
     ) -> tuple[Tensor, ...]:
-        ids = read if entry is None else entry.give(read)
         layout = Layout(slots, positions, visible)
         cache = markers.over(buffers, slots, layout.new_positions_BL[0, 0])
         with placement.following(layout) as options:
             return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
 
     def encoder_decoder(
-        read: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
+        ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
     ) -> tuple[Tensor, ...]:
-        ids = read if entry is None else entry.give(read)
         *buffers, source = others
         layout = Layout(slots, positions, visible)
         cross = markers.replaced(buffers[of_self:])  # the step reads buffers, whatever the source

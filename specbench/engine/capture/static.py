@@ -67,7 +67,7 @@ class StaticModel(EagerModel):
 
     def weights_changed(self) -> None:
         self.packed.refresh()
-        for model in (*self._shallow.values(), *(one for made in self._splits.values() for one in made.models)):
+        for model in self._shallow.values():
             model.weights_changed()
         if self.program.encode is not None:
             self.program.encode.of_size.clear()
@@ -135,7 +135,6 @@ class CompiledModel(StaticModel):
     """A `StaticModel` whose steps torch.compile makes ready. Needs a C++ compiler, and a minute or so in all."""
 
     engine = "compile"
-    no_split = "engine=compile would compile each part for a minute"
     lowering: Lowering = staticmethod(compiled)
 
 

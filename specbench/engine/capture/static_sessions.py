@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.eager.sessions import SessionModel
-from specbench.engine.eager.shallow import Reusable, ShallowSession
+from specbench.engine.eager.shallow import ShallowSession
 from specbench.engine.eager.states import LastRead
 from specbench.engine.layout import Layout
 from specbench.engine.session import NONE, Part, Prompt, Tokens
@@ -72,7 +72,6 @@ class StaticSession:
         self.length = self.ahead = 0
         self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self.reusable = Reusable()
         self._parts: dict[CapturedModel, StaticSession] = {}
         self._last = LastRead()
         self._held: dict[str, Buffers] = {}
@@ -80,8 +79,6 @@ class StaticSession:
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         with torch.inference_mode():
-            if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None and not self._tree:
-                return self._run_rest(tokens, rows)
             return self._run(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -97,33 +94,26 @@ class StaticSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped), reuse)
+        return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
         if self.ahead_part is not None:
             self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
             self._ahead_tree.close()
-            self.reusable.clear()
 
     def crop_ahead(self, tokens: int) -> None:
         self.ahead -= tokens
         self._ahead_tree.close()
-        self.reusable.crop(tokens)
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
-        if parents is not None:
-            self.reusable.clear()  # states of a tree's nodes are not kept
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
-            split = self.model.split(part) if reuse else None
-            reading = self._by(self.model.shallow(*part) if split is None else split.drafting)
+            reading = self._by(self.model.shallow(*part))
             reading.length = self.length + self.ahead
             logits_LV = reading._run(tokens, parents)
-        if split is not None and parents is None:
-            self.reusable.add(self.ahead, tokens, logits_LV)
         self.ahead = reading.length - self.length
         return logits_LV
 
@@ -131,30 +121,13 @@ class StaticSession:
         self._by(self.model.shallow(*part))._keep_nodes(self.length + self.ahead, self._ahead_tree, path)
         self.ahead += len(path)
 
-    def _run_rest(self, tokens: Tokens, rows: list[Tensor]) -> Tensor:
-        """As `_run`, where the first layers have read the first tokens already and made `rows` of them."""
-        assert self.ahead_part is not None
-        split, known = self.model.split(self.ahead_part), len(rows)
-        states = split.states(rows)
-        self._make_room(self.length + len(tokens))
-        if known < len(tokens):
-            reading = self._by(split.first)
-            reading.length = self.length + known
-            states.append(reading._run(tokens[known:]))
-        self.level()
-        reading = self._by(split.rest)
-        reading.length = self.length
-        logits_LV = reading._run(torch.cat(states))
-        self.length = reading.length
-        return logits_LV
-
     def _by(self, reader: SessionModel) -> "StaticSession":
         """This session read by a part of its model, over that part's buffers."""
         model = cast(CapturedModel, reader)
         if model not in self._parts:
             made = self._parts[model] = copy.copy(self)
             made.model, made._parts = model, {}
-            made._tree, made._ahead_tree, made.reusable = self._ahead_tree, OpenTree(), Reusable()
+            made._tree, made._ahead_tree = self._ahead_tree, OpenTree()
             made._held = {kind: buffers.first(len(model.program.shapes[kind])) for kind, buffers in self._held.items()}
             made._collect()
         return self._parts[model]

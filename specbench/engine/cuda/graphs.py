@@ -49,7 +49,6 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
-    no_split = "engine=cudagraph captures steps of all layers"
 
     def __init__(
         self,

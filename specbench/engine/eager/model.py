@@ -12,7 +12,6 @@ from specbench.engine.clock import clock_of
 from specbench.engine.eager.parts import reduced
 from specbench.engine.eager.placement import Placement
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
-from specbench.engine.eager.split import Split, objection, split
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import NONE, LayeredSession, Part, Prompt, Tokens
 from specbench.errors import UserError
@@ -37,7 +36,6 @@ class EagerModel:
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
     look_ahead: Positions = MappingProxyType({})  # what tokens its sessions read as look-ahead positions
-    no_split: str | None = None  # why its sessions cannot read in two parts, where that is the engine's doing
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -50,7 +48,6 @@ class EagerModel:
         self.operations = 2.0 * _weights_per_step(network)
         self.placement = Placement(network)
         self._shallow: dict[Part, EagerModel] = {}
-        self._splits: dict[Part, Split] = {}
         # Not methods of its own: a model that holds itself is freed late, and a sweep frees models to load others.
         self.now, self.mark = clock_of(network)
 
@@ -63,20 +60,6 @@ class EagerModel:
         if part not in self._shallow:
             self._shallow[part] = self._alike(reduced(self.network, part))
         return self._shallow[part]
-
-    def objection_to_split(self, part: Part) -> str | None:
-        """Why the states of `part` cannot be reused by the layers after it; None where they can."""
-        if self.invariant:
-            return "numerics=invariant is proved for steps of all layers"
-        if self.state_width:
-            return "another draft reads the target's states"
-        return self.no_split or objection(self.network, part)
-
-    def split(self, part: Part) -> Split:
-        """The model in two parts, where `objection_to_split` has none. It is made once, over the same weights."""
-        if part not in self._splits:
-            self._splits[part] = split(self.network, part, self._alike)
-        return self._splits[part]
 
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, for a network that returns the input of its head."""

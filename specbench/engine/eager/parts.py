@@ -107,11 +107,6 @@ def without_sublayers(block: Any, part: Part, number: int) -> Any:
     return _without(block, [kind for kind in KINDS if f"{kind}{number}" in part.skipped])
 
 
-def empty(block: Any) -> Any:
-    """`block` without all its sublayers: a layer that passes its input on."""
-    return _without(block, [kind for kind in KINDS if _found(block, kind)])
-
-
 def _without(block: Any, kinds: list[str]) -> Any:
     """`block` without its sublayers of these kinds."""
     if not kinds:

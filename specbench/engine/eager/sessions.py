@@ -4,7 +4,6 @@ The encoder runs once a prompt. Rolling back cuts the decoder's self-attention c
 belongs to the source.
 """
 
-import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -14,8 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
 from specbench.engine.eager.placement import Placement
-from specbench.engine.eager.shallow import Reusable, ShallowSession
-from specbench.engine.eager.split import Split
+from specbench.engine.eager.shallow import ShallowSession
 from specbench.engine.eager.states import LastRead
 from specbench.engine.session import NONE, Part, Tokens
 from specbench.engine.token_tree import OpenTree
@@ -33,10 +31,6 @@ class SessionModel(Protocol):
 
     def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> "SessionModel":
         """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
-        ...
-
-    def split(self, part: Part) -> Split:
-        """The model in two parts."""
         ...
 
     def require_trees(self) -> None:
@@ -60,16 +54,10 @@ class EagerSession:
         self.ahead = 0
         self.ahead_part: Part | None = None
         self._tree, self._ahead_tree = OpenTree(), OpenTree()
-        self.reusable = Reusable()
         self._last = LastRead()
         self._cache = cache
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
-        if parents is None and (rows := self.reusable.of(tokens, self.ahead)) is not None:
-            assert self.ahead_part is not None
-            split = self.model.split(self.ahead_part)
-            if len(self._layers) == split.layers and not self._tree:  # layers make their caches in their first run
-                return self._read_rest(split, tokens, rows)
         return self._read(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
@@ -89,9 +77,9 @@ class EagerSession:
             self._tree.close()
             self._last.select([], self.length)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = NONE, reuse: bool = False) -> ShallowSession:
+    def shallow(self, layers: int, skipped: frozenset[str] = NONE) -> ShallowSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
-        return ShallowSession(self, Part(layers, skipped), reuse)
+        return ShallowSession(self, Part(layers, skipped))
 
     def level(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
@@ -104,49 +92,14 @@ class EagerSession:
                 layer.crop(-surplus)
             self.ahead -= tokens
             self._ahead_tree.close()
-            self.reusable.crop(tokens)
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
         self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
-        if parents is not None:
-            self.reusable.clear()  # states of a tree's nodes are not kept
-        split = self.model.split(part) if reuse else None
-        model = self.model.shallow(*part) if split is None else split.drafting
+        model = self.model.shallow(*part)
         logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
         if parents is None:
-            if split is not None:
-                self.reusable.add(self.ahead, tokens, logits_LV)
             self.ahead += len(tokens)
         return logits_LV
-
-    def _read_rest(self, split: Split, tokens: Tokens, rows: list[Tensor]) -> Tensor:
-        """As `_read`, where the first layers have read the first tokens already and made `rows` of them."""
-        ahead, known, states = self.ahead, len(rows), split.states(rows)
-        for number in self.ahead_part.caching if self.ahead_part else ():
-            if number >= split.exit:
-                self._layers[number].crop(-ahead)
-        self.ahead = 0
-        self.reusable.clear()
-        if known < len(tokens):
-            states.append(self._forward(split.first, tokens[known:], None, self.length + ahead, self._tree))
-        split.give(torch.cat(states))
-        whole, self._cache = self._cache, self._from(split.exit)
-        try:
-            logits_LV = self._forward(split.rest, tokens, None, self.length, self._tree)
-        finally:
-            self._cache = whole
-        self.length += len(tokens)
-        return logits_LV
-
-    def _from(self, exit_: int) -> Any:
-        """The cache with a later layer's in place of the first layers', whose lengths are not those of the rest."""
-        own = copy.copy(getattr(self._cache, "self_attention_cache", self._cache))
-        own.layers = [own.layers[exit_]] * exit_ + own.layers[exit_:]
-        if not hasattr(self._cache, "self_attention_cache"):
-            return own
-        both = copy.copy(self._cache)
-        both.self_attention_cache = own
-        return both
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
         self._keep_nodes(self._caches(part), self.length + self.ahead, self._ahead_tree, path)

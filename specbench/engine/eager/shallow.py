@@ -11,36 +11,6 @@ from torch import Tensor
 from specbench.engine.session import Part, Tokens
 
 
-class Reusable:
-    """What the first layers made of the first tokens that they have read ahead: logits with states after them."""
-
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._rows: list[Tensor] = []
-
-    def add(self, ahead: int, tokens: Tokens, rows_LW: Tensor) -> None:
-        """Hold the rows of `tokens`, read when the first layers were `ahead` by so many tokens."""
-        if ahead == len(self._tokens) and not isinstance(tokens, Tensor):
-            self._tokens += tokens
-            self._rows += [rows_LW] if len(tokens) == 1 else rows_LW.split(1)
-
-    def of(self, tokens: Tokens, ahead: int) -> list[Tensor] | None:
-        """The rows [1, W] of the first of `tokens`, one each; None unless these are all the `ahead` tokens."""
-        known = len(self._tokens)
-        if not 0 < known == ahead <= len(tokens) or isinstance(tokens, Tensor) or list(tokens[:known]) != self._tokens:
-            return None
-        return list(self._rows)
-
-    def crop(self, tokens: int) -> None:
-        """Drop the last `tokens`."""
-        kept = max(0, len(self._tokens) - tokens)
-        del self._tokens[kept:], self._rows[kept:]
-
-    def clear(self) -> None:
-        self._tokens.clear()
-        self._rows.clear()
-
-
 class Whole(Protocol):
     """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree.
 
@@ -51,7 +21,6 @@ class Whole(Protocol):
     length: int
     ahead: int
     ahead_part: Part | None  # which layers those are
-    reusable: Reusable  # what of it need not be computed again
 
     def level(self) -> None:
         """Forget what the first layers have read alone."""
@@ -61,11 +30,8 @@ class Whole(Protocol):
         """Forget the last `tokens` of what the first layers have read alone, and their tree."""
         ...
 
-    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None, reuse: bool) -> Tensor:
-        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches.
-
-        With `reuse` the states at the exit follow the logits in each row, and rows of a chain are held as `reusable`.
-        """
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
         ...
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
@@ -76,10 +42,9 @@ class Whole(Protocol):
 class ShallowSession:
     """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
 
-    def __init__(self, whole: Whole, part: Part, reuse: bool = False) -> None:
+    def __init__(self, whole: Whole, part: Part) -> None:
         self.whole = whole
         self.part = part
-        self.reuse = reuse
 
     @property
     def length(self) -> int:
@@ -87,7 +52,7 @@ class ShallowSession:
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         self._take_over()
-        return self.whole.read_ahead(self.part, tokens, parents, self.reuse)
+        return self.whole.read_ahead(self.part, tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
         self._take_over()

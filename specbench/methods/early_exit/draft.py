@@ -2,8 +2,7 @@
 
 Elhoushi et al. 2024, "LayerSkip", train a target to exit early. Weights, encoded source and cache are the target's, so
 nothing is loaded or stored twice. The draft's layers have read all of a proposal but its last token when the target
-verifies it. With `reuse` verification begins with the states after them (their section 3.3); otherwise their cache of
-the proposal is dropped, and all layers read it.
+verifies it; their cache of the proposal is dropped then, and all layers read it.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import cast
 
 from specbench.algorithm.draft import Draft
 from specbench.config.model import name_of
-from specbench.engine.choice import objection_to_reuse
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import LayeredModel, LayeredSession, Part, Prompt, Session
 from specbench.engine.weights.load import layers_of
@@ -19,35 +17,26 @@ from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.methods.early_exit.config import EarlyExitConfig
-from specbench.methods.layer_skip.config import LayerSkipConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.sampling import Sampling
 
 
 class EarlyExitDraft:
-    """The first `layers` decoder layers of `target`, 1 to all of them.
+    """The first `layers` decoder layers of `target`, 1 to all of them."""
 
-    `reuse`: verification reuses the states of the first layers, if the target does not object.
-    """
-
-    def __init__(self, target: LayeredModel, layers: int, reuse: bool = False) -> None:
-        self._set(target, Part(layers), reuse)
-
-    def _set(self, target: LayeredModel, part: Part, reuse: bool) -> None:
-        self.target, self.part = target, part
-        self.reuse = reuse and target.objection_to_split(part) is None
+    def __init__(self, target: LayeredModel, layers: int) -> None:
+        self.target, self.part = target, Part(layers)
 
     @property
     def operations(self) -> float:
-        part = self.part
-        return (self.target.split(part).drafting if self.reuse else self.target.shallow(*part)).operations
+        return self.target.shallow(*self.part).operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
         """On a session of its own, where there is none of the target to share."""
         return self.start_on(self.target.start(prompt), prompt, sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
-        shared = cast(LayeredSession, session).shallow(*self.part, reuse=self.reuse)
+        shared = cast(LayeredSession, session).shallow(*self.part)
         return EarlyExitSession(self.target, shared, sampling, self.target.vocabulary_size)
 
 
@@ -56,16 +45,6 @@ class EarlyExitSession(ModelDraftSession):
 
     def select(self, path: Sequence[int]) -> None:
         """The target has read the tree again, and selected."""
-
-
-def _checked(
-    draft: EarlyExitDraft, request: DraftRequest[EarlyExitConfig] | DraftRequest[LayerSkipConfig], say: Say
-) -> EarlyExitDraft:
-    """`draft`, which reuses states only where that was tried and gives the target's own logits."""
-    if request.draft.reuse and (reason := objection_to_reuse(draft.target, draft.part)) is not None:
-        draft.reuse = False
-        say(f"{request.key}.reuse: not here, verification computes all layers: {reason}")
-    return draft
 
 
 class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
@@ -79,4 +58,4 @@ class EarlyExitBuilder(DraftBuilder[EarlyExitConfig]):
             raise UserError(f"{request.key}.layers={layers}: {name_of(target)} has {most} decoder layers")
 
     def load(self, target: EagerModel, say: Say) -> Draft:
-        return _checked(EarlyExitDraft(target, self.draft.layers, self.draft.reuse), self.request, say)
+        return EarlyExitDraft(target, self.draft.layers)

@@ -6,10 +6,9 @@ from hashlib import sha256
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
-from specbench.config.keys import fresh, key
+from specbench.config.keys import fresh
 from specbench.config.ranges import require
 from specbench.errors import UserError
-from specbench.methods.early_exit.config import OF_REUSE, REUSE, _unusual
 
 AUTO = "auto"
 MOST_NAMED = 4
@@ -26,7 +25,6 @@ class LayerSkipConfig(DraftConfig):
         list,
         "sublayers to skip, N from 0: attnN, mlpN, crossN (encoder-decoder), layerN; [auto]: recommend searches",
     )
-    reuse: bool = key(REUSE, OF_REUSE)
     inside: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
@@ -34,9 +32,9 @@ class LayerSkipConfig(DraftConfig):
     def label(self) -> str:
         """Of many sublayers how many there are, and a digest of which: labels are parts of file names."""
         if len(self.skip) <= MOST_NAMED:
-            return "-".join([self.kind, *self.skip]) + _unusual(self.reuse)
+            return "-".join([self.kind, *self.skip])
         digest = sha256(",".join(sorted(self.skip)).encode()).hexdigest()[:4]
-        return f"{self.kind}-{len(self.skip)}-{digest}{_unusual(self.reuse)}"
+        return f"{self.kind}-{len(self.skip)}-{digest}"
 
     @property
     def searches(self) -> bool:

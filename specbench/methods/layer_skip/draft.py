@@ -6,8 +6,7 @@ completions chooses the sublayers to skip (`choose.skips`).
 
 An attention above a skipped sublayer reads other states than in the target, so that the draft's keys and values are not
 the target's. A proposal therefore attends to the target's own for the tokens so far and to the draft's own for its
-drafted tokens, which the target overwrites when it verifies. Below the first skipped sublayer both compute the same:
-with `reuse` verification begins there, as in early exit.
+drafted tokens, which the target overwrites when it verifies.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from specbench.engine.session import LayeredModel, LayeredSession, Prompt, Sessi
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
-from specbench.methods.early_exit.draft import EarlyExitDraft, EarlyExitSession, _checked
+from specbench.methods.early_exit.draft import EarlyExitDraft, EarlyExitSession
 from specbench.methods.layer_skip.config import LayerSkipConfig
 from specbench.sampling import Sampling, standardise
 
@@ -35,8 +34,9 @@ class LayerSkipDraft(EarlyExitDraft):
         ValueError: there is no such sublayer.
     """
 
-    def __init__(self, target: LayeredModel, skip: Sequence[str], reuse: bool = False) -> None:
-        self._set(target, without(decoder_layers(target.network), skip, sublayers(target.network)), reuse)
+    def __init__(self, target: LayeredModel, skip: Sequence[str]) -> None:
+        self.target = target
+        self.part = without(decoder_layers(target.network), skip, sublayers(target.network))
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "LayerSkipSession":
         return LayerSkipSession(self, cast(LayeredSession, session), prompt, sampling)
@@ -47,7 +47,7 @@ class LayerSkipSession(EarlyExitSession):
 
     def __init__(self, draft: LayerSkipDraft, session: LayeredSession, prompt: Prompt, sampling: Sampling) -> None:
         target = draft.target
-        shared = session.shallow(*draft.part, reuse=draft.reuse)
+        shared = session.shallow(*draft.part)
         super().__init__(target, shared, sampling, target.vocabulary_size)
         self._draft, self._prompt = draft, prompt
         self._scoring: LayeredSession | None = None
@@ -80,8 +80,7 @@ class LayerSkipBuilder(DraftBuilder[LayerSkipConfig]):
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         try:
-            draft = LayerSkipDraft(target, self.draft.skip, self.draft.reuse)
+            return LayerSkipDraft(target, self.draft.skip)
         except ValueError as error:
             given = ",".join(self.draft.skip)
             raise UserError(f"{self.request.key}.skip=[{given}]: {error}") from error
-        return _checked(draft, self.request, say)
