@@ -96,7 +96,7 @@ class CapturesAtOnce(CudaGraphModel):
             found = super().graph(step, count, buffers)
         return found
 
-    def _alike(self, network: Any) -> CudaGraphModel:
+    def _same_engine(self, network: Any) -> CudaGraphModel:
         return CapturesAtOnce(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
 
 

@@ -15,7 +15,7 @@ from specbench.analysis.forecast.passes import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
@@ -32,7 +32,7 @@ SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
     """A target that hands over its states, and a draft of random heads on it."""
     own = network(kind, seed)
-    width = hand_over(own, "target")
+    width = return_states(own, "target")
     target = engine(own, size, frozenset({end}))
     target.state_width = width
     return target, BlockwiseDraft(target, random_heads(width), target.project, 64)
@@ -212,4 +212,4 @@ def test_a_network_that_changes_its_logits_after_the_head_is_refused() -> None:
     own = network("llama", 4)
     own.config.final_logit_softcapping = 30.0
     with pytest.raises(UserError, match="target: LlamaForCausalLM changes its logits after its head"):
-        hand_over(own, "target")
+        return_states(own, "target")

@@ -24,7 +24,7 @@ from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.saved_heads import extend
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
@@ -98,12 +98,12 @@ def looking_ahead(made: Any) -> list[int]:
 
 
 def handing_over(made: Any) -> list[int]:
-    hand_over(made, "target")
+    return_states(made, "target")
     return [7]
 
 
 def with_taps(made: Any) -> list[int]:
-    hand_over(made, "target", (0, 1))
+    return_states(made, "target", (0, 1))
     return [7]
 
 
@@ -316,12 +316,12 @@ def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: st
     right, placed = model._program_of_rows, 3  # tensors of a layout
     whole = getattr(right, step)
 
-    def following(of_sizes: Any, ids_BL: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+    def after_sizes(of_sizes: Any, ids_BL: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         of_row_1 = [one[:1].expand_as(one).clone() for one in inputs[:placed]]
-        logits_BLV: torch.Tensor = whole.following(of_sizes, ids_BL, *of_row_1, *inputs[placed:])
+        logits_BLV: torch.Tensor = whole.after_sizes(of_sizes, ids_BL, *of_row_1, *inputs[placed:])
         return logits_BLV
 
-    wrong = replace(right, **{step: SimpleNamespace(of_sizes=whole.of_sizes, following=following)})
+    wrong = replace(right, **{step: SimpleNamespace(of_sizes=whole.of_sizes, after_sizes=after_sizes)})
     tried = model.vocabulary_size, model.network.dtype, model.device
     assert rows_agree(model.program, right, *tried) and not rows_agree(model.program, wrong, *tried)
 

@@ -86,7 +86,7 @@ def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
     times, did = (0.0, 0.0, 0.0), Decoded.of(1)
     passes = [Pass(3, 1, 2, *times), Pass(3, 3, 4, *times), Pass(3, 1, 1, *times)]
     did.add(0, Trace([5, 6, 7, 8, 9, 10, 1], 0.0, 1.0, passes=passes), first=True)
-    assert (did.accepted, did.judged) == ([5], [6])
+    assert (did.accepted, did.tested) == ([5], [6])
 
 
 @pytest.mark.full

@@ -17,7 +17,7 @@ from specbench.analysis.forecast.passes import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.session import Prompt
 from specbench.methods.decoder_layer import Source, layer_shape
 from specbench.methods.eagle.cache import EagleCache
@@ -45,7 +45,7 @@ def made(
 ) -> Any:
     """A target that hands over its features, and a draft of random weights on it."""
     own = network(kind, seed)
-    width = hand_over(own, "target", taps)
+    width = return_states(own, "target", taps)
     target = engine(own, size, frozenset({end}))
     target.state_width, target.tap_width = width * (1 + len(taps)), width * len(taps)
     target.tap_depths, target.states_of_prompt = taps, True

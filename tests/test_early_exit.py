@@ -14,7 +14,7 @@ from specbench.analysis.acceptance.agreement import agreements
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import decoder_layers, first_layers
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.session import Prompt
 from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.sampling import Sampling, standardise
@@ -56,7 +56,7 @@ def test_the_greedy_text_is_the_targets_own(kind: str, layers: int) -> None:
 def test_it_drafts_on_a_target_whose_states_another_draft_reads(kind: str, engine: Any) -> None:
     """EAGLE-3 reads the states after each of several layers, of which a part of the target has only the first."""
     own = network(kind, 4, layers=LAYERS)
-    width = hand_over(own, "target", (1, 3))
+    width = return_states(own, "target", (1, 3))
     target = engine(own, SIZE, frozenset({1}))
     target.state_width, target.tap_width, target.states_of_prompt = 3 * width, 2 * width, True
     ours, plain = target.start(prompts(kind)[0]), TARGETS[kind].start(prompts(kind)[0])
@@ -137,7 +137,9 @@ def test_what_is_read_ahead_leaves_no_trace(kind: str) -> None:
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first layers keep rejected tokens: completions differ, or shapes do not fit."""
-    monkeypatch.setattr("specbench.engine.eager.sessions.EagerSession.level", lambda self: setattr(self, "ahead", 0))
+    monkeypatch.setattr(
+        "specbench.engine.eager.sessions.EagerSession.drop_ahead", lambda self: setattr(self, "ahead", 0)
+    )
     for kind in ("t5", "gpt2", "llama"):
         try:
             same = all(own == ours for own, ours in texts(kind, EarlyExitDraft(TARGETS[kind], 1), gamma=3))

@@ -31,7 +31,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.clock import clock_of
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.session import Prompt, Read
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape
@@ -194,7 +194,7 @@ def test_eagles_steps_are_of_one_device(told: Told, monkeypatch: pytest.MonkeyPa
     """As graphs that the target captures between texts."""
     monkeypatch.setattr(eagle_session, "_checked", eagle_session.CapturedEagle)  # there is no content to compare
     own = moved(network("t5", seed=5, layers=1))
-    width = hand_over(own, "target")
+    width = return_states(own, "target")
     target = graphs(own, SIZE, frozenset({1}))
     target.now, target.mark = time.perf_counter, None
     target.state_width, target.states_of_prompt = width, True

@@ -39,13 +39,13 @@ def test_a_token_after_a_rejection_is_not_tested() -> None:
     state = Adaptive(0.5, {1: 1.0}, weight=1e-9).start()
     for accepted in (3, 0, 1, 4):
         state.learn(4, accepted)
-    assert state.accepted / state.judged == pytest.approx(8 / 11)
+    assert state.accepted / state.tested == pytest.approx(8 / 11)
 
 
 def test_a_draft_that_proposed_nothing_teaches_nothing() -> None:
     state = Adaptive(0.5, {1: 1.0}).start()
     state.learn(0, 0)
-    assert state.accepted / state.judged == 0.5
+    assert state.accepted / state.tested == 0.5
 
 
 def test_the_heuristic_is_transformers_own() -> None:

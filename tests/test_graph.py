@@ -117,7 +117,7 @@ def test_what_depends_on_positions_alone_is_taken_out() -> None:
     parts = hoist(simplify(capture(function, [torch.ones(1, 7), torch.tensor(3)])), [1], with_constants=True)
     assert parts.count == 1
     x = torch.randn(1, 4)
-    kept = parts.apart(x, torch.tensor(5))
+    kept = parts.hoisted(x, torch.tensor(5))
     assert torch.allclose(parts.rest(x, torch.tensor(0), *kept), function(x, torch.tensor(5)))
     assert not calls(parts.rest, aten.sin.default, aten.arange.default)
 

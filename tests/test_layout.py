@@ -30,7 +30,7 @@ def test_a_chain_goes_on_where_the_cache_ends() -> None:
 
 
 def whole(step: Step, *inputs: Tensor) -> Tensor:
-    return step.following(step.of_sizes(*inputs), *inputs)
+    return step.after_sizes(step.of_sizes(*inputs), *inputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)

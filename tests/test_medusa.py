@@ -18,12 +18,12 @@ from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader
 from specbench.analysis.forecast.passes import walk
-from specbench.analysis.forecast.positions import along
+from specbench.analysis.forecast.positions import accepted_by_position
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.analysis.forecast.trees import tree_passes
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.saved_heads import SavedHeads, fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
@@ -52,7 +52,7 @@ def made(kind: str, family: str, engine: Any = EagerModel, size: int = SIZE, see
     """A target that hands over its states, and a draft of random heads on it."""
     own = network(family, seed)
     target = engine(own, size, frozenset({end}))
-    target.state_width = hand_over(own, "target")
+    target.state_width = return_states(own, "target")
     return target, draft_on(kind, target)
 
 
@@ -165,7 +165,7 @@ def test_counted_passes_are_those_of_decoding(kind: str, family: str) -> None:
                 counts[place] += 1, token == tokens[at + place]
                 if token != tokens[at + place]:
                     break
-        assert along(text, 3).tolist() == counts.tolist()
+        assert accepted_by_position(text, 3).tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

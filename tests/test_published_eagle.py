@@ -15,7 +15,7 @@ from published import SIZE
 from specbench.algorithm.growing import TreeDraft
 from specbench.cli import main
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.draft import EagleDraft
@@ -107,7 +107,7 @@ def made(case: str, folder: Path) -> tuple[EagerModel, EagleDraft]:
     own = target_of(case)
     eagle, found = read(folder, own)
     assert found == taps
-    width = hand_over(own, "target", taps)
+    width = return_states(own, "target", taps)
     target = EagerModel(own, SIZE, frozenset({1}))
     target.state_width, target.tap_width = width * (1 + len(taps)), width * len(taps)
     target.tap_depths, target.states_of_prompt = taps, True

@@ -18,7 +18,7 @@ from toy import EOS, VOCABULARY
 from specbench.algorithm.growing import TreeDraft
 from specbench.cli import main
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.hydra.draft import HydraDraft
@@ -35,7 +35,7 @@ def made(case: str, folder: Path, size: int = SIZE, seed: int = 4, end: int = 1)
     """The target, which hands over its states, and the draft from files."""
     published.write(folder, *CASES[case], FILE)
     own = network("llama", seed)
-    width = hand_over(own, "target")
+    width = return_states(own, "target")
     target = EagerModel(own, size, frozenset({end}))
     target.state_width, target.states_of_prompt = width, case == "prefix"
     checkpoint = published_hydra(str(folder), {}, "draft")

@@ -79,7 +79,7 @@ def test_what_is_drafted_beside_a_cache_is_what_an_uncached_reading_gives(engine
     drafting = draft.start_on(session, PROMPTS[0], SAMPLED)
     tokens = [0, *TEXT, *TEXT[::-1], *TEXT * 12]  # past the first capacity
     with torch.inference_mode():
-        along_TKD = draft.decoder.along(torch.tensor([tokens]), drafting.sources())[0]
+        along_TKD = draft.decoder.states_after_each(torch.tensor([tokens]), drafting.sources())[0]
         expected_TKV = draft.decoder.project(along_TKD)
         cache = drafting.cache
         assert isinstance(cache, ParallelCache if engine is EagerModel else ParallelSession)

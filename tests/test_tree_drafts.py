@@ -198,11 +198,11 @@ def counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a look-up found is a child although its token was drawn before."""
 
     def one_by_one(self: Found, how: Children, generator: Any) -> list[Any]:
-        def following(tokens: Any) -> Any:
+        def children_among(tokens: Any) -> Any:
             rows = torch.eye(self.size, dtype=DOUBLE)
             return lambda before: next(((token, rows[token]) for token, _ in tokens), None)
 
-        return [following(iter(ranked)) for ranked in self._ranked]
+        return [children_among(iter(ranked)) for ranked in self._ranked]
 
     monkeypatch.setattr(Found, "one_by_one", one_by_one)
 

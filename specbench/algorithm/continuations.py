@@ -142,7 +142,7 @@ class Predicted(Continuations):
         ]
 
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
-        def following(row_V: Tensor) -> Next:
+        def children_from(row_V: Tensor) -> Next:
             def draw_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
                 if how == "replaced" or not before:
                     return draw(row_V, generator), row_V
@@ -152,7 +152,7 @@ class Predicted(Continuations):
 
             return draw_one
 
-        return [following(row_V) for row_V in self._q()]
+        return [children_from(row_V) for row_V in self._q()]
 
     def _q(self) -> Tensor:
         return standardise(self.logits_LV, self.sampling, self.size)
@@ -179,7 +179,7 @@ class Found(Continuations):
         So the presence of a child depends on the children before it, not on its own draw.
         """
 
-        def following(tokens: Iterator[int]) -> Next:
+        def children_among(tokens: Iterator[int]) -> Next:
             def find_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
                 for token in tokens:
                     if token not in before:
@@ -188,7 +188,7 @@ class Found(Continuations):
 
             return find_one
 
-        return [following(token for token, _ in ranked) for ranked in self._ranked]
+        return [children_among(token for token, _ in ranked) for ranked in self._ranked]
 
 
 class Merged(Continuations):
@@ -209,8 +209,8 @@ class Merged(Continuations):
                 for of_node, count in zip(lists, counts, strict=True)
             ]
         return [
-            _chosen(following, count)
-            for following, count in zip(self.one_by_one(how, generator), counts, strict=True)
+            _chosen(next_child, count)
+            for next_child, count in zip(self.one_by_one(how, generator), counts, strict=True)
         ]  # fmt: skip
 
     def ranked(self, count: int) -> list[Ranked]:
@@ -231,7 +231,7 @@ def _in_turn(drafts: Sequence[Next]) -> Next:
     """One child of each draft in turn, as long as it has any."""
     waiting = deque(drafts)
 
-    def following(before: Sequence[int]) -> tuple[int, Tensor] | None:
+    def next_child(before: Sequence[int]) -> tuple[int, Tensor] | None:
         while waiting:
             found = waiting[0](before)
             if found is not None:
@@ -240,13 +240,14 @@ def _in_turn(drafts: Sequence[Next]) -> Next:
             waiting.popleft()
         return None
 
-    return following
+    return next_child
 
 
-def _chosen(following: Next, count: int) -> Siblings:
+def _chosen(next_child: Next, count: int) -> Siblings:
+    """The first `count` children, each chosen after those before it; fewer where there are no more."""
     tokens: list[int] = []
     rows: list[Tensor] = []
-    while len(tokens) < count and (found := following(tokens)) is not None:
+    while len(tokens) < count and (found := next_child(tokens)) is not None:
         tokens.append(found[0])
         rows.append(found[1])
     return Siblings(tokens, rows)

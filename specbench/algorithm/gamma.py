@@ -140,14 +140,14 @@ class AdaptiveState:
     def __init__(self, policy: Adaptive) -> None:
         self.policy = policy
         self.accepted = policy.alpha * policy.weight
-        self.judged = policy.weight
+        self.tested = policy.weight
 
     def next(self) -> int:
-        return self.policy.best(self.accepted / self.judged)
+        return self.policy.best(self.accepted / self.tested)
 
     def learn(self, drafted: int, accepted: int) -> None:
         self.accepted += accepted
-        self.judged += accepted + (accepted < drafted)
+        self.tested += accepted + (accepted < drafted)
 
 
 @dataclass(frozen=True)

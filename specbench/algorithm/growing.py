@@ -89,10 +89,10 @@ class TreeDraftSession:
         tree, counts, depth = _Tree(), plan.shape.children, min(depth, plan.depth)
         first_child = _first_children(counts)
         level = [(ROOT, ROOT)]  # nodes here, and in the shape
-        following = self._counted(tree, self.session.after_text(tokens, depth), 1)
+        continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
         for reached in range(1, depth + 1):
             below: list[tuple[int, int]] = []
-            families = following.children([counts[place + 1] for _, place in level], self.children, generator)
+            families = continuations.children([counts[place + 1] for _, place in level], self.children, generator)
             for (node, place), siblings in zip(level, families, strict=True):
                 tree.rows += siblings.rows
                 for rank, token in enumerate(siblings.tokens):
@@ -100,7 +100,7 @@ class TreeDraftSession:
             level = [(node, place) for node, place in below if counts[place + 1] and not self._ends(tree.tokens[node])]
             if not level or reached == depth:
                 break
-            following = self._after_level(tree, [node for node, _ in level])
+            continuations = self._after_level(tree, [node for node, _ in level])
         self._read = tree.read
         if not tree.tokens:
             return Proposal([], operations=tree.operations)
@@ -110,12 +110,12 @@ class TreeDraftSession:
     def _by_confidence(self, plan: ByConfidence, tokens: Sequence[int], depth: int) -> Proposal:
         tree, depth = _Tree(), min(depth, plan.depth)
         level = [ROOT]
-        following = self._counted(tree, self.session.after_text(tokens, depth), 1)
+        continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
         for reached in range(1, depth + 1):
             # Of a level no more nodes can remain than of the whole tree.
             found = [
                 (confidence * tree.value(node), token, node, confidence)
-                for node, ranked in zip(level, following.ranked(plan.top), strict=True)
+                for node, ranked in zip(level, continuations.ranked(plan.top), strict=True)
                 for token, confidence in ranked
             ]
             found.sort(key=itemgetter(0), reverse=True)
@@ -123,7 +123,7 @@ class TreeDraftSession:
             level = [node for node in below if not self._ends(tree.tokens[node])][: plan.top]
             if not level or reached == depth:
                 break
-            following = self._after_level(tree, level)
+            continuations = self._after_level(tree, level)
         kept = best_first(tree.values, tree.depths, plan.size - 1)
         number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
         self._read = {number[node]: read for node, read in tree.read.items() if node in number}
@@ -136,14 +136,14 @@ class TreeDraftSession:
         parents = [tree.read[tree.parents[node]] for node in nodes]
         for node in nodes:
             tree.read[node] = len(tree.read) - 1
-        following = self.session.after_nodes([tree.tokens[node] for node in nodes], parents)
-        return self._counted(tree, following, len(nodes))
+        continuations = self.session.after_nodes([tree.tokens[node] for node in nodes], parents)
+        return self._counted(tree, continuations, len(nodes))
 
-    def _counted(self, tree: _Tree, following: Continuations, nodes: int) -> Continuations:
+    def _counted(self, tree: _Tree, continuations: Continuations, nodes: int) -> Continuations:
         """Operations of the draft: leaves cost nothing, since they are not read."""
-        operations = following.operations
+        operations = continuations.operations
         tree.operations += self.draft.operations * nodes if operations is None else operations
-        return following
+        return continuations
 
     def _ends(self, token: int) -> bool:
         return token in self.draft.eos_ids
@@ -161,8 +161,8 @@ class TreeDraftSession:
 
 def _first_children(counts: Sequence[int]) -> list[int]:
     """Of a shape with `counts` children of the root and of each node, the index of the first child of each."""
-    found, following = [], 0
+    found, first_child = [], 0
     for count in counts:
-        found.append(following)
-        following += count
+        found.append(first_child)
+        first_child += count
     return found

@@ -46,7 +46,7 @@ def baseline_of(rows: Iterable[Row], before: Iterable[Row] = ()) -> list[Row]:
     Measurements of the baseline `before` that are of another kind of device are taken over.
     """
     newest = {
-        _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _unjudged(row)
+        _name(row): {key: row.get(key) for key in (*NAMES, *KEPT)} | {"gamma": _gamma(row)} | _without_verdict(row)
         for row in rows
     }
     kinds = {_kind(row) for row in newest.values()}
@@ -88,7 +88,7 @@ def compare(baseline: Iterable[Row], rows: Iterable[Row], margin: float) -> Comp
     return Comparison(lines, disturbed, compared, elsewhere, untimed)
 
 
-def _unjudged(row: Row) -> Row:
+def _without_verdict(row: Row) -> Row:
     """The columns that replace a disturbed run's speedup."""
     return {"speedup_measured": None} if row.get("disturbed") else {}
 

@@ -21,7 +21,7 @@ from specbench.algorithm.draft import growing
 from specbench.analysis.acceptance.agreement import OTHER_RULES, Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.disturbance import of_steps
-from specbench.analysis.forecast.positions import POSITIONS, along
+from specbench.analysis.forecast.positions import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
@@ -67,9 +67,9 @@ class Scored:
         """The config of the first; all share its keys but draft and rule."""
         return self.candidates[0].config
 
-    def judged(self) -> dict[str, list[Agreement]]:
+    def agreements_by_candidate(self) -> dict[str, list[Agreement]]:
         """The agreement of each candidate under its rule, by the candidate's name."""
-        return {one.name: [one.judged(along) for along in self.agreement[one.draft]] for one in self.candidates}
+        return {one.name: [one.under_rule(text) for text in self.agreement[one.draft]] for one in self.candidates}
 
 
 def settled(configs: Sequence[ChooseConfig], note: Callable[[str], None]) -> list[ChooseConfig]:
@@ -194,7 +194,7 @@ def measure_alpha(configs: Sequence[ChooseConfig], progress: Progress) -> tuple[
             began, before = time.perf_counter(), core_times()
             scored = score(list(group), configs[0].leniences, progress, bounded=True)
             rows += alpha_rows(scored, hardware(surroundings, scored.config.device))
-            signs = of_steps(waited_share(before), []).said
+            signs = of_steps(waited_share(before), []).all_signs
             settings.append(_setting_record(scored, time.perf_counter() - began, signs))
     ids = [identify(as_run(candidate.config)) for candidate in candidates]
     found = candidates[0].config
@@ -245,7 +245,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
         row["alpha_match"], row["alpha_match_low"], row["alpha_match_high"] = match.value, match.low, match.high
         row["alpha_onehot"], row["alpha_onehot_low"], row["alpha_onehot_high"] = onehot.value, onehot.low, onehot.high
         if candidate.own_alpha is not None:
-            ruled = _alpha(config, [candidate.judged(text) for text in texts])
+            ruled = _alpha(config, [candidate.under_rule(text) for text in texts])
             row["alpha_rule"], row["alpha_rule_low"], row["alpha_rule_high"] = ruled.value, ruled.low, ruled.high
         if candidate.lossy is not None:
             varied = [a.total_variation[candidate.rule] for a in texts]
@@ -277,7 +277,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
 
 def _by_position(config: ChooseConfig, texts: Sequence[Agreement]) -> list[IntervalRecord]:
     """The acceptance at each position that any proposal reaches, with its interval."""
-    counts = np.array([along(text) for text in texts])  # [completions, positions, 2]
+    counts = np.array([accepted_by_position(text) for text in texts])  # [completions, positions, 2]
     reached = [place for place in range(counts.shape[1]) if counts[:, place, 0].any()]
     return [_mean(config, [(hit, seen) for seen, hit in counts[:, place]]).to_json() for place in reached]
 

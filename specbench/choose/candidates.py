@@ -70,7 +70,7 @@ class LoadedCandidate:
         """The name under which an agreement has this rule's alpha; None where it is Algorithm 1's."""
         return self.rule if self.lossy is not None else self.parts.spec.verification.own_alpha
 
-    def judged(self, agreement: Agreement) -> Agreement:
+    def under_rule(self, agreement: Agreement) -> Agreement:
         """The draft's agreement under this rule."""
         return agreement if self.own_alpha is None else agreement.at(self.own_alpha)
 

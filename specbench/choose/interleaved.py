@@ -34,7 +34,7 @@ class Decoded:
     start_s: list[float]
     tokens: list[int]
     accepted: list[int]
-    judged: list[int]
+    tested: list[int]
     texts: list[list[int]] = field(default_factory=list)
 
     @classmethod
@@ -49,13 +49,13 @@ class Decoded:
             self.texts.append(trace.tokens)
             self.accepted[index] += sum(p.accepted for p in trace.passes)
             # A token drafted after an accepted end of sequence was not tested.
-            self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
+            self.tested[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
     def to_json(self, name: Name) -> DecodedRecord:
         """Everything except the completions, by candidate and gamma."""
         return {
             "candidate": name[0], "gamma": name[1], "decode_s": self.decode_s, "start_s": self.start_s,
-            "tokens": self.tokens, "accepted": self.accepted, "judged": self.judged,
+            "tokens": self.tokens, "accepted": self.accepted, "judged": self.tested,
         }  # fmt: skip
 
 

@@ -66,14 +66,14 @@ def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list
         measured, called = proof.speedup, names[one.draft]
         if measured is None:
             raise UserError(
-                f"{one.draft}: only {proof.alike:.0%} of the completions are as without a draft: no speedup"
+                f"{one.draft}: only {proof.equal_share:.0%} of the completions are as without a draft: no speedup"
             )
         rows.append({
             "draft": called["draft"], "accept": called["accept"], "lossy": called["lossy"],
             "candidate": called["candidate"], "gamma": one.gamma, "run_id": None, "reused": False,
             "estimated": one.estimated.to_json(),
             "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
-            "off": one.estimated.value / measured.value - 1, "disturbed_by": None, "alike": proof.alike,
+            "off": one.estimated.value / measured.value - 1, "disturbed_by": None, "alike": proof.equal_share,
             "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
         })  # fmt: skip
     return rows

@@ -67,7 +67,7 @@ def disturbed_by(rounds: Sequence[Round], waited: float | None = None) -> str | 
     known = [one.waited for one in rounds if one.waited is not None]
     if waited is None and known:
         waited = sum(known) / len(known)
-    return of_steps(waited, [one.steps_s for one in rounds]).said
+    return of_steps(waited, [one.steps_s for one in rounds]).all_signs
 
 
 def predictions(
@@ -80,7 +80,14 @@ def predictions(
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}
     return Predictions(
-        scored.judged(), rounds, config.max_new_tokens, config.resamples, config.seed, whole, trees, batch > 1
+        scored.agreements_by_candidate(),
+        rounds,
+        config.max_new_tokens,
+        config.resamples,
+        config.seed,
+        whole,
+        trees,
+        batch > 1,
     )
 
 

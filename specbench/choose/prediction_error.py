@@ -141,7 +141,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
     if candidate.rule != "exact" or candidate.config.draft.falls:
         return None
     config = candidate.config
-    counts = list(zip(did.accepted, did.judged, strict=True))
+    counts = list(zip(did.accepted, did.tested, strict=True))
     return bootstrap(counts, ratio, config.resamples, config.seed).to_json()
 
 

@@ -203,7 +203,7 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
     result = execute(as_run(config, None if one.tree else one.gamma, batch), progress)
     summary = result.record["summary"]
     measured = summary["speedup_measured"]
-    judged = None if summary.get("disturbed") else measured
+    undisturbed = None if summary.get("disturbed") else measured
     return {
         "draft": names["draft"],
         "accept": names["accept"],
@@ -218,7 +218,7 @@ def _verify(config: ChooseConfig, one: Prediction, names: CandidateNames, progre
         "measured": measured,
         "measured_low": summary["speedup_low"],
         "measured_high": summary["speedup_high"],
-        "off": one.estimated.value / judged - 1 if judged else None,
+        "off": one.estimated.value / undisturbed - 1 if undisturbed else None,
         "disturbed_by": summary.get("disturbed_by"),
         "unproved": why_unproved(dict(summary)),
         "tokens_per_pass": summary["tokens_per_pass"],

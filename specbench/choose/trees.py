@@ -21,7 +21,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.experiment.tree import measured_acceptance, plan_of, with_tree
-from specbench.theory.trees import FixedShape, by_level, expected_tokens, is_alike
+from specbench.theory.trees import FixedShape, by_level, expected_tokens, is_same_at_every_level
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
@@ -63,8 +63,8 @@ def _grown(
             )
         passes.append(counted)
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
-    alike = not (k_seq and config.tree.size is not None)
-    if isinstance(plan, FixedShape) and ranks and alike:
+    one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
+    if isinstance(plan, FixedShape) and ranks and one_acceptance_per_rank:
         tokens = expected_tokens(plan.shape, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))
@@ -79,4 +79,6 @@ def as_shaped(config: ChooseConfig, trees: Mapping[str, Grown], name: str) -> Ch
     acceptance = trees[name].acceptance
     levels = by_level(acceptance, len(acceptance))
     rounded: list[Any] = [[round(share, 4) for share in ranks] for ranks in levels]
-    return replace(config, tree=replace(config.tree, acceptance=rounded[0] if is_alike(acceptance) else rounded))
+    return replace(
+        config, tree=replace(config.tree, acceptance=rounded[0] if is_same_at_every_level(acceptance) else rounded)
+    )

@@ -15,7 +15,7 @@ from specbench.cli.formats import print_rows
 from specbench.cli.overrides import CommandLine
 from specbench.errors import UserError, closest_first
 from specbench.escaping import printable
-from specbench.interop.serving.said import EngineSettings, parse_schedule, settings_for
+from specbench.interop.serving.engine_settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings import ENGINES
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def requested(options: Mapping[str, str]) -> list[str]:
     return names
 
 
-def said(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
+def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
     """The settings of each engine that `options` name."""
     schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
     return [settings_for(document, name, schedule) for name in requested(options)]
@@ -96,7 +96,7 @@ def of_saved(form: str, options: Mapping[str, str]) -> None:
         raise UserError(f"--from {file}: is not a JSON document ({error})") from error
     if not isinstance(document, dict):
         raise UserError(f"--from {file}: is not a document of `specbench recommend`")
-    shown = said(document, options)
+    shown = settings_of_engines(document, options)
     print_rows(form, shown, lambda: draw(shown))
 
 

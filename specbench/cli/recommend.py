@@ -69,7 +69,7 @@ def job(
         from specbench.choose.recommend import recommend  # torch is imported only from here on
 
         found = recommend(configs, screen, other_engine.making(engine))
-    shown = other_engine.said(found.record, options)
+    shown = other_engine.settings_of_engines(found.record, options)
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }

@@ -93,7 +93,7 @@ class EagerSteps:
         of_source: Sequence[Tensor],
         last_row: bool,
     ) -> Tensor:
-        cache: Any = markers.over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
+        cache: Any = markers.cache_over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
         inputs: dict[str, Any] = {"input_ids": ids_BL}
         if of_source:
             # The cache returns the buffers instead of its input, so that a source of one token suffices.
@@ -110,7 +110,7 @@ class EagerSteps:
             cache = EncoderDecoderCache(cache, markers.replaced(of_source))
         if last_row and not of_source:
             inputs["logits_to_keep"] = 1
-        with self._placement.following(layout) as options:
+        with self._placement.applying(layout) as options:
             output = self._network(past_key_values=cache, use_cache=True, **inputs, **options)
         logits_BLV: Tensor = output.logits
         return logits_BLV[:, -1:] if last_row else logits_BLV

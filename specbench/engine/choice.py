@@ -164,7 +164,7 @@ def checked(
     """
     began = time.perf_counter()
     model = kind(network, vocabulary_size, eos_ids, packed, invariant)
-    ours, own = _tried(model), _tried(EagerModel(network, vocabulary_size, eos_ids))
+    ours, own = _probe_logits(model), _probe_logits(EagerModel(network, vocabulary_size, eos_ids))
     if (reason := _difference(network, vocabulary_size, eos_ids, ours, own)) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)
@@ -181,20 +181,20 @@ def _difference(
 
     A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
     """
-    difference = apart(ours, own)
+    difference = largest_difference(ours, own)
     if difference <= ROUNDING[network.dtype]:
         return None
     message = f"the captured step differs from the model's own by {difference:.2g} of the largest logit"
     if network.dtype not in (torch.bfloat16, torch.float16):
         return message
     with in_fp32(network):
-        exact = _tried(EagerModel(network, vocabulary_size, eos_ids))
-    if (from_exact := apart(ours, exact)) <= FARTHER * (rounded := apart(own, exact)):
+        exact = _probe_logits(EagerModel(network, vocabulary_size, eos_ids))
+    if (from_exact := largest_difference(ours, exact)) <= FARTHER * (rounded := largest_difference(own, exact)):
         return None
     return f"{message}, and from fp32 by {from_exact:.2g} where the model's own differs by {rounded:.2g}"
 
 
-def _tried(model: EagerModel) -> list[Tensor]:
+def _probe_logits(model: EagerModel) -> list[Tensor]:
     """Logits of a few runs, over one token and several; each run reads the last token of the run before it again."""
     # Spread over the vocabulary: its first tokens are often special tokens that a model was not trained on, where its
     # rounding is largest.
@@ -210,7 +210,7 @@ def _tried(model: EagerModel) -> list[Tensor]:
     return found
 
 
-def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest difference of a run, of its largest logit; NaN if a logit is NaN."""
+def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest |ours - theirs| of any run, as a share of the largest |theirs| of that run; NaN if a logit is NaN."""
     pairs = zip(ours, theirs, strict=True)
     return float(torch.stack([(one - other).abs().max() / other.abs().max() for one, other in pairs]).max())

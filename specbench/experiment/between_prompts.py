@@ -44,7 +44,7 @@ def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Deco
     return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
 
 
-def hand_over(parts: Parts, texts: Sequence[Decoded]) -> None:
+def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
     """Add `texts` to the draft's store, in this order."""
     for draft in growing(parts.draft):
         draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])

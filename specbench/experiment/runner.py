@@ -14,7 +14,7 @@ from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.resummary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError
-from specbench.experiment.between_prompts import Decoded, decoded, hand_over, learn_from, put_answers
+from specbench.experiment.between_prompts import Decoded, decoded, give_completions, learn_from, put_answers
 from specbench.experiment.build import Parts, build, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
@@ -196,7 +196,7 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
                 found = measure_group(config, parts, rows, group)
                 for prompt in found:
                     journal.add(prompt)
-                hand_over(parts, decoded(group, found))
+                give_completions(parts, decoded(group, found))
                 progress.advance(len(journal.prompts), total)
         return
 
@@ -211,7 +211,7 @@ def _restore(config: RunConfig, parts: Parts, texts: Sequence[Decoded], answers:
     """Restore the state of an interrupted run: answers in later turns, completions in a growing draft's store."""
     for place, _ in texts:
         put_answers(config, parts, place, answers)
-    hand_over(parts, texts)
+    give_completions(parts, texts)
 
 
 def _decode_in_turn(
@@ -228,6 +228,6 @@ def _decode_in_turn(
             put_answers(config, parts, place, answers)
             prompt = measure_prompt(config, parts, place)
             answers[prompt["index"]] = prompt["baseline"]["text"]
-            hand_over(parts, decoded([place], [prompt]))
+            give_completions(parts, decoded([place], [prompt]))
             learn_from(config, parts, place, prompt)
             add(prompt)

@@ -73,7 +73,7 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
     change, alone = f"{before:.2f} → {step.speedup:.2f}", f"{step.alone:.2f}×"
     if step.name == "rejections":
-        alpha = float(totals["beta"] / totals["judged"])
+        alpha = float(totals["beta"] / totals["scored_tokens"])
         left = f"{step.speedup:.2f} of {before:.2f} tokens a pass"
         return f"rejections: α = {alpha:.3f} leaves {left}; α = 1 would give {alone}"
     if step.name == "ends":

@@ -23,12 +23,12 @@ Acceptance = Sequence[float] | Sequence[Sequence[float]]
 
 def by_level(acceptance: Acceptance, levels: int) -> list[Sequence[float]]:
     """P at each of `levels` levels, the root's children first."""
-    if is_alike(acceptance):
+    if is_same_at_every_level(acceptance):
         return [cast(Sequence[float], acceptance)] * levels
     return [*cast(Sequence[Sequence[float]], acceptance), *([[]] * levels)][:levels]
 
 
-def is_alike(acceptance: Acceptance) -> bool:
+def is_same_at_every_level(acceptance: Acceptance) -> bool:
     """Whether P is the same at every level."""
     return not acceptance or isinstance(acceptance[0], int | float)
 
@@ -192,7 +192,7 @@ def best_size(acceptance: Acceptance, verify: Mapping[int, float], level: float,
 
 def _values(acceptance: Acceptance, size: int, depth: int) -> Iterator[NDArray[np.float64]]:
     """The expected tokens of the best trees of up to 1, 2, ... `depth` levels by the number of nodes."""
-    if is_alike(acceptance):
+    if is_same_at_every_level(acceptance):
         yield from (value for value, _ in _by_depth(acceptance, size, depth))
     else:
         yield from (list(_by_depth(acceptance, size, levels))[-1][0] for levels in range(1, depth + 1))

@@ -133,7 +133,7 @@ def test_its_parts_foretell_its_whole_texts(pair: tuple[Any, Any, Prompt]) -> No
     proofs = prove({"a": engine}, [("a", gamma) for gamma in gammas], prompts)
     assert len(prompts) > 2
     for one in table.ranked:
-        assert proofs["a", one.gamma].alike == 1.0
+        assert proofs["a", one.gamma].equal_share == 1.0
         assert one.estimated.value == pytest.approx(proofs["a", one.gamma].speedup.value, rel=0.02), one.gamma
 
 

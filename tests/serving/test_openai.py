@@ -168,7 +168,7 @@ def test_whole_texts_are_timed_and_alike(small: Small) -> None:
     prompts = [PROMPT, Prompt((), (7, 8, 9))]
     proof = prove({"server": engine}, [("server", GAMMA)], prompts)["server", GAMMA]
     seconds = [sum(engine.generate(one, gamma, 0).seconds for one in prompts) for gamma in (None, GAMMA)]
-    assert proof.alike == 1.0 and proof.speedup.value == pytest.approx(seconds[0] / seconds[1])
+    assert proof.equal_share == 1.0 and proof.speedup.value == pytest.approx(seconds[0] / seconds[1])
 
 
 def test_sampled_texts_follow_their_seed(small: Small) -> None:
@@ -249,7 +249,7 @@ def test_no_speedup_where_completions_differ(small: Small) -> None:
     assert prove({"server": engine}, [("server", GAMMA)], [PROMPT])["server", GAMMA].speedup is not None
     small.lossy = True
     proof = prove({"server": engine}, [("server", GAMMA)], [PROMPT])["server", GAMMA]
-    assert proof.speedup is None and proof.alike == 0
+    assert proof.speedup is None and proof.equal_share == 0
 
 
 def test_no_connection_and_no_answer_are_one_line(small: Small) -> None:

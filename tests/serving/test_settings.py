@@ -17,7 +17,7 @@ from calls import refusal
 from specbench.cli import main
 from specbench.cli.other_engine import text
 from specbench.errors import UserError
-from specbench.interop.serving.said import EngineSettings, parse_schedule, settings_for
+from specbench.interop.serving.engine_settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings import ENGINES
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -198,7 +198,7 @@ def _of_first(count: Tensor | int, passed_G: Tensor) -> Tensor:
     return passed_G & (torch.arange(len(passed_G), device=passed_G.device) < count)
 
 
-def following(
+def draw_next(
     accepted_1: Tensor,
     count: Tensor | int,
     p_GV: Tensor,
@@ -249,4 +249,4 @@ class TokenRule(ChainRule):
         probability_G1 = self.accept_probability(before_GV.gather(-1, index_G1), q_GV.gather(-1, index_G1), before_GV)
         uniform_G1 = torch.rand(len(drafted_G), 1, generator=generator, device=p_GV.device)
         accepted_1 = leading((uniform_G1 < probability_G1).squeeze(-1), count)
-        return accepted_1, following(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)
+        return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)

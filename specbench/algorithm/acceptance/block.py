@@ -9,7 +9,7 @@ Shapes: G drafted tokens, V tokens of the vocabulary.
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import ChainRule, following, last_passed, residual, target_itself
+from specbench.algorithm.acceptance.base import ChainRule, draw_next, last_passed, residual, target_itself
 
 
 class AcceptBlock(ChainRule):
@@ -33,7 +33,7 @@ class AcceptBlock(ChainRule):
         def recovered(p_1V: Tensor, q_1V: Tensor) -> Tensor:
             return residual(weight_1 * p_1V, q_1V)
 
-        return accepted_1, following(accepted_1, count, p_GV, q_GV, recovered, target_itself, generator)
+        return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, recovered, target_itself, generator)
 
 
 accept_block = AcceptBlock()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import ChainRule, following, leading, residual, target_itself
+from specbench.algorithm.acceptance.base import ChainRule, draw_next, leading, residual, target_itself
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class AcceptByChance(ChainRule):
     ) -> tuple[Tensor, Tensor]:
         uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
         accepted_1 = leading(uniform_G < self.alpha, count)
-        return accepted_1, following(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
+        return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)

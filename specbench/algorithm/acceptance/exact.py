@@ -6,7 +6,7 @@ Shapes: G drafted tokens, V tokens of the vocabulary.
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import ChainRule, following, leading, residual, target_itself
+from specbench.algorithm.acceptance.base import ChainRule, draw_next, leading, residual, target_itself
 
 
 class AcceptExact(ChainRule):
@@ -24,7 +24,7 @@ class AcceptExact(ChainRule):
         q_of_drafted_G = q_GV.gather(-1, index_G1).squeeze(-1)
         uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
         accepted_1 = leading(uniform_G * q_of_drafted_G < p_of_drafted_G, count)
-        return accepted_1, following(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
+        return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
 
 
 accept_exact = AcceptExact()

@@ -72,7 +72,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
 
         unread = tokens[session.length :]
         logits_LV = yield read_of(session, unread, proposal)
-        verified_LV, beside_LV = apart(logits_LV, proposal)
+        verified_LV, beside_LV = split_logits(logits_LV, proposal)
         rows = target_rows(verified_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
 
@@ -101,7 +101,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     )
 
 
-def apart(logits_LV: torch.Tensor, proposal: Proposed) -> tuple[torch.Tensor, torch.Tensor | None]:
+def split_logits(logits_LV: torch.Tensor, proposal: Proposed) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The target's logits after the tokens to verify, and after those that were read beside them, if there are any."""
     if (beside := proposal.beside) is None:
         return logits_LV, None

@@ -52,7 +52,9 @@ class Prices:
     first_step: float  # the baseline's first step of a completion
     idle: dict[str, float]  # a pass without draft tokens
     short: dict[str, float]  # the fixed cost of a pass that drafted fewer than gamma tokens, in addition to its tokens
-    alike: bool = False  # in a batch all rows have the same cost per pass, however many tokens each row drafts
+    one_cost_per_pass: bool = (
+        False  # in a batch all rows have the same cost per pass, however many tokens each row drafts
+    )
 
     def of_passes(self, key: Key) -> NDArray[np.float64]:
         """[2, gamma + 1]: costs of passes that draft 0 ... gamma tokens; first those that begin a completion.
@@ -60,7 +62,7 @@ class Prices:
         Between the gammas that were timed, costs are interpolated linearly.
         """
         name, gamma = key
-        if self.alike:
+        if self.one_cost_per_pass:
             return np.full((2, gamma + 1), self.costs[key].of_pass(gamma))
         known = sorted(one for named, one in self.costs if named == name and one <= gamma)
         drafted, at = np.arange(gamma + 1), [0, *known]

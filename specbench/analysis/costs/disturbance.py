@@ -49,7 +49,7 @@ class Disturbance:
     signs: list[str] = field(default_factory=list)
 
     @property
-    def said(self) -> str | None:
+    def all_signs(self) -> str | None:
         """The signs as one text; None without a sign."""
         return "; ".join(self.signs) or None
 
@@ -57,7 +57,7 @@ class Disturbance:
         """Its columns in a record's summary."""
         return {
             "disturbed": bool(self.signs),
-            "disturbed_by": self.said,
+            "disturbed_by": self.all_signs,
             "waited": self.waited,
             "unevenness": self.unevenness,
         }

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from specbench.analysis.explain.steps import Waterfall, alike, passes_of_texts
+from specbench.analysis.explain.steps import Waterfall, passes_of_texts, same_at_every_position
 
 TINY = 1e-5
 LEAST_V = 1.0  # a pass over several tokens costs no less than a step
@@ -63,7 +63,7 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
     """The alpha needed: tokens a pass follow Eq. 1 and the ends; the factor of dependent positions is unchanged."""
     made = found.sample
     totals = made.totals
-    now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["judged"])
+    now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["scored_tokens"])
     if made.gamma is None or made.tree or made.falls:
         kind = "γ changed from pass to pass" if made.gamma is None else "acceptance differs from position to position"
         return Need("alpha", now, None, 1.0, None, kind)
@@ -71,7 +71,8 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
 
     def texts(alpha: float) -> float:
         return float(
-            totals["ours_tokens"] / passes_of_texts(made.lengths, totals, alike(np.asarray(alpha), made.depth))
+            totals["ours_tokens"]
+            / passes_of_texts(made.lengths, totals, same_at_every_position(np.asarray(alpha), made.depth))
         )
 
     all_accepted, scale = texts(1.0), tokens / texts(now)

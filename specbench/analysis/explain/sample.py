@@ -151,7 +151,7 @@ def _agreement(prompt: PromptRecord, gamma: int | None, most: int) -> dict[str, 
 
     At T = 0 that is the count of decoding; at T > 0 beta replaces q / p of the token, which a record does not hold.
     """
-    row = {"beta": float(sum(prompt["beta"])), "judged": float(len(prompt["beta"]))}
+    row = {"beta": float(sum(prompt["beta"])), "scored_tokens": float(len(prompt["beta"]))}
     if "rule" in prompt:
         row["rule"] = prompt["rule"]["accept_probability"]
     if gamma is not None:

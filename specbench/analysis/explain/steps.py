@@ -122,14 +122,14 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
     """The speedups after each step, from totals over prompts."""
     passes = totals["passes"]
     after: dict[StepName, Floats] = {}
-    alpha = totals["beta"] / totals["judged"]
+    alpha = totals["beta"] / totals["scored_tokens"]
     ideal, tokens = _of_alpha(made, totals, alpha)
     after["rejections"] = tokens
-    chances = alike(alpha, made.depth)
+    chances = same_at_every_position(alpha, made.depth)
     if made.ruled:
-        alpha = totals["rule"] / totals["judged"]
+        alpha = totals["rule"] / totals["scored_tokens"]
         after["rule"] = tokens = _of_alpha(made, totals, alpha)[1]
-        chances = alike(alpha, made.depth)
+        chances = same_at_every_position(alpha, made.depth)
     if made.gamma is not None and (made.falls or made.tree):
         chances = _by_position(made, totals)
         after["shape"] = tokens = expected_by_position(chances)
@@ -187,14 +187,14 @@ def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[F
     """The ideal, and tokens a pass by Eq. 1; where gamma changed, means over the passes as they were."""
     gammas = np.arange(made.depth + 1) if made.gamma is None else np.array([made.gamma])
     counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1) if made.gamma is None else None
-    tokens = np.stack([expected_by_position(alike(alpha, int(gamma))) for gamma in gammas], axis=-1)
+    tokens = np.stack([expected_by_position(same_at_every_position(alpha, int(gamma))) for gamma in gammas], axis=-1)
     if counts is None:
         return np.full_like(tokens[..., 0], gammas[0] + 1.0), tokens[..., 0]
     whole = counts.sum(-1)
     return (counts * (gammas + 1)).sum(-1) / whole, (counts * tokens).sum(-1) / whole
 
 
-def alike(alpha: Floats, depth: int) -> Floats:
+def same_at_every_position(alpha: Floats, depth: int) -> Floats:
     """`alpha` at every position: [..., depth]."""
     return np.repeat(np.asarray(alpha)[..., None], depth, axis=-1)
 

@@ -12,7 +12,7 @@ from specbench.analysis.acceptance.agreement import Agreement
 POSITIONS = 5
 
 
-def along(text: Agreement, positions: int = POSITIONS) -> NDArray[np.float64]:
+def accepted_by_position(text: Agreement, positions: int = POSITIONS) -> NDArray[np.float64]:
     """Expected proposals [positions, 2] that reach each position, and of these the accepted.
 
     One begins at each token where the draft has something to propose. At T > 0 earlier tokens are accepted with their

@@ -89,13 +89,13 @@ class Predictions:
         seed: int,
         whole: Collection[str] = (),
         trees: Mapping[str, Grown] | None = None,
-        alike: bool = False,
+        one_cost_per_pass: bool = False,
     ) -> None:
-        """`alike`: the rounds are of a batch, where all passes of a (draft, gamma) cost the same."""
-        self.alike = alike
+        """`one_cost_per_pass`: the rounds are of a batch, where all passes of a (draft, gamma) cost the same."""
+        self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees = found, trees or {}
         timed = Costs(rounds)
-        self.prices = replace(timed.prices(), alike=alike)
+        self.prices = replace(timed.prices(), one_cost_per_pass=one_cost_per_pass)
         self.tokens_P = np.array([len(a.beta) for a in next(iter(found.values()))], float)
         stops = {draft: _stops(timed, draft, texts[0]) for draft, texts in found.items()}
         ahead = {draft: [ratios_ahead(text) for text in texts] for draft, texts in found.items()}
@@ -181,7 +181,7 @@ class Predictions:
         """`prices`, completed by the prices over all rounds where the drawn rounds have none."""
         return replace(
             prices,
-            alike=self.alike,
+            one_cost_per_pass=self.one_cost_per_pass,
             costs={**self.prices.costs, **prices.costs},
             idle={**self.prices.idle, **prices.idle},
             short={**self.prices.short, **prices.short},

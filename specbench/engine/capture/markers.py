@@ -171,7 +171,7 @@ def recorded(cache: Any) -> list[Tensor]:
     return [states for layer in layers for states in (layer.keys, layer.values)]
 
 
-def over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:
+def cache_over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:
     """A cache over given buffers, keys and values of each layer in turn, which takes new states in at `slots_BL`."""
     at = slots_BL.flatten()
     return Cache(layers=[BufferLayer(keys, values, at, length) for keys, values in _pairs(buffers)])

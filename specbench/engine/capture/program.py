@@ -59,12 +59,12 @@ class Step:
     of_layout: Callable[..., tuple[Tensor, ...]]
     run: Callable[..., Tensor]
 
-    def following(self, of_sizes: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
-        """All of it but what depends on sizes alone."""
+    def after_sizes(self, of_sizes: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+        """Logits [B, L, V] from the results of the first part: the other three parts in turn."""
         return self.placed((*of_sizes, *self.of_source(*inputs, *of_sizes)), *inputs)
 
     def placed(self, fixed: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
-        """What depends on the layout and the tokens; `fixed` is what sizes and the source's length give."""
+        """Logits [B, L, V] from `fixed`, the results of the first two parts: the last two parts in turn."""
         return self.run(*inputs, *fixed, *self.of_layout(*inputs, *fixed))
 
 
@@ -146,14 +146,14 @@ class Program:
             cache_dtype,
             placement,
             found.file,
-            one=cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
-            several=cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
-            last=cut(
+            one=make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
+            several=make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
+            last=make_step(
                 sizes, for_last_row(sizes.rest), lambda module: lower(module, weights, False)
             ),  # run once a prompt
             tree=None
             if along_paths is None
-            else cut(sizes, along_paths, lambda module: lowering(module, weights, False)),
+            else make_step(sizes, along_paths, lambda module: lowering(module, weights, False)),
             encode=None if encode is None else Encoding(encode, weights),
         )
 
@@ -184,8 +184,8 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
     ) -> tuple[Tensor, ...]:
         layout = Layout(slots, positions, visible)
-        cache = markers.over(buffers, slots, layout.new_positions_BL[0, 0])
-        with placement.following(layout) as options:
+        cache = markers.cache_over(buffers, slots, layout.new_positions_BL[0, 0])
+        with placement.applying(layout) as options:
             return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
 
     def encoder_decoder(
@@ -199,10 +199,10 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
             "encoder_outputs": network.get_encoder()(input_ids=source),
             "attention_mask": (cross_slots < source_length.unsqueeze(-1))[:, None, None, :],
             "past_key_values": EncoderDecoderCache(
-                markers.over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
+                markers.cache_over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
             ),
         }
-        with placement.following(layout) as placed:
+        with placement.applying(layout) as placed:
             logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **options, **placed).logits
         return logits, *markers.recorded(cross)
 
@@ -214,7 +214,7 @@ class Encoding:
 
     def __init__(self, graph: GraphModule, weights: PackedWeights) -> None:
         parts = hoist(graph, [], with_constants=True)
-        self._biases = compiled_to_python(parts.apart)
+        self._biases = compiled_to_python(parts.hoisted)
         self._run = lower(parts.rest, weights, one_token=False)
         self.of_size = TensorCache()  # relative position biases
 
@@ -226,11 +226,17 @@ class Encoding:
         return states
 
 
-def cut(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
-    """A step of `module`, which is `sizes.rest` or a special case of it."""
+def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Callable[..., Tensor]]) -> Step:
+    """The four parts of a step.
+
+    Args:
+        sizes: the first part, and the graph without it.
+        module: `sizes.rest`, or a special case of it (for one token, for the last row).
+        lowered: makes the last part ready to run.
+    """
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.
     placeholders = sum(node.op == "placeholder" for node in module.graph.nodes)
     of_sizes = range(placeholders - sizes.count, placeholders)
     source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
-    return Step(compiled_to_python(sizes.apart), direct(source.apart), direct(layout.apart), lowered(layout.rest))
+    return Step(compiled_to_python(sizes.hoisted), direct(source.hoisted), direct(layout.hoisted), lowered(layout.rest))

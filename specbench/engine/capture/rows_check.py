@@ -45,4 +45,4 @@ def rows_agree(
 
 def _run(step: Step, inputs: list[Tensor]) -> Tensor:
     own = [one.clone() for one in inputs]  # a step writes into buffers
-    return step.following(step.of_sizes(*own), *own)
+    return step.after_sizes(step.of_sizes(*own), *own)

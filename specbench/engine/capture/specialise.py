@@ -81,9 +81,9 @@ def _transpose_as_view(module: GraphModule, node: Node, count: str) -> None:
 
 @dataclass(frozen=True)
 class Hoisted:
-    """`apart` takes the whole graph's inputs and gives `count` tensors; `rest` takes the inputs and then those."""
+    """A graph in two: `hoisted` maps the inputs to `count` tensors, `rest` maps the inputs and these to the outputs."""
 
-    apart: GraphModule
+    hoisted: GraphModule
     rest: GraphModule
     count: int
 
@@ -114,12 +114,12 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
         for node in nodes
         if node in dependent and node.op == "call_function" and any(user not in movable for user in node.users)
     ]
-    apart, rest = Graph(), Graph()
-    in_apart: dict[Node, Node] = {}
+    hoisted, rest = Graph(), Graph()
+    in_hoisted: dict[Node, Node] = {}
     in_rest: dict[Node, Node] = {}
     for node in nodes:
         if node.op == "placeholder":
-            in_apart[node] = apart.node_copy(node)
+            in_hoisted[node] = hoisted.node_copy(node)
             in_rest[node] = rest.node_copy(node)
     for node in crossing:
         in_rest[node] = rest.placeholder(f"hoisted_{node.name}")
@@ -128,15 +128,15 @@ def hoist(module: GraphModule, inputs: Collection[int], with_constants: bool) ->
         if node.op in ("placeholder", "output"):
             continue
         if node in movable:
-            in_apart[node] = apart.node_copy(node, in_apart.__getitem__)
+            in_hoisted[node] = hoisted.node_copy(node, in_hoisted.__getitem__)
         if node not in in_rest and node not in dependent:
             in_rest[node] = rest.node_copy(node, in_rest.__getitem__)
-    apart.output(tuple(in_apart[node] for node in crossing))
+    hoisted.output(tuple(in_hoisted[node] for node in crossing))
     output = next(node for node in nodes if node.op == "output")
     rest.output(torch.fx.node.map_arg(output.args[0], in_rest.__getitem__))
-    for graph in (apart, rest):
+    for graph in (hoisted, rest):
         graph.eliminate_dead_code(is_impure_node=has_effect)
-    return Hoisted(LazyGraphModule(module, apart), LazyGraphModule(module, rest), len(crossing))
+    return Hoisted(LazyGraphModule(module, hoisted), LazyGraphModule(module, rest), len(crossing))
 
 
 def _is_size(node: Node) -> bool:

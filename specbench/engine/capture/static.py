@@ -60,7 +60,7 @@ class StaticModel(EagerModel):
         with torch.inference_mode():
             StaticSession(self, Prompt((0,) if self.is_encoder_decoder else (), (0,))).look_up(USUAL_COUNTS)
 
-    def _alike(self, network: Any) -> "StaticModel":
+    def _same_engine(self, network: Any) -> "StaticModel":
         made = type(self)(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant)
         made.rows = self.rows
         return made

@@ -82,13 +82,13 @@ class StaticSession:
             return self._run(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
-        self.level()
+        self.drop_ahead()
         self._keep_nodes(self.length, self._tree, path)
         self.length += len(path)
         self._last.select(list(path), self.length)
 
     def rollback(self, length: int) -> None:
-        self.level()
+        self.drop_ahead()
         self.length = min(self.length, length)
         if self._tree:
             self._tree.close()
@@ -98,7 +98,7 @@ class StaticSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 
-    def level(self) -> None:
+    def drop_ahead(self) -> None:
         if self.ahead_part is not None:
             self.ahead = 0  # what the buffers hold past `length` does not count, and is written over
             self._ahead_tree.close()
@@ -162,7 +162,7 @@ class StaticSession:
             self.reserve(needed)
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
-        self.level()
+        self.drop_ahead()
         if parents is not None and not self._tree:
             self.model.require_trees()
         most = MOST_ROWS if self.model.invariant and not last_row else len(tokens)

@@ -69,7 +69,7 @@ class CudaGraphModel(StaticModel):
         self._largest = max(READY_FOR, self.rows)
         self.captures = self.uncaptured = 0
 
-    def _alike(self, network: Any) -> "CudaGraphModel":
+    def _same_engine(self, network: Any) -> "CudaGraphModel":
         made = CudaGraphModel(network, self.vocabulary_size, self.eos_ids, self.packed, self.invariant, self.capture)
         made.rows = self.rows
         return made
@@ -224,7 +224,7 @@ class CudaGraphSession(StaticSession):
         captured = self.model.steps_of_rollout(choice, steps)
         if captured is None or len(tokens) not in FIRST_READS:
             return None
-        self.level()
+        self.drop_ahead()
         end = self.length + len(tokens) + captured - 1
         if end > (self.model.longest or end):
             return None

@@ -128,7 +128,7 @@ class StepGraph:
         # the id of its step and the addresses of its buffers.
         self._kept = step, inputs, of_sizes
         with _unchanged(buffers, count):
-            self._captured = capture(lambda: step.following(of_sizes, *inputs))
+            self._captured = capture(lambda: step.after_sizes(of_sizes, *inputs))
 
     def run(self, ids_1L: Tensor, layout: Layout, sources: int) -> Tensor:
         """Logits [L, V]."""

@@ -31,7 +31,7 @@ class EagerModel:
     not_invariant: str | None = None  # why, where they were meant not to
     no_trees: str | None = None  # why its sessions read no trees, where that is not the network's own doing
     no_batches: str | None = None  # the same of batches
-    state_width = 0  # columns after the logits that hold what the head read, and taps; see hidden.hand_over
+    state_width = 0  # columns after the logits that hold what the head read, and taps; see eager.states.return_states
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
@@ -58,7 +58,7 @@ class EagerModel:
         """
         part = Part(layers, skipped)
         if part not in self._shallow:
-            self._shallow[part] = self._alike(reduced(self.network, part))
+            self._shallow[part] = self._same_engine(reduced(self.network, part))
         return self._shallow[part]
 
     def project(self, states_ND: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class EagerModel:
         logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
         return logits_NV
 
-    def _alike(self, network: Any) -> "EagerModel":
+    def _same_engine(self, network: Any) -> "EagerModel":
         """`network`, which has some of the same weights, run by the same engine."""
         return EagerModel(network, self.vocabulary_size, self.eos_ids)
 

@@ -55,7 +55,7 @@ def reduced(network: Any, part: Part) -> Any:
 
 
 def own_head(network: Any) -> Any:
-    """The output projection [D] -> [V] itself, also where `hidden.hand_over` has wrapped it."""
+    """The output projection [D] -> [V] itself, also where `eager.states.return_states` has wrapped it."""
     head = network.get_output_embeddings()
     return getattr(head, "head", head)
 

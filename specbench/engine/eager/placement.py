@@ -68,8 +68,12 @@ class Placement:
         self._followed, self._masked = True, masked
 
     @contextmanager
-    def following(self, layout: Layout) -> Iterator[dict[str, Any]]:
-        """Within this context the decoder follows `layout`, if it is called with the keyword arguments given."""
+    def applying(self, layout: Layout) -> Iterator[dict[str, Any]]:
+        """A context in which the decoder takes positions and masks from `layout`.
+
+        Yields:
+            keyword arguments for the decoder's call: its position ids, where it takes any.
+        """
         masks, name = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, self._attention
         masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first
         for module in self._biases:

@@ -61,13 +61,13 @@ class EagerSession:
         return self._read(tokens, parents)
 
     def select(self, path: Sequence[int]) -> None:
-        self.level()
+        self.drop_ahead()
         self._keep_nodes(self._layers, self.length, self._tree, path)
         self.length += len(path)
         self._last.select(list(path), self.length)
 
     def rollback(self, length: int) -> None:
-        self.level()
+        self.drop_ahead()
         surplus = max(0, self.length - length)
         if surplus or self._tree:
             # A negative count removes that many tokens in every supported release; the meaning of a positive
@@ -81,7 +81,7 @@ class EagerSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 
-    def level(self) -> None:
+    def drop_ahead(self) -> None:
         assert self.ahead >= 0, "the first layers went back, and did not read again what the others have read"
         self.crop_ahead(self.ahead)
 
@@ -126,7 +126,7 @@ class EagerSession:
         return [layers[number] for number in part.caching]
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None = None, **options: Any) -> Tensor:
-        self.level()
+        self.drop_ahead()
         logits_LV = self._forward(self.model, tokens, parents, self.length, self._tree, **options)
         if parents is None:
             self.length += len(tokens)
@@ -148,12 +148,12 @@ class EagerSession:
         if parents is not None:
             model.require_trees()
         tree.grow(tokens, parents)
-        with torch.inference_mode(), ExitStack() as following:
+        with torch.inference_mode(), ExitStack() as contexts:
             # A chain is what the module arranges itself, with kernels that need no mask.
             if not tree.is_chain:
                 numbers_1C = torch.arange(length + len(tree), device=model.device).unsqueeze(0)
                 layout = tree.layout(length, len(tokens), numbers_1C)
-                options |= following.enter_context(model.placement.following(layout))
+                options |= contexts.enter_context(model.placement.applying(layout))
             output = model.network(past_key_values=self._cache, use_cache=True, **self._inputs(tokens), **options)
         if not tree.is_chain:
             model.require_trees()  # which is known for certain now

@@ -22,7 +22,7 @@ class Whole(Protocol):
     ahead: int
     ahead_part: Part | None  # which layers those are
 
-    def level(self) -> None:
+    def drop_ahead(self) -> None:
         """Forget what the first layers have read alone."""
         ...
 
@@ -64,5 +64,5 @@ class ShallowSession:
 
     def _take_over(self) -> None:
         if self.whole.ahead_part != self.part:
-            self.whole.level()
+            self.whole.drop_ahead()
             self.whole.ahead_part = self.part

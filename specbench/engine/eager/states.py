@@ -83,7 +83,7 @@ def changed_after_head(network: Any) -> str | None:
     return None
 
 
-def hand_over(network: Any, key: str, depths: Sequence[int] = ()) -> int:
+def return_states(network: Any, key: str, depths: Sequence[int] = ()) -> int:
     """Make `network` return, after its logits, the input of its head and its states after so many decoder layers.
 
     Returns:

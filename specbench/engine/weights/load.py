@@ -18,7 +18,7 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import hand_over
+from specbench.engine.eager.states import return_states
 from specbench.engine.saved_heads import read_look_ahead
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
@@ -186,7 +186,7 @@ def load_model(
         return placed
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
     positions = read_look_ahead(network, look_ahead, "draft")
-    width = hand_over(network, key, taps) if with_states else 0
+    width = return_states(network, key, taps) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
     made.tap_depths, made.states_of_prompt, made.look_ahead = taps, states_of_prompt, positions

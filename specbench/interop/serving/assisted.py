@@ -58,7 +58,7 @@ class AssistedGeneration:
         found, room = list[Timed](), tokens
         passes = zip(watch.spans(), watch.written, watch.drafted_by_pass(), watch.verified_s, strict=True)
         for number, (span, written, (drafted, draft_s), verify_s) in enumerate(passes):
-            accepted = _alike(drafted, written)
+            accepted = _agreeing(drafted, written)
             rest = span - draft_s - verify_s
             asked = min(gamma, room - 1)
             found.append(Timed(asked, len(drafted), accepted, number == 0, draft_s, verify_s, rest))
@@ -147,7 +147,7 @@ class Watch:
         return found
 
 
-def _alike(drafted: Sequence[int], written: Sequence[int]) -> int:
+def _agreeing(drafted: Sequence[int], written: Sequence[int]) -> int:
     """How many of the drafted tokens were accepted: those at the beginning that equal the emitted tokens."""
     pairs = enumerate(zip(drafted, written, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(drafted), len(written)))

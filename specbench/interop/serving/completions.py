@@ -110,7 +110,7 @@ class Completions:
         if not timeout > 0:
             raise UserError(f"timeout={timeout:g}: must be above 0")
         self.url, self.model, self.now = url.rstrip("/"), model, now
-        self.said = f"{key}={url}"
+        self.name = f"{key}={url}"
         self._timeout, self._token = timeout, token
 
     def complete(self, prompt: Sequence[int], tokens: int, sampling: Sampling, seed: int) -> Completion:
@@ -130,12 +130,12 @@ class Completions:
         except (KeyError, IndexError, TypeError):
             text = None
         if not isinstance(text, str):
-            raise UserError(f"{self.said}: the answer has no choices[0].text; is it the API for completions?")
+            raise UserError(f"{self.name}: the answer has no choices[0].text; is it the API for completions?")
         usage = answer.get("usage")
         counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
         if isinstance(counted, bool) or not isinstance(counted, int) or not 0 <= counted <= tokens:
             raise UserError(
-                f"{self.said}: the answer's usage.completion_tokens is {json.dumps(counted)}, not a count up to "
+                f"{self.name}: the answer's usage.completion_tokens is {json.dumps(counted)}, not a count up to "
                 f"max_tokens={tokens}; without it no token can be timed"
             )
         return Completion(counted, seconds, text)
@@ -154,7 +154,7 @@ class Completions:
             try:
                 found = samples(document, prefix).by_name
             except UserError as error:
-                raise UserError(f"{self.said}: {error}") from error
+                raise UserError(f"{self.name}: {error}") from error
             if all(FAMILY + name in found for name in COUNTERS):
                 return Counts(*(round(found[FAMILY + name]) for name in COUNTERS))
         return None
@@ -171,17 +171,17 @@ class Completions:
                 return content
         except urllib.error.HTTPError as error:
             kind = UserError if error.code < 500 else MachineError
-            raise kind(f"{self.said}: the server answers HTTP {error.code}: {_reason(error)}") from error
+            raise kind(f"{self.name}: the server answers HTTP {error.code}: {_reason(error)}") from error
         except (OSError, http.client.HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(cause, TimeoutError):
                 raise MachineError(
-                    f"{self.said}: no answer in timeout={self._timeout:g} s; raise it, or see whether the server works"
+                    f"{self.name}: no answer in timeout={self._timeout:g} s; raise it, or see whether the server works"
                 ) from error
             if isinstance(cause, ConnectionRefusedError):
-                raise UserError(f"{self.said}: connection refused; start the server, or give its address") from error
+                raise UserError(f"{self.name}: connection refused; start the server, or give its address") from error
             said = first_line(cause) if isinstance(cause, Exception) else str(cause)
-            raise MachineError(f"{self.said}: the connection failed ({said}); is the server at work?") from error
+            raise MachineError(f"{self.name}: the connection failed ({said}); is the server at work?") from error
 
     def _json(self, content: bytes) -> dict[str, Any]:
         try:
@@ -189,7 +189,7 @@ class Completions:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise UserError(f"{self.said}: the answer is not a JSON object; does the address end in /v1?")
+            raise UserError(f"{self.name}: the answer is not a JSON object; does the address end in /v1?")
         return found
 
 

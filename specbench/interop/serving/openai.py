@@ -67,7 +67,7 @@ class OpenAIServer:
         server = self._server(gamma)
         if (before := server.counts()) is None:
             raise UserError(
-                f"{server.said}: its /metrics count no passes, so that a pass cannot be timed; a token can: "
+                f"{server.name}: its /metrics count no passes, so that a pass cannot be timed; a token can: "
                 "seconds_per_token()"
             )
         if tokens < 2:
@@ -78,11 +78,11 @@ class OpenAIServer:
             nonlocal before
             after = server.counts()
             if before is None or after is None:
-                raise MachineError(f"{server.said}: its /metrics no longer count passes; is it the same server?")
+                raise MachineError(f"{server.name}: its /metrics no longer count passes; is it the same server?")
             seen, before = after.since(before), after
             if seen.passes + seen.accepted > one.tokens + gamma:
                 raise MachineError(
-                    f"{server.said}: counted {seen.passes + seen.accepted} tokens of passes for a text of "
+                    f"{server.name}: counted {seen.passes + seen.accepted} tokens of passes for a text of "
                     f"{one.tokens}; the server works for others too, time it alone"
                 )
             counted.append(seen)
@@ -91,7 +91,7 @@ class OpenAIServer:
         # Of a completion of one token, some servers count a pass, and some take it from the prefill.
         seen = counted[-1].since(counted[0])
         if more and not seen.passes:
-            raise UserError(f"{server.said}: {more} tokens without a pass; start the server with a draft")
+            raise UserError(f"{server.name}: {more} tokens without a pass; start the server with a draft")
         if more:
             self._require_gamma(counted[-1])
         found = [Timed(0, 0, 0, True, 0.0, first, 0.0)]
@@ -109,7 +109,7 @@ class OpenAIServer:
         server = self._server(gamma)
         _, rest, more = self._beyond_first(server, begun, tokens)
         if not more:
-            raise UserError(f"{server.said}: the text ends with its first token; give another prompt")
+            raise UserError(f"{server.name}: the text ends with its first token; give another prompt")
         return rest / more
 
     def generate(self, prompt: Prompt, gamma: int | None, seed: int) -> Generated:
@@ -132,7 +132,7 @@ class OpenAIServer:
         most, mean = seen.passes * self.gamma, seen.drafted / max(1, seen.passes)
         if not most - self.gamma * (self.gamma + 1) // 2 <= seen.drafted <= most:
             raise UserError(
-                f"{self.drafting.said}: drafts {mean:.3g} tokens a pass by its /metrics, and "
+                f"{self.drafting.name}: drafts {mean:.3g} tokens a pass by its /metrics, and "
                 f"gamma={self.gamma} was given; give the number that it was started with, and let it draft as many "
                 "in every pass"
             )
@@ -145,12 +145,12 @@ class OpenAIServer:
         if self.drafting is None:
             raise UserError("draft_url: give the address of a server with a draft")
         if gamma != self.gamma:
-            raise UserError(f"{self.drafting.said}: drafts gamma={self.gamma} tokens a pass and not {gamma}")
+            raise UserError(f"{self.drafting.name}: drafts gamma={self.gamma} tokens a pass and not {gamma}")
         return self.drafting
 
     def _completed(self, server: Completions, prompt: Prompt, tokens: int, seed: int = 0) -> Completion:
         if prompt.source:
-            raise UserError(f"{server.said}: the API for completions has no encoder; give a decoder-only target")
+            raise UserError(f"{server.name}: the API for completions has no encoder; give a decoder-only target")
         return server.complete(prompt.prefix, tokens, self.sampling, seed)
 
     def _beyond_first(
@@ -179,7 +179,7 @@ class OpenAIServer:
         more, rest = max(0, whole.tokens - 1), whole.seconds - first.seconds
         if more and rest <= 0:
             raise MachineError(
-                f"{server.said}: {whole.tokens} tokens took no longer than one; time more tokens, or a server at rest"
+                f"{server.name}: {whole.tokens} tokens took no longer than one; time more tokens, or a server at rest"
             )
         return first.seconds, rest, more
 

@@ -86,7 +86,7 @@ class Proof:
     """
 
     speedup: Interval | None
-    alike: float
+    equal_share: float
 
 
 def prove(

@@ -17,13 +17,13 @@ from specbench.engine.capture import markers
 from specbench.engine.capture.cache import cached_capture, forget
 from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.lower import Lowering, PackedWeights
-from specbench.engine.capture.program import Step, cut, without_collecting
+from specbench.engine.capture.program import Step, make_step, without_collecting
 from specbench.engine.capture.rewrite import with_merged_weights, without_repetition
 from specbench.engine.capture.rows_check import ROUNDING
 from specbench.engine.capture.specialise import for_one_token, hoist
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
-from specbench.engine.choice import apart
+from specbench.engine.choice import largest_difference
 from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
@@ -72,8 +72,8 @@ class EagleProgram:
         for kind in ("read", "draft"):
             graph = _captured(eagle, kind, shapes, cache_dtype, files)
             sizes = hoist(with_merged_weights(graph), [], with_constants=True)
-            steps.append(cut(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)))
-            steps.append(cut(sizes, sizes.rest, lambda module: lowering(module, weights, False)))
+            steps.append(make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)))
+            steps.append(make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)))
         read_one, read, draft_one, draft = steps
         return EagleProgram(shapes, cache_dtype, read_one, read, draft_one, draft, files)
 
@@ -230,7 +230,7 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
     keys = _noise(1, heads, TRIED, channels).to(target.device, model.program.cache_dtype)
     ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
     own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
-    difference = apart(_tried(eagle, ours), _tried(eagle, own))
+    difference = largest_difference(_probe_logits(eagle, ours), _probe_logits(eagle, own))
     if difference <= ROUNDING[eagle.fc.weight.dtype]:
         return model
     if again and model.program.cached:  # captures that are made now may be right
@@ -241,8 +241,11 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
 
 
 @torch.inference_mode()
-def _tried(eagle: Eagle, entries: Entries) -> list[Tensor]:
-    """Logits of each captured step: after a few entries that hold features, and one more, and after what is drafted."""
+def _probe_logits(eagle: Eagle, entries: Entries) -> list[Tensor]:
+    """Logits [rows, V] of five calls that use each captured step.
+
+    They read several entries, one entry, a drafted node, two siblings, and a node below each sibling.
+    """
     device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
     features_LF = _noise(TRIED, eagle.shape.feature_width).to(device, dtype)
     tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + TRIED + 1)

@@ -158,8 +158,8 @@ class EagleSession:
         """Keep the features of the first `count` tokens."""
         known = len(self._features)
         if known < count:
-            hand_over = self.session.tapped if self.draft.columns else self.session.states
-            states_LF = hand_over(known, count)
+            states_of = self.session.tapped if self.draft.columns else self.session.states
+            states_LF = states_of(known, count)
             assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
             self._features += self._tapped(states_LF).split(1)
 

@@ -46,7 +46,7 @@ class ParallelDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "ParallelSession":
         return ParallelSession(self, prompt, sampling)
 
-    def following(self, count: int, nodes: Sequence[int], first: int) -> Beside:
+    def positions_after(self, count: int, nodes: Sequence[int], first: int) -> Beside:
         """The first `count` look-ahead positions after each of `nodes`, numbered from `first`."""
         parents = list[int]()
         for node in nodes:
@@ -78,7 +78,7 @@ class ParallelSession:
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
-        beside = self.draft.following(self._positions, nodes, len(drafted))
+        beside = self.draft.positions_after(self._positions, nodes, len(drafted))
         return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
 
     def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
@@ -141,9 +141,9 @@ class ParallelSession:
                 session.extend(unread)
                 self._scored += [torch.empty(0)] * len(unread)
                 continue
-            following = self.draft.following(count, range(len(unread)), len(unread))
-            parents = [*range(ROOT, len(unread) - 1), *following.parents]
-            logits_LV = session.extend(unread + following.tokens, parents)
+            positions = self.draft.positions_after(count, range(len(unread)), len(unread))
+            parents = [*range(ROOT, len(unread) - 1), *positions.parents]
+            logits_LV = session.extend(unread + positions.tokens, parents)
             self._scored += logits_LV[len(unread) :].split(count)
             session.select(range(len(unread)))
 

@@ -78,7 +78,7 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
             first = len(parents)
             parents += [place, *range(first, first + number - 1)]
         numbers_1C = torch.arange(len(parents), device=ids_BT.device).unsqueeze(0)
-        with self.placement.following(tree(0, tuple(parents), numbers_1C)) as options:
+        with self.placement.applying(tree(0, tuple(parents), numbers_1C)) as options:
             logits_BCV = self.target(**read, **options, use_cache=False).logits
         p_BTV, q_BAV = logits_BCV.split([length, len(parents) - length], 1)
         return Seen(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))

@@ -90,7 +90,7 @@ class SpecDecSession:
         # Of proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
         first = max(self.prefix - 1, prefix_length - ahead)
         ids_1T = torch.tensor([list(tokens[:-1])], device=decoder.query_KD.device)
-        states_TKD = decoder.along(ids_1T, self.sources(), first)[0]
+        states_TKD = decoder.states_after_each(ids_1T, self.sources(), first)[0]
         return (self._q_ahead(states_TKD[:, place], rows, place) for place in range(ahead))
 
     @torch.inference_mode()

@@ -80,7 +80,7 @@ class ParallelDecoder(SavedHeads):
         bias_HLC: Tensor = layer.bias_by_distance(distance_LC.clamp(min=0)).masked_fill(~visible_LC, -torch.inf)
         return bias_HLC
 
-    def along(self, ids_BT: Tensor, sources: Sequence[Source], first: int = 0) -> Tensor:
+    def states_after_each(self, ids_BT: Tensor, sources: Sequence[Source], first: int = 0) -> Tensor:
         """Return the states [B, T - first, K, D] of queries after each token of whole texts from number `first` on.
 
         State [:, t, k] is about token first + t + 1 + k.

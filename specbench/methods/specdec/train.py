@@ -65,7 +65,7 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
         return f"drafted token {ahead + 1}"
 
     def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        states_BTKD = self.decoder.along(seen.ids_BT, seen.sources)
+        states_BTKD = self.decoder.states_after_each(seen.ids_BT, seen.sources)
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
         for ahead in range(self.decoder.queries):
@@ -94,6 +94,6 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
         return Seen(output.logits, given["decoder_input_ids"], sources)
 
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTKD = self.decoder.along(seen.ids_BT, seen.sources)
+        states_BTKD = self.decoder.states_after_each(seen.ids_BT, seen.sources)
         length = states_BTKD.shape[1] - ahead
         return self.decoder.project(states_BTKD[:, :length, ahead].to(self.target.dtype))

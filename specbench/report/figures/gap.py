@@ -7,7 +7,7 @@ from specbench.records.frame import Records
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO
 from specbench.report.style import BLUE, FAINT, GREEN, GRID, INK, VERMILLION, WIDE, panels
-from specbench.report.tables.gap import Gap, gaps, said
+from specbench.report.tables.gap import Gap, gaps, remarks
 from specbench.report.tables.gap import gap as table
 
 TITLE = "Where the paper's measured speedups leave Theorem 3.8"
@@ -35,7 +35,7 @@ def gap(records: Records) -> Drawn:
         "where it lies above EXP, red where it lies below"
     )
     values: pd.DataFrame = table(records).values
-    return Drawn("gap", TITLE, figure, values, [legend, *said(found)])
+    return Drawn("gap", TITLE, figure, values, [legend, *remarks(found)])
 
 
 def _named(axes: Axes, x: float, text: str, dx: float, side: str) -> None:

@@ -69,12 +69,12 @@ def gaps() -> list[Gap]:
 
 
 def _gap(row: Row) -> Gap:
-    def over(formula: str) -> Range:
+    def rounding_range(formula: str) -> Range:
         corners = [_numbers(row, *shift)[formula] for shift in product((-1, 0, 1), repeat=3)]
         return Range(_numbers(row, 0, 0, 0)[formula], min(corners), max(corners))
 
     names = ("tokens_expected", "expected", "measured", "ratio", "verify_cost", "c", "tokens")
-    return Gap(row, *(over(name) for name in names))
+    return Gap(row, *(rounding_range(name) for name in names))
 
 
 def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
@@ -118,11 +118,11 @@ def gap(records: Records) -> Table:
         "Gap. Where the paper's EMP leaves EXP",
         pd.DataFrame([_show(one) for one in found]),
         pd.DataFrame([_values(one) for one in found]),
-        said(found),
+        remarks(found),
     )
 
 
-def said(found: list[Gap]) -> list[str]:
+def remarks(found: list[Gap]) -> list[str]:
     """What the printed numbers imply, and what cannot be known from them."""
     above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
     never = [one for one in above if one.c.high < 0]
