@@ -11,13 +11,15 @@ from torch.nn import functional
 
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
-from specbench.engine.eager.model import EagerModel
 from specbench.engine.native import compiler
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.compiler import NotCompiled, library
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
+from specbench.engine.native.segments import Step, WholeStep
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.methods.model.draft import ModelDraft
+from specbench.sampling import Choice, Sampling
 
 ENDS = frozenset({1})
 SOURCE = (5, 9, 12, 30, 1)
@@ -33,6 +35,8 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 
 def calls(step: Any) -> list[str]:
+    if isinstance(step.run, WholeStep):
+        return ["native_run"]
     graph = step.run.__self__.graph
     return [getattr(node.target, "__name__", str(node.target)) for node in graph.nodes if node.op.startswith("call")]
 
@@ -40,7 +44,7 @@ def calls(step: Any) -> list[str]:
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_step_is_one_call(kind: str) -> None:
     model = NativeModel(network(kind, seed=5), 40, ENDS)
-    assert calls(model.program.one) == calls(model.program.several) == ["native_run", "_item"]
+    assert calls(model.program.one) == calls(model.program.several) == ["native_run"]
 
 
 def test_what_is_not_known_is_torchs() -> None:
@@ -95,8 +99,10 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
     room = torch.empty(floats * rows + scratch * threads)
     pointers = (ctypes.c_void_p * 3)(x.data_ptr(), more.data_ptr(), out.data_ptr())
     start = room.data_ptr()
-    library().run(raw, len(program), pointers, (ctypes.c_int64 * 1)(), start, rows, start + 4 * floats * rows, scratch,
-                  threads)  # fmt: skip
+    sizes = (ctypes.c_int64 * 1)()
+    read = [ctypes.addressof(one) for one in (raw, pointers, sizes)]
+    step = Step(read[0], len(program), *read[1:], rows)
+    library().run(ctypes.byref(step), start, start + 4 * floats * rows, scratch, threads)
     normed = functional.layer_norm(x, [inner], scale, shift)
     exact = functional.gelu(functional.linear(normed, weight, bias)) + more
     near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-1}
@@ -117,7 +123,8 @@ def test_without_a_compiler_auto_is_static_and_native_says_why(monkeypatch: pyte
     monkeypatch.delenv("CC", raising=False)
     compiler.library.cache_clear()
     try:
-        assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
+        found = with_engine("auto", network("t5", seed=5), 40, ENDS)
+        assert found.engine == "static" and found.fell_back is not None and "no C compiler" in found.fell_back
         with pytest.raises(UserError, match="engine=native: there is no C compiler .*; use engine=auto"):
             with_engine("native", network("t5", seed=5), 40, ENDS)
     finally:
@@ -168,6 +175,58 @@ def test_fp16_is_not_for_the_native_kernels() -> None:
         with_engine("native", network("gpt2", seed=5).to(torch.float16), 40, ENDS)
 
 
-def test_invariant_numerics_take_the_kernels_that_are_proved() -> None:
-    found = with_engine("auto", network("t5", seed=5), 40, ENDS, "invariant")
-    assert found.engine == "static" and isinstance(found, EagerModel)
+@pytest.mark.parametrize("numerics", ["auto", "invariant", "fast"])
+def test_rows_are_proved_to_be_invariant_where_nobody_asks_for_less(numerics: str) -> None:
+    found = with_engine("auto", network("t5", seed=5), 40, ENDS, numerics)
+    assert (found.engine, found.invariant, found.not_invariant) == ("native", numerics != "fast", None)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 9.0])
+def test_a_rollout_is_its_steps(kind: str, dtype: torch.dtype, temperature: float) -> None:
+    """The same tokens from the same random numbers, after one unread token or two, up to the first end."""
+    model = NativeModel(network(kind, seed=5).to(dtype), 40, frozenset(range(1, 40, 4)))
+    draft, sampling = ModelDraft(model, 38), Sampling(temperature)
+    prompt = Prompt(SOURCE, (0,)) if kind == "t5" else Prompt((), SOURCE)
+    lengths = set()
+    for seed in range(12):
+        text = [*prompt.prefix, *range(2, 3 + seed % 2)]
+        found = []
+        for rolls in (True, False):
+            session = draft.start(prompt, sampling)
+            assert session.rolling is not None
+            session.rolling = session.rolling if rolls else None
+            generator = torch.Generator().manual_seed(seed)
+            first = session.propose(text, 4, generator)
+            read = session.session.length
+            text_after = [*text, *first.tokens, 5]
+            found.append((first, read, session.propose(text_after, 4, generator)))
+        (first, read, second), (own_first, own_read, own_second) = found
+        assert (first.tokens, read, second.tokens) == (own_first.tokens, own_read, own_second.tokens)
+        for rows, own_rows in ((first.q_GV, own_first.q_GV), (second.q_GV, own_second.q_GV)):
+            assert (rows is None) == (own_rows is None) == (temperature == 0)
+            if rows is not None and own_rows is not None:
+                assert torch.allclose(rows, own_rows, atol=1e-5) and torch.allclose(rows.sum(-1), torch.ones(len(rows)))
+        lengths.add(len(first.tokens))
+    assert len(lengths) > 1 or temperature < 2, "no proposal ended early"
+
+
+def test_what_a_rollout_cannot_choose_is_chosen_step_by_step() -> None:
+    session = NativeModel(network("t5", seed=5), 40, ENDS).start(Prompt(SOURCE, (0,)))
+    for sampling in (Sampling(1.0, top_k=5), Sampling(1.0, top_p=0.9)):
+        assert session.rollout([0], Choice(sampling, 40), 3, torch.rand(3, dtype=torch.float64)) is None
+    assert session.length == 0
+    assert NativeModel(network("llama", seed=5), 40, ENDS).start(Prompt((), SOURCE)).rollout(
+        [3], Choice(Sampling(), 40), 3, None
+    ) is None  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_rollout_of_damaged_weights_draws_nothing(temperature: float) -> None:
+    made = network("t5", seed=5)
+    with torch.no_grad():
+        made.decoder.block[0].layer[2].DenseReluDense.wi.weight[0, 0] = float("nan")
+    draft = ModelDraft(NativeModel(made, 40, ENDS), 40).start(Prompt(SOURCE, (0,)), Sampling(temperature))
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        draft.propose([0], 3, torch.Generator().manual_seed(0))

@@ -36,7 +36,7 @@ def job(form: str, config: BenchConfig) -> None:
     """
     check_bench(config)
     folder, run, parts = prepared(config, "bench")
-    if parts.fell_back is not None:
+    if parts.fell_back is not None and "eager" in parts.engine:
         raise UserError(
             f"engine=auto: a model's step cannot be captured ({parts.fell_back}), and eager steps say little about "
             "this engine; engine=eager times them anyway"

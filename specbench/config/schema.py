@@ -117,13 +117,13 @@ class RunConfig:
     device: str = key("auto", "cpu | cuda | cuda:N | mps | auto: cuda where there is one")
     engine: str = key(
         "auto",
-        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, static on a CPU, where native is "
-        "faster (it needs a C compiler)",
+        "eager | static | native | cudagraph | compile | auto: cudagraph on CUDA, native on a CPU (static where there "
+        "is no C compiler)",
     )
     numerics: str = key(
         "auto",
         "the target's kernels: invariant (logits bitwise the same however many positions are read at once) | fast | "
-        "auto: fast",
+        "auto: invariant where that costs nothing (engine=native), else fast",
     )
     threads: int | None = key(None, "CPU threads of torch; unset: torch's own choice")
     warmup: int = key(2, "prompts decoded before timing starts")

@@ -85,8 +85,8 @@ KINDS: dict[str, type[StaticModel]] = {
     "compile": CompiledModel,
 }
 
-# What engine=auto tries on a device, before eager; docs/engines.md says why not native.
-AUTO = {"cuda": "cudagraph", "cpu": "static"}
+# What engine=auto tries on a device, the fastest first, before eager.
+AUTO = {"cuda": ("cudagraph",), "cpu": ("native", "static")}
 
 
 def with_engine(
@@ -95,48 +95,50 @@ def with_engine(
     """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
 
     Args:
-        engine: auto falls back to eager where the step cannot be captured, and says why in `fell_back`.
+        engine: auto is the fastest that this device and network allow; why a faster one was not taken is `fell_back`.
         network: the module.
         vocabulary_size: tokens of the tokenizer; further logits are masked.
         eos_ids: end-of-sequence tokens.
-        numerics: invariant | fast | auto (fast). Invariant logits of a position are the same to the bit, however many
-            positions are read at once. Where that is not possible the model is fast, and `not_invariant` says why.
+        numerics: invariant | fast | auto (invariant where that costs nothing: native). Invariant logits of a position
+            are the same to the bit, however many positions are read at once. Where that is not possible the model is
+            fast, and `not_invariant` says why.
 
     Raises:
         UserError: the named engine does not run on this device, or cannot capture this network.
     """
     device = network.device.type
-    if numerics == "auto":
-        numerics = "fast"
     if engine == "cudagraph" and device != "cuda":
         raise UserError(f"engine=cudagraph: needs a CUDA device, and this is {network.device}; use engine=auto")
     if engine == "native" and device != "cpu":
         raise UserError(f"engine=native: its kernels are for a CPU, and this is {network.device}; use engine=auto")
-    one = AUTO.get(device, "eager") if engine == "auto" else engine
     fell_back = None
-    if one != "eager":
+    for name in AUTO.get(device, ()) if engine == "auto" else () if engine == "eager" else (engine,):
         try:
-            if numerics == "fast" or one in ("compile", "native"):
-                return _not_invariant(checked(KINDS[one], network, vocabulary_size, eos_ids), numerics)
-            return _invariant(KINDS[one], network, vocabulary_size, eos_ids)
+            model: EagerModel = _with_numerics(KINDS[name], network, vocabulary_size, eos_ids, numerics)
         except Exception as error:  # whatever a model's own code raises when it is captured
             if engine != "auto":
                 raise UserError(f"engine={engine}: {first_line(error)}; use engine=auto or engine=eager") from error
             fell_back = first_line(error)
+        else:
+            model.fell_back = fell_back
+            return model
     model = EagerModel(network, vocabulary_size, eos_ids)
     model.fell_back = fell_back
-    return _not_invariant(model, numerics)
-
-
-def _not_invariant(model: EagerModel, numerics: str) -> EagerModel:
-    """`model`, whose kernels were not chosen for invariance."""
-    if numerics != "fast":
-        model.not_invariant = f"engine={model.engine} does not control its kernels"
+    if numerics == "invariant":
+        model.not_invariant = "engine=eager does not control its kernels"
     return model
 
 
-def _invariant(kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> StaticModel:
-    """The captured model with invariant kernels, if they are proved to be; otherwise the fast one, with the reason."""
+def _with_numerics(
+    kind: type[StaticModel], network: Any, vocabulary_size: int, eos_ids: frozenset[int], numerics: str
+) -> StaticModel:
+    """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
+    if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
+        return checked(kind, network, vocabulary_size, eos_ids)
+    if kind is CompiledModel:
+        model = checked(kind, network, vocabulary_size, eos_ids)
+        model.not_invariant = "engine=compile does not control its kernels"
+        return model
     model = checked(kind, network, vocabulary_size, eos_ids, invariant=True)
     began = time.perf_counter()
     if (reason := make_invariant(model)) is not None:

@@ -50,7 +50,7 @@ class Parts:
 
     @property
     def fell_back(self) -> str | None:
-        """Why a model of engine=auto runs eagerly where it should be captured."""
+        """Why a model of engine=auto runs by a slower engine than the fastest of its device."""
         return next((model.fell_back for model in self.models if model.fell_back), None)
 
     @property

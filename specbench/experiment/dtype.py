@@ -15,6 +15,7 @@ import torch
 
 from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.config.schema import RunConfig
+from specbench.engine.native.compiler import is_available
 from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
 from specbench.experiment.core_time import least_disturbed
@@ -70,7 +71,7 @@ def _engine(config: RunConfig) -> str:
     """Whose kernels run the linear maps: native, static or eager."""
     if config.engine not in ("auto", "native", "static") or config.target.device_map or config.target.tp_plan:
         return "eager"
-    return "native" if config.engine == "native" else "static"
+    return "native" if config.engine == "native" or (config.engine == "auto" and is_available()) else "static"
 
 
 def _measured(file: Path, maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:

@@ -118,12 +118,14 @@ class ModelLoader:
             request.of_prompt,
             request.look_ahead,
         )
-        if model.fell_back is not None:
+        if model.fell_back is not None and model.engine != "eager":
+            say(f"{request.key}: engine={model.engine}, which is slower than native: {model.fell_back}")
+        elif model.fell_back is not None:
             say(
                 f"warning: {request.key}: its step cannot be captured, so engine=auto runs it eagerly, which is "
                 f"slower: c, v and the speedup are those of an eager model ({model.fell_back})"
             )
-        if model.not_invariant is not None and (request.numerics == "invariant" or model.engine != "eager"):
+        if model.not_invariant is not None and request.numerics == "invariant":
             say(f"{request.key}: numerics={request.numerics} is fast instead: {model.not_invariant}")
         return model
 

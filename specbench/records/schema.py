@@ -363,7 +363,7 @@ class Summary(Names, Measured, Quality, Vocabularies):
     engine: str
     fell_back: NotRequired[
         Annotated[
-            str | None, "why engine=auto runs a model eagerly where its step should be captured; null: it is captured"
+            str | None, "why engine=auto runs a model by a slower engine than this device's fastest; null: it does not"
         ]
     ]
     rollout_fell_back: NotRequired[
@@ -376,7 +376,9 @@ class Summary(Names, Measured, Quality, Vocabularies):
     numerics: NotRequired[
         Annotated[str, "invariant: the target's logits at a position are bitwise the same in every pass; or fast"]
     ]
-    numerics_reason: NotRequired[Annotated[str | None, "why it is fast although invariant was requested"]]
+    numerics_reason: NotRequired[
+        Annotated[str | None, "why it is fast where invariant was requested or is the default"]
+    ]
     warmup_s: Seconds
     hardware: str
     simulated: Annotated[bool, "acceptance was drawn at a given alpha, or weights are random"]

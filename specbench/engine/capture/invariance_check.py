@@ -34,7 +34,7 @@ def make_invariant(model: StaticModel) -> str | None:
     Returns None, or what differs on this machine, whatever the rows.
     """
     reason = None
-    for rows in FEWEST_ROWS:
+    for rows in FEWEST_ROWS if model.most_rows else FEWEST_ROWS[:1]:
         if rows >= model.rows:
             model.read_rows(rows)
             if (found := objection(model)) is None:
@@ -100,7 +100,7 @@ def culprit(model: StaticModel) -> str:
     with torch.inference_mode():
         session = model.start(prompt)
         watching = _Watching(run.__self__)
-        watching.run(*session.inputs(model.program.several, following, WATCHED))
+        watching.run(*session.inputs(model.program.several, model.ids(following), WATCHED))
     return watching.found or "a step over one token"
 
 

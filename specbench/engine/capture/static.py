@@ -1,7 +1,8 @@
 """A captured step over preallocated caches: the same tokens as `eager`, without the model's Python."""
 
 import time
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from specbench.engine.capture.program import Program
 from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.segments import lower_native
+from specbench.engine.native.segments import WholeStep, lower_native, rolled_out
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.sampling import Choice
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
@@ -32,6 +34,8 @@ class StaticModel(EagerModel):
 
     engine = "static"
     lowering: Lowering = staticmethod(lower)
+    invariant_lowering: Lowering = staticmethod(lower_invariant)
+    most_rows: int | None = MOST_ROWS  # of one invariant step; longer blocks are read in parts
     rows: int  # the fewest that a step reads; what is missing is filled up
 
     def __init__(
@@ -47,7 +51,7 @@ class StaticModel(EagerModel):
         began = time.perf_counter()
         self.packed, self.invariant = packed or PackedWeights(), invariant
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
-        lowering = lower_invariant if invariant else self.lowering
+        lowering = self.invariant_lowering if invariant else self.lowering
         self.program = Program.of(network, self._cache_dtype(network), lowering, self.packed)
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
@@ -143,3 +147,48 @@ class NativeModel(StaticModel):
 
     engine = "native"
     lowering: Lowering = staticmethod(lower_native)
+    invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
+    most_rows: int | None = None
+
+    def start(self, prompt: Prompt) -> "NativeSession":
+        return NativeSession(self, prompt)
+
+    def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
+        """See `RollsOut`: nothing is captured for one."""
+
+
+class NativeSession(StaticSession):
+    """A static session whose model can run several steps in one call, each on the token chosen in the step before."""
+
+    model: NativeModel
+
+    @torch.inference_mode()
+    def rollout(
+        self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """See `RolloutSession`; a text that ends has no tokens after its end."""
+        one, count, model = self.model.program.one, len(tokens), self.model
+        first = one if count == 1 else self.model.program.several
+        sampling, end = choice.sampling, self.length + count + steps - 1
+        if (
+            not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep))
+            or model.rows > 1
+            or model.state_width
+        ):
+            return None  # a part of the step is torch's, or a draft reads its states
+        if sampling.top_k is not None or (sampling.top_p or 1) < 1 or end > (model.longest or end) or self._tree:
+            return None
+        self.level()
+        self._make_room(end)
+        began, ids_1L = self.length, self._ids(tokens, count)
+        inputs, ids_11 = [(first.run, self.inputs(first, ids_1L, count))], ids_1L[:, :1]
+        for self.length in range(began + count, end):
+            inputs.append((one.run, self.inputs(one, ids_11, 1)))
+        tokens_G, rows_GV = rolled_out(inputs, choice, uniform_G, _ends(model.eos_ids))
+        self.length = began + count + len(tokens_G) - 1
+        return tokens_G, rows_GV
+
+
+@lru_cache
+def _ends(eos_ids: frozenset[int]) -> Tensor:
+    return torch.tensor(sorted(eos_ids), dtype=torch.long)

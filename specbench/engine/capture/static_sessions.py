@@ -36,6 +36,7 @@ class CapturedModel(SessionModel, Protocol):
     tree_positions: TensorCache
     longest: int | None
     invariant: bool  # rows do not depend on how many are read at once
+    most_rows: int | None  # of one invariant step
     rows: int  # the fewest that a step reads
 
     def numbers(self, slots: int) -> Tensor:
@@ -165,7 +166,8 @@ class StaticSession:
         self.drop_ahead()
         if parents is not None and not self._tree:
             self.model.require_trees()
-        most = MOST_ROWS if self.model.invariant and not last_row else len(tokens)
+        most = self.model.most_rows if self.model.invariant and not last_row else None
+        most = most or len(tokens)
         blocks = [
             self._read(
                 tokens[first : first + most], None if parents is None else parents[first : first + most], last_row
@@ -213,14 +215,13 @@ class StaticSession:
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         """Logits [`rows`, V], of which the first are those of `tokens`."""
-        return step.run(*self.inputs(step, tokens, rows))[0]
+        return step.run(*self.inputs(step, self._ids(tokens, rows), len(tokens)))[0]
 
-    def inputs(self, step: Step, tokens: Tokens, rows: int) -> list[Tensor]:
-        """The inputs of `step` to read `tokens`, padded to so many rows."""
+    def inputs(self, step: Step, ids_1L: Tensor, count: int) -> list[Tensor]:
+        """The inputs of `step` to read `count` tokens, padded to L."""
         # The step proper reads no positions: what it computes from them is an input, too.
-        ids_1L, count = self._ids(tokens, rows), len(tokens)
         fixed = self._of_source(step, ids_1L, count)
-        placed = self._looked_up((id(step), rows), count, partial(self._placed, step, ids_1L, count, fixed))
+        placed = self._looked_up((id(step), ids_1L.shape[1]), count, partial(self._placed, step, ids_1L, count, fixed))
         return [ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]]
 
     def _ids(self, tokens: Tokens, rows: int) -> Tensor:

@@ -54,8 +54,19 @@ def library() -> ctypes.PyDLL:
     loaded.pack.restype = loaded.run.restype = None
     loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    loaded.run.argtypes = [pointer, number, pointer, pointer, pointer, number, pointer, number, number]
+    loaded.run.argtypes = [pointer, pointer, pointer, number, number]
+    loaded.rollout.restype = number
+    loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]
     return loaded
+
+
+def is_available() -> bool:
+    """Whether this machine has the kernels, or can compile them."""
+    try:
+        library()
+    except NotCompiled:
+        return False
+    return True
 
 
 def _compile(command: list[str], file: Path) -> None:

@@ -331,88 +331,180 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
     }
 }
 
-/* Run the program. `outside` are tensors' data, `sizes` numbers of slots, heads and rows, `scratch` has `scratch_size`
-   floats for each thread. */
-void run(const Instruction *program, int64_t count, void *const *outside, const int64_t *sizes, float *arena,
-         int64_t rows, float *all_scratch, int64_t scratch_size, int64_t most_threads) {
-    #pragma omp parallel num_threads(most_threads)
-    {
-#ifdef _OPENMP
-        int thread = omp_get_thread_num(), threads = omp_get_num_threads();
-#else
-        int thread = 0, threads = 1;
-#endif
-        float *scratch = all_scratch + thread * scratch_size;
-        for (const Instruction *it = program; it < program + count; it++) {
-            int64_t s = it->short_floats, width = it->width;
-            float *out = arena + it->out.at * rows + it->out.column;
-            const float *x = arena + it->x.at * rows + it->x.column, *y = arena + it->y.at * rows + it->y.column;
-            int64_t first = width * thread / threads, end = width * (thread + 1) / threads, stride = it->x.stride;
-            if (it->normed) { /* each thread for itself: cheaper than to wait for each other */
-                for (int64_t r = 0; r < rows; r++) norm_row(it, x + r * stride, scratch + r * it->inner, it->inner);
-                x = scratch, stride = it->inner;
+/* A program and what one call of it reads: `outside` are tensors' data, `sizes` numbers of slots, heads and rows. */
+typedef struct { const Instruction *program; int64_t count; void *const *outside; const int64_t *sizes; int64_t rows; } Step;
+
+static void run_step(const Step *step, float *arena, float *scratch, int thread, int threads) {
+    int64_t rows = step->rows;
+    for (const Instruction *it = step->program; it < step->program + step->count; it++) {
+        int64_t s = it->short_floats, width = it->width;
+        float *out = arena + it->out.at * rows + it->out.column;
+        const float *x = arena + it->x.at * rows + it->x.column, *y = arena + it->y.at * rows + it->y.column;
+        int64_t first = width * thread / threads, end = width * (thread + 1) / threads, stride = it->x.stride;
+        if (it->normed) { /* each thread for itself: cheaper than to wait for each other */
+            for (int64_t r = 0; r < rows; r++) norm_row(it, x + r * stride, scratch + r * it->inner, it->inner);
+            x = scratch, stride = it->inner;
+        }
+        switch (it->op) {
+        case EMBED: case LOAD: /* rows of a table, or of a tensor */
+            for (int64_t r = 0; r < rows; r++) {
+                int64_t row = it->op == LOAD ? r : ((const int64_t *)step->outside[it->outside[0]])[r];
+                const char *from = it->op == LOAD ? step->outside[it->outside[0]] : it->weight;
+                from += (row * width + first) * (s ? 2 : 4);
+                float *to = out + r * it->out.stride + first;
+                if (s) widen_all((const uint16_t *)from, to, end - first);
+                else memcpy(to, from, (end - first) * sizeof(float));
             }
-            switch (it->op) {
-            case EMBED: case LOAD: /* rows of a table, or of a tensor */
+            break;
+        case STORE:
+            for (int64_t r = 0; r < rows; r++) {
+                const float *from = x + r * stride + first;
+                if (s) shorten_all(from, (uint16_t *)step->outside[it->outside[0]] + r * width + first, end - first);
+                else memcpy((float *)step->outside[it->outside[0]] + r * width + first, from, (end - first) * sizeof(float));
+            }
+            break;
+        case NORM:
+            for (int64_t r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
+                norm_row(it, x + r * stride, out + r * it->out.stride, width);
+            break;
+        case LINEAR:
+            linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
+            break;
+        case WRITE: /* heads of states to slots of a buffer */
+            for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
                 for (int64_t r = 0; r < rows; r++) {
-                    int64_t row = it->op == LOAD ? r : ((const int64_t *)outside[it->outside[0]])[r];
-                    const char *from = it->op == LOAD ? outside[it->outside[0]] : it->weight;
-                    from += (row * width + first) * (s ? 2 : 4);
-                    float *to = out + r * it->out.stride + first;
-                    if (s) widen_all((const uint16_t *)from, to, end - first);
-                    else memcpy(to, from, (end - first) * sizeof(float));
+                    int64_t slot = ((const int64_t *)step->outside[it->outside[1]])[r];
+                    memcpy((float *)step->outside[it->outside[0]] + (h * step->sizes[it->slots] + slot) * it->inner,
+                           x + r * stride + h * it->inner, it->inner * sizeof(float));
                 }
-                break;
-            case STORE:
-                for (int64_t r = 0; r < rows; r++) {
-                    const float *from = x + r * stride + first;
-                    if (s) shorten_all(from, (uint16_t *)outside[it->outside[0]] + r * width + first, end - first);
-                    else memcpy((float *)outside[it->outside[0]] + r * width + first, from, (end - first) * sizeof(float));
+            break;
+        case ATTEND:
+            attend(it, x, out, step->outside[it->outside[0]], step->outside[it->outside[1]],
+                   it->outside[2] < 0 ? 0 : step->outside[it->outside[2]], step->sizes[it->slots],
+                   it->outside[2] >= 0 && step->sizes[it->bias_heads] > 1, it->outside[2] >= 0 && step->sizes[it->bias_rows] > 1,
+                   rows, scratch, thread, threads);
+            break;
+        case ADD: case MUL: case SCALE: case SHIFT: case POWER:
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = first; i < end; i++) {
+                    float v = x[r * stride + i];
+                    switch (it->op) {
+                    case ADD: v += y[r * it->y.stride + i]; break;
+                    case MUL: v *= y[r * it->y.stride + i]; break;
+                    case SCALE: v *= (float)it->scale; break;
+                    case SHIFT: v += (float)it->scale; break;
+                    default: v = power(v, (float)it->scale);
+                    }
+                    out[r * it->out.stride + i] = rounded(v, s);
                 }
-                break;
-            case NORM:
-                for (int64_t r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
-                    norm_row(it, x + r * stride, out + r * it->out.stride, width);
-                break;
-            case LINEAR:
-                linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
-                break;
-            case WRITE: /* heads of states to slots of a buffer */
-                for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
-                    for (int64_t r = 0; r < rows; r++) {
-                        int64_t slot = ((const int64_t *)outside[it->outside[1]])[r];
-                        memcpy((float *)outside[it->outside[0]] + (h * sizes[it->slots] + slot) * it->inner,
-                               x + r * stride + h * it->inner, it->inner * sizeof(float));
-                    }
-                break;
-            case ATTEND:
-                attend(it, x, out, outside[it->outside[0]], outside[it->outside[1]],
-                       it->outside[2] < 0 ? 0 : outside[it->outside[2]], sizes[it->slots],
-                       it->outside[2] >= 0 && sizes[it->bias_heads] > 1, it->outside[2] >= 0 && sizes[it->bias_rows] > 1,
-                       rows, scratch, thread, threads);
-                break;
-            case ADD: case MUL: case SCALE: case SHIFT: case POWER:
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t i = first; i < end; i++) {
-                        float v = x[r * stride + i];
-                        switch (it->op) {
-                        case ADD: v += y[r * it->y.stride + i]; break;
-                        case MUL: v *= y[r * it->y.stride + i]; break;
-                        case SCALE: v *= (float)it->scale; break;
-                        case SHIFT: v += (float)it->scale; break;
-                        default: v = power(v, (float)it->scale);
-                        }
-                        out[r * it->out.stride + i] = rounded(v, s);
-                    }
-                break;
-            default:
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t i = first; i < end; i++)
-                        out[r * it->out.stride + i] = rounded(activated(x[r * stride + i], it->op), s);
-            }
-            if (it->barrier) {
-                #pragma omp barrier
-            }
+            break;
+        default:
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = first; i < end; i++)
+                    out[r * it->out.stride + i] = rounded(activated(x[r * stride + i], it->op), s);
+        }
+        if (it->barrier) {
+            #pragma omp barrier
         }
     }
+}
+
+/* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
+   softmax. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
+typedef struct {
+    const void *logits; int64_t short_floats, stride, vocabulary;
+    double temperature; const double *uniforms; float *rows;
+    int64_t *tokens; const int64_t *ends; int64_t end_count;
+} Choice;
+enum { NOT_DRAWN = -1, PIECE = 64 };
+
+static int64_t choose(const Choice *choice, int64_t row, int64_t drawn, float *scratch) {
+    int64_t n = choice->vocabulary, first = row * choice->stride;
+    float *v = choice->temperature > 0 ? choice->rows + drawn * n : scratch, most = -INFINITY;
+    if (choice->short_floats) widen_all((const uint16_t *)choice->logits + first, v, n);
+    else memcpy(v, (const float *)choice->logits + first, n * sizeof(float));
+    int finite = 1;
+    #pragma omp simd reduction(max:most) reduction(&:finite)
+    for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, finite &= v[i] == v[i];
+    if (!finite || most - most != 0) { /* a NaN, or no finite maximum */
+        if (choice->temperature > 0) for (int64_t i = 0; i < n; i++) v[i] = NAN;
+        return NOT_DRAWN;
+    }
+    if (choice->temperature == 0) {
+        int64_t i = 0;
+        while (v[i] != most) i++;
+        return i;
+    }
+    float factor = 1 / (float)choice->temperature;
+    for (int64_t i = 0; i < n; i++) {
+        float below = (v[i] - most) * factor, raised = exp_below(below);
+        v[i] = below < -80 ? 0 : raised;
+    }
+    double mass = 0, sum = 0;
+    #pragma omp simd reduction(+:mass)
+    for (int64_t i = 0; i < n; i++) mass += v[i];
+    factor = (float)(1 / mass), mass = 0;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        sum = 0;
+        #pragma omp simd reduction(+:sum)
+        for (int64_t i = at; i < (at + PIECE < n ? at + PIECE : n); i++) sum += v[i] *= factor;
+        mass += sum;
+    }
+    /* By inverting the distribution function: first the piece, then the token in it; never one of probability 0. */
+    double wanted = choice->uniforms[drawn] * mass, before = 0;
+    int64_t found = NOT_DRAWN;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        int64_t end = at + PIECE < n ? at + PIECE : n;
+        sum = 0;
+        #pragma omp simd reduction(+:sum)
+        for (int64_t i = at; i < end; i++) sum += v[i];
+        if (before + sum <= wanted) { before += sum; continue; }
+        for (int64_t i = at; i < end && before <= wanted; i++)
+            if (v[i] > 0) before += v[i], found = i;
+        if (found != NOT_DRAWN) return found;
+    }
+    for (int64_t i = n - 1; i >= 0; i--) if (v[i] > 0) return i; /* rounding took the last token's share */
+    return NOT_DRAWN;
+}
+
+static int team(int *threads) {
+#ifdef _OPENMP
+    *threads = omp_get_num_threads();
+    return omp_get_thread_num();
+#else
+    *threads = 1;
+    return 0;
+#endif
+}
+
+/* Run a step. `scratch` has `scratch_size` floats for each thread. */
+void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
+    #pragma omp parallel num_threads(most_threads)
+    {
+        int threads, thread = team(&threads);
+        run_step(step, arena, scratch + thread * scratch_size, thread, threads);
+    }
+}
+
+/* Run steps, each of which reads the token chosen after the step before. Returns the number of tokens chosen: the last
+   is the first end of a text, or NOT_DRAWN, where there is one. */
+int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *arena, float *scratch,
+                int64_t scratch_size, int64_t most_threads) {
+    int64_t chosen = 0;
+    int over = 0;
+    #pragma omp parallel num_threads(most_threads)
+    {
+        int threads, thread = team(&threads);
+        for (int64_t g = 0; g < count && !over; g++) {
+            run_step(steps + g, arena, scratch + thread * scratch_size, thread, threads);
+            #pragma omp barrier
+            if (thread == 0) {
+                int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g, scratch);
+                chosen = g + 1, over = token == NOT_DRAWN;
+                for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
+            }
+            #pragma omp barrier
+        }
+    }
+    return chosen;
 }

@@ -181,6 +181,7 @@ class CapturedEagle:
 
     longest = None  # learned positions end at their last row
     invariant = False
+    most_rows = None
     rows = 1
     state_width = 0  # its states are its own
 

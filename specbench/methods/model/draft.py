@@ -11,7 +11,7 @@ from specbench.algorithm.draft import Proposed
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered
 from specbench.engine.translated import TranslatedModel
-from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, standardise
+from specbench.sampling import BEFORE_ARGMAX, Choice, Sampling, checked, standardise
 
 
 class ModelDraft:
@@ -82,7 +82,10 @@ class ModelDraftSession:
         if self.rolling is not None and gamma:
             unread = tokens[self.session.length :]
             if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
-                return PendingProposal(*rolled, self.ends_E)
+                if not self.ends_E.is_cpu:
+                    return PendingProposal(*rolled, self.ends_E)
+                tokens_G, rows_GV = rolled  # on the host already, and none after an end
+                return Proposal(checked(tokens_G.tolist()), rows_GV, asked=gamma)
         sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         rows: list[Tensor] = []
         for uniform_1 in [None] * gamma if uniform_G is None else uniform_G.split(1)[:gamma]:
