@@ -12,7 +12,7 @@ from specbench.escaping import file_name
 from specbench.experiment.accept import slug
 from specbench.files import json_digest
 from specbench.loading.model_loader import _files, _seen, files_of
-from specbench.methods.model.config import ONLINE
+from specbench.methods.model.config import ONLINE, ModelDraftConfig
 
 # The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
@@ -30,6 +30,7 @@ def identify(config: RunConfig) -> str:
     for key in ("template", "category_field", "shuffle"):  # as a run was called before tasks had these
         if frozen["task"][key] is None:
             del frozen["task"][key]
+    _without_unset(frozen["draft"])
     if not config.draft.learns:
         _without_online(frozen["draft"])
     _with_removed_keys(frozen["draft"])
@@ -57,6 +58,15 @@ def _with_removed_keys(draft: dict[str, Any]) -> None:
             _with_removed_keys(value)
 
 
+def _without_unset(draft: dict[str, Any]) -> None:
+    """Remove keys that drafts did not have once, where they are unset."""
+    if draft.get("top_tokens", 0) is None:
+        del draft["top_tokens"]
+    for value in draft.values():
+        if isinstance(value, dict):
+            _without_unset(value)
+
+
 def _gamma(config: RunConfig) -> str:
     return str(config.gamma) if config.tree.shape == "none" else f"{config.tree.shape}{config.tree.size or ''}"
 
@@ -71,6 +81,8 @@ def _content(config: RunConfig) -> list[tuple[str, int, int | str]]:
     for draft in config.draft.levels():
         if isinstance(draft, ModelConfig):
             models.append(draft)
+        if isinstance(draft, ModelDraftConfig) and draft.top_tokens is not None:
+            own.append(config.task.train_path)
         if isinstance(draft, TextDraftConfig):
             own.append(draft.corpus or config.task.train_path)
     seen = [entry for model in models for entry in files_of(model)]

@@ -66,6 +66,7 @@ class ModelRequest:
         of_prompt: also those of the prompt.
         look_ahead: they read the look-ahead embeddings in these folders.
         changes: its weights will be changed, so that no other run shares it.
+        kept_tokens: it predicts these tokens alone.
     """
 
     model: ModelConfig
@@ -78,6 +79,7 @@ class ModelRequest:
     of_prompt: bool = False
     look_ahead: tuple[Path, ...] = ()
     changes: bool = False
+    kept_tokens: tuple[int, ...] | None = None
 
     @property
     def numerics(self) -> str:
@@ -89,7 +91,7 @@ class ModelRequest:
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
         states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)
-        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated)
+        run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated, self.kept_tokens)
         return (source, files_of(self.model), *run)
 
 
@@ -117,6 +119,7 @@ class ModelLoader:
             request.taps,
             request.of_prompt,
             request.look_ahead,
+            request.kept_tokens,
         )
         if model.fell_back is not None and model.engine != "eager":
             say(f"{request.key}: engine={model.engine}, which is slower than native: {model.fell_back}")

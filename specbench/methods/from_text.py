@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.config.draft import TextDraftConfig
+from specbench.engine.vocabulary import Vocabulary
 from specbench.files import json_digest, replacing, user_cache
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
@@ -84,14 +85,32 @@ class FromText(DraftBuilder[Fitted]):
         return cached(cache_folder(self.draft), kind, key, lambda: make(self._corpus(say)))
 
     def _corpus(self, say: Say) -> Corpus:
-        def sequences() -> Iterator[list[int]]:
-            for number, text in enumerate(self.task.training_text()):
-                if number % ROWS_BETWEEN_WORDS == 0:
-                    read = f": {number:,} rows" if number else ""
-                    say(f"reading the training text of {self.task.config.name}{read}")
-                yield self.request.vocabulary.ids(text)
+        return corpus(self.task, self.request.vocabulary, say)
 
-        return gather(sequences(), self.request.vocabulary.start)
+
+def corpus(task: Task, vocabulary: Vocabulary, say: Say) -> Corpus:
+    """The training text of `task` as tokens."""
+
+    def sequences() -> Iterator[list[int]]:
+        for number, text in enumerate(task.training_text()):
+            if number % ROWS_BETWEEN_WORDS == 0:
+                read = f": {number:,} rows" if number else ""
+                say(f"reading the training text of {task.config.name}{read}")
+            yield vocabulary.ids(text)
+
+    return gather(sequences(), vocabulary.start)
+
+
+def likeliest_tokens(task: Task, vocabulary: Vocabulary, most: int, say: Say) -> list[int]:
+    """The tokens that occur most often in the training text of `task`, in order of number; counts are cached."""
+
+    def count() -> Arrays:
+        found = corpus(task, vocabulary, say)
+        return {"unigrams_V": np.bincount(found.tokens_N[~found.begins_N], minlength=vocabulary.size)}
+
+    key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{task.training_key()}/tokens"
+    counts_V = cached(user_cache(), "tokens", key, count)["unigrams_V"]
+    return sorted(np.argsort(-counts_V, kind="stable")[:most].tolist())
 
 
 def cache_folder(draft: TextDraftConfig) -> Path:

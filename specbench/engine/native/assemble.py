@@ -4,6 +4,7 @@ A value is rows of columns, [L, W], whatever the graph's shape of it: [1, L, W],
 [1, L, H, D] or [1, H, L, D], whose rows are [L, H * D] in memory here. So views and swaps of heads cost nothing.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ class Assembly:
             kernels.attend: self._attend,
             kernels.attend_alone: self._attend,
             aten.pow.Tensor_Scalar: self._power,
+            aten.pad.default: self._pad,
+            aten.index_select.default: self._pick,
         }
         return by_target.get(target)
 
@@ -256,6 +259,23 @@ class Assembly:
 
     def _mul(self, node: Node) -> None:
         self._both(node, Op.MUL, Op.SCALE)
+
+    def _pad(self, node: Node) -> None:
+        """One more column of minus infinity, which only a pick reads."""
+        source, *how = node.args
+        if how != [[0, 1], "constant", -math.inf] or {user.target for user in node.users} != {aten.index_select.default}:
+            raise Unknown
+        self._value(source)
+
+    def _pick(self, node: Node) -> None:
+        padded, axis, index = node.args
+        form, places = self._form(node), constant(self._module, index)  # type: ignore[arg-type]
+        if padded not in self.nodes or places is None or places.dtype != torch.long or form.heads is not None:
+            raise Unknown
+        if axis not in (-1, value(node).dim() - 1) or places.shape != (form.width,) or not places.is_contiguous():
+            raise Unknown
+        read = self._value(padded.args[0])  # type: ignore[union-attr]
+        self._write_slot(node, Instruction(Op.PICK, form.width, x=read, inner=read.width, weight=places.detach()))
 
     def _power(self, node: Node) -> None:
         self._with_number(node, Op.POWER)

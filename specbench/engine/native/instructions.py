@@ -16,7 +16,7 @@ class Op(IntEnum):
     """As in `kernels.c`."""
 
     EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER = range(12)
-    RELU, SILU, GELU, GELU_TANH, TANH = range(12, 17)
+    RELU, SILU, GELU, GELU_TANH, TANH, PICK = range(12, 18)
 
 
 ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH, Op.TANH)

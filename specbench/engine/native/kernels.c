@@ -26,7 +26,7 @@
 typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
 enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
-enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH };
+enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK };
 
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
 typedef struct { int64_t at, column, stride; } Ref;
@@ -369,6 +369,13 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
             break;
         case LINEAR:
             linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
+            break;
+        case PICK: /* columns of x by number, and minus infinity where the number is past its last */
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = first; i < end; i++) {
+                    int64_t column = ((const int64_t *)it->weight)[i];
+                    out[r * it->out.stride + i] = column < it->inner ? x[r * stride + column] : -INFINITY;
+                }
             break;
         case WRITE: /* heads of states to slots of a buffer */
             for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)

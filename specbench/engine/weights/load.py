@@ -23,6 +23,7 @@ from specbench.engine.saved_heads import read_look_ahead
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.random import WordNumbers, config_of, random_network
+from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
 
@@ -148,6 +149,7 @@ def load_model(
     taps: tuple[int, ...] = (),
     states_of_prompt: bool = False,
     look_ahead: tuple[Path, ...] = (),
+    kept_tokens: tuple[int, ...] | None = None,
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`.
 
@@ -166,6 +168,7 @@ def load_model(
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
         look_ahead: its sessions read the look-ahead embeddings in these folders.
+        kept_tokens: it predicts these tokens alone (`short_head`).
 
     Raises:
         UserError: the checkpoint or engine cannot be used.
@@ -185,6 +188,8 @@ def load_model(
             placed.no_trees = f"with {key}.tp_plan has caches in several processes, which are not compacted"
         return placed
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
+    if kept_tokens is not None:
+        shorten_head(network, kept_tokens, key)
     positions = read_look_ahead(network, look_ahead, "draft")
     width = return_states(network, key, taps) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)

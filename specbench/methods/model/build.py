@@ -13,14 +13,18 @@ from specbench.loading.compatibility import require_a_pair, require_range
 from specbench.loading.model_loader import ModelRequest, Say
 from specbench.loading.vocabularies import choose_vocabulary
 from specbench.methods.build import DraftBuilder, DraftRequest, Needed
+from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.model.online import OnlineDraft, OnlineLearner, Optimiser
 from specbench.methods.model.text import TextDraft
+from specbench.tasks.task import Task
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):
     """Builds a draft that is a model, also of another vocabulary."""
+
+    kept_tokens: tuple[int, ...] | None = None  # that it drafts; None: all
 
     def __init__(self, request: DraftRequest[ModelDraftConfig]) -> None:
         super().__init__(request)
@@ -34,6 +38,12 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
                 "distribution is learnt token by token; use a draft with the target's tokenizer"
             )
         require_range(request.run, self.own_vocabulary, name_of(self.draft))
+
+    def fit(self, say: Say) -> None:
+        """Find the tokens that it drafts, for `draft.top_tokens`."""
+        if (most := self.draft.top_tokens) is not None:
+            kept = likeliest_tokens(Task(self.request.run.task), self.own_vocabulary, most, say)
+            self.kept_tokens = tuple(kept)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         self.models.append(self.load_model(say))
@@ -63,6 +73,6 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
         request = self.request
         changes = self.draft.online
         wanted = ModelRequest(
-            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed, changes=changes
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed, changes, self.kept_tokens
         )
         return request.loader.load(wanted, say)

@@ -27,6 +27,11 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         "same | tli (draft only tokens that both vocabularies share) | slem (draft a string and retokenise it with the "
         "target's tokenizer) | auto: same where they agree, else tli or slem (docs/vocabularies.md)",
     )
+    top_tokens: int | None = key(
+        None,
+        "draft only the so many likeliest tokens of the task's training text: a smaller head, q = 0 elsewhere, still "
+        "lossless (FR-Spec)",
+    )
     online: bool = key(
         False,
         "train the draft on verified tokens between prompts; the order of the prompts then matters (docs/online.md)",
@@ -49,6 +54,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
     def label(self) -> str:
         """The model's name, how it drafts for another vocabulary where that was chosen, and that it learns."""
         name = name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
+        name += "" if self.top_tokens is None else f"-top{self.top_tokens}"
         return f"{name.removesuffix(f'-{ONLINE}')}-{ONLINE}" if self.online else name
 
     @property
@@ -80,6 +86,12 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
             raise UserError(
                 f"{key}.confidence={confidence}: not together with {key}.vocabulary=slem, whose q is not known"
             )
+        top = self.top_tokens
+        require(top is None or top >= 2, f"{key}.top_tokens", top, "at least 2, or null for all")
+        if top is not None and self.online:
+            raise UserError(f"{key}.top_tokens={top}: not together with {key}.online=true, which learns all tokens")
+        if top is not None and self.weights == "random":
+            raise UserError(f"{key}.top_tokens={top}: random weights have no likeliest tokens; leave it unset")
         self._check_online(key)
         check_model(key, self)
 
