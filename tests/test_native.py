@@ -86,6 +86,7 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
         Instruction(Op.LOAD, inner, out=0, outside=[0]),
         Instruction(Op.LOAD, width, out=1, outside=[1]),
         Instruction(Op.NORM, inner, out=2, x=Value(0, 0, inner), norm_weight=scale, norm_bias=shift, centred=True,
+                    heads=1, inner=inner,
                     epsilon=1e-5),
         Instruction(Op.LINEAR, width, out=3, x=Value(2, 0, inner), inner=inner, weight=laid_out(weight), bias=bias),
         Instruction(Op.GELU, width, out=4, x=Value(3, 0, width)),

@@ -21,7 +21,7 @@ from specbench.engine.native.compiler import library
 from specbench.engine.native.instructions import Instruction, Op, Value
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
-SPLITS = (aten.split_with_sizes.default, aten.split.Tensor)
+SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
 ONE_BY_ONE: dict[Any, Op] = {aten.relu.default: Op.RELU, aten.silu.default: Op.SILU, aten.tanh.default: Op.TANH}
 GELUS = {"none": Op.GELU, "tanh": Op.GELU_TANH}
 
@@ -68,11 +68,13 @@ class Assembly:
         self.rows_of = (0, 0)  # where L is read
         self.dtype = torch.bfloat16
         self._values: dict[Node, Value] = {}
+        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ where negated
         self._stored = 0
 
     def add(self, node: Node) -> bool:
         """Take `node` in; False if it is unknown, and then nothing has changed."""
-        before = len(self.program), len(self.outside), len(self.sizes), dict(self.prepared), dict(self._values)
+        before = len(self.program), len(self.outside), len(self.sizes)
+        kept = dict(self.prepared), dict(self._values), dict(self._columns)
         known = self._known(node)
         if known is not None:
             try:
@@ -82,12 +84,12 @@ class Assembly:
             except (Unknown, IndexError, KeyError, TypeError, ValueError):
                 pass
         del self.program[before[0] :], self.outside[before[1] :], self.sizes[before[2] :]
-        self.prepared, self._values = before[3], before[4]
+        self.prepared, self._values, self._columns = kept
         return False
 
     def stored(self, node: Node) -> Form:
         """The form of `node`, whose rows are from now on written to one more tensor, after those outside."""
-        held, form = self._values[node], self._form(node)
+        held, form = self._value(node), self._form(node)
         self.program.append(Instruction(Op.STORE, held.width, x=held, outside=[len(self.outside) + self._stored]))
         self._stored += 1
         return form
@@ -117,6 +119,10 @@ class Assembly:
             aten.pow.Tensor_Scalar: self._power,
             aten.pad.default: self._pad,
             aten.index_select.default: self._pick,
+            aten.slice.Tensor: self._slice,
+            aten.neg.default: self._negative,
+            aten.div.Tensor: self._divide,
+            aten.cat.default: self._joined,
         }
         return by_target.get(target)
 
@@ -144,6 +150,11 @@ class Assembly:
 
     def _value(self, node: Any) -> Value:
         """The value of `node`, loaded if it is from outside."""
+        if node in self._columns and node not in self._values:
+            form, (source, columns) = self._form(node), self._columns[node]
+            read = self._value(source)
+            self._write_slot(node, Instruction(Op.PICK, form.width, x=read, inner=read.width,
+                                               weight=torch.tensor(columns)))  # fmt: skip
         if node not in self._values:
             form = self._form(node)
             number = self._number(node)
@@ -201,8 +212,9 @@ class Assembly:
     def _split(self, node: Node) -> None:
         source: Any = node.args[0]
         axis = node.args[2] if len(node.args) > 2 else 0
-        if source not in self._values or self._form(source).heads or axis not in (-1, value(source).dim() - 1):
+        if axis not in (-1, value(source).dim() - 1):
             raise Unknown
+        self._value(source)
 
     def _item(self, node: Node) -> None:
         split: Any
@@ -210,9 +222,13 @@ class Assembly:
         split, index = node.args
         if split not in self.nodes or split.target not in SPLITS:
             raise Unknown
-        whole, sizes = self._values[split.args[0]], split.args[1]
-        column: int = index * sizes if isinstance(sizes, int) else sum(sizes[:index])
-        self._values[node] = Value(whole.slot, whole.column + column, self._form(node).width)
+        source: Any = split.args[0]
+        before = sum(_parts(split, self._form(source))[:index])
+        if self._form(source).heads:
+            self._keep_columns(node, source, _columns(self._form(source).width, value(source), before, value(node)))
+            return
+        whole = self._values[source]
+        self._values[node] = Value(whole.slot, whole.column + before, self._form(node).width)
 
     def _embedding(self, node: Node) -> None:
         table, ids = node.args[:2]
@@ -230,12 +246,13 @@ class Assembly:
 
     def _norm(self, node: Node, weight: Any, bias: Any, epsilon: float, centred: bool) -> None:
         form = self._form(node)
-        read, shape = self._value(node.args[0]), node.args[1]
-        if form.heads is not None or list(shape) != [form.width]:  # type: ignore[arg-type]
+        read, heads = self._value(node.args[0]), form.heads or 1
+        inner = form.width // heads
+        if list(node.args[1]) != [inner]:  # type: ignore[arg-type]
             raise Unknown
-        held = self._weight(weight, form.width), self._weight(bias, form.width)
+        held = self._weight(weight, inner), self._weight(bias, inner)
         self._write_slot(node, Instruction(Op.NORM, form.width, x=read, norm_weight=held[0], norm_bias=held[1],
-                                           epsilon=epsilon, centred=centred))  # fmt: skip
+                                           epsilon=epsilon, centred=centred, heads=heads, inner=inner))  # fmt: skip
 
     def _rms_norm(self, node: Node) -> None:
         self._norm(node, node.args[2], None, float(node.args[3]), False)  # type: ignore[arg-type]
@@ -267,6 +284,57 @@ class Assembly:
             raise Unknown
         self._value(source)
 
+    def _slice(self, node: Node) -> None:
+        source, axis, first, end, *step = node.args
+        if axis not in (-1, value(node).dim() - 1) or step not in ([], [1]):
+            raise Unknown
+        if self._form(source).heads is None:  # type: ignore[arg-type]
+            whole = self._value(source)
+            self._values[node] = Value(whole.slot, whole.column + first % whole.width, self._form(node).width)  # type: ignore[operator]
+            return
+        width = self._form(source).width  # type: ignore[arg-type]
+        self._keep_columns(node, source, _columns(width, value(source), first, value(node)))  # type: ignore[arg-type]
+
+    def _negative(self, node: Node) -> None:
+        source: Any = node.args[0]
+        self._keep_columns(node, source, [~column for column in range(self._form(source).width)])
+
+    def _keep_columns(self, node: Node, source: Any, columns: list[int]) -> None:
+        """`node` is columns of `source`, which are copied only where something reads them."""
+        if source in self._columns:
+            source, before = self._columns[source]
+            columns = [before[column] if column >= 0 else ~before[~column] for column in columns]
+        else:
+            self._value(source)
+        self._form(node)
+        self._columns[node] = source, columns
+
+    def _joined(self, node: Node) -> None:
+        parts, axis = node.args[0], node.args[1] if len(node.args) > 1 else 0
+        form, parts = self._form(node), list(parts)  # type: ignore[arg-type]
+        found: list[Any] = [self._columns.get(part, (part, range(self._form(part).width))) for part in parts]
+        sources = list(dict.fromkeys(source for source, _ in found))
+        if axis not in (-1, value(node).dim() - 1) or len(sources) > 2:
+            raise Unknown
+        first = self._form(sources[0]).width
+        found = [
+            (source, columns if source is sources[0] else [c + first if c >= 0 else ~(~c + first) for c in columns])
+            for source, columns in found
+        ]
+        widths = [len(columns) // (form.heads or 1) for _, columns in found]
+        joined = [
+            column
+            for head in range(form.heads or 1)
+            for (_, columns), width in zip(found, widths, strict=True)
+            for column in columns[head * width : (head + 1) * width]
+        ]
+        if len(sources) == 1:
+            self._value(sources[0])
+            self._columns[node] = sources[0], joined
+            return
+        x, y = (self._value(source) for source in sources)
+        self._write_slot(node, Instruction(Op.PICK, form.width, x=x, y=y, inner=x.width, weight=torch.tensor(joined)))
+
     def _pick(self, node: Node) -> None:
         padded, axis, index = node.args
         form, places = self._form(node), constant(self._module, index)  # type: ignore[arg-type]
@@ -276,6 +344,9 @@ class Assembly:
             raise Unknown
         read = self._value(padded.args[0])  # type: ignore[union-attr]
         self._write_slot(node, Instruction(Op.PICK, form.width, x=read, inner=read.width, weight=places.detach()))
+
+    def _divide(self, node: Node) -> None:
+        self._with_number(node, Op.DIVIDE)
 
     def _power(self, node: Node) -> None:
         self._with_number(node, Op.POWER)
@@ -290,11 +361,16 @@ class Assembly:
         if not isinstance(node.args[1], Node):
             self._with_number(node, with_number)
             return
-        form = self._form(node)
-        if node.kwargs or any(self._form(one) != form for one in node.args):  # type: ignore[arg-type]
+        form, (first, second) = self._form(node), node.args
+        if node.kwargs or self._form(first) != form:  # type: ignore[arg-type]
             raise Unknown
-        x, y = (self._value(one) for one in node.args)
-        self._write_slot(node, Instruction(op, form.width, x=x, y=y))
+        other = self._form(second)  # type: ignore[arg-type]
+        # One head for all, as rotary angles are.
+        repeated = other.heads == 1 and other.heads_first == form.heads_first and form.heads not in (None, 1)
+        if other != form and not (repeated and other.width * (form.heads or 1) == form.width):
+            raise Unknown
+        x, y = self._value(first), self._value(second)
+        self._write_slot(node, Instruction(op, form.width, x=x, y=y, period=other.width if repeated else 0))
 
     def _activation(self, node: Node) -> None:
         form, op = self._form(node), ONE_BY_ONE.get(node.target)
@@ -342,6 +418,21 @@ class Assembly:
         for buffer in buffers:
             if buffer.op != "placeholder" or value(buffer).dtype != torch.float32:
                 raise Unknown
+
+
+def _parts(split: Node, form: Form) -> list[int]:
+    """The sizes of the parts that `split` makes of a value of this form, the last perhaps too large."""
+    width, given = form.width // (form.heads or 1), split.args[1]
+    if isinstance(given, int):
+        size = given if split.target == aten.split.Tensor else -(-width // given)
+        return [size] * -(-width // size)
+    return list(given)  # type: ignore[arg-type]
+
+
+def _columns(width: int, source: Tensor, first: Any, part: Tensor) -> list[int]:
+    """The columns of `part` of each head (or of all) of `source`, whose rows have `width` columns."""
+    whole, taken = int(source.shape[-1]), int(part.shape[-1])
+    return [at + first % whole + column for at in range(0, width, whole) for column in range(taken)]
 
 
 def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ class Op(IntEnum):
     """As in `kernels.c`."""
 
     EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER = range(12)
-    RELU, SILU, GELU, GELU_TANH, TANH, PICK = range(12, 18)
+    RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE = range(12, 20)
 
 
 ACTIVATIONS = (Op.RELU, Op.SILU, Op.GELU, Op.GELU_TANH, Op.TANH)
@@ -40,6 +40,7 @@ class Instruction:
     out: int | None = None  # the slot that it writes
     x: Value | None = None
     y: Value | None = None
+    z: Value | None = None
     inner: int = 0
     heads: int = 0
     key_heads: int = 0
@@ -56,10 +57,11 @@ class Instruction:
     centred: bool = False
     activation: int = -1
     normed: bool = False
+    period: int = 0  # of y's columns, which are repeated to the width; 0: none are
 
     @property
     def read(self) -> list[int]:
-        return [value.slot for value in (self.x, self.y) if value is not None]
+        return [value.slot for value in (self.x, self.y, self.z) if value is not None]
 
 
 def fused(program: list[Instruction]) -> list[Instruction]:
@@ -71,8 +73,12 @@ def fused(program: list[Instruction]) -> list[Instruction]:
     writer = {one.out: (place, one) for place, one in enumerate(program) if one.out is not None}
     gone: set[int] = set()
     for one in program:
+        if one.op == Op.ADD and (made := _rotation(one, writer, readers)) is not None:
+            gone |= made
+    for one in program:
         if (
             one.op == Op.NORM
+            and one.heads == 1
             and one.out is not None
             and all(user.op == Op.LINEAR and user.inner == one.width for user in readers[one.out])
         ):
@@ -103,6 +109,28 @@ def fused(program: list[Instruction]) -> list[Instruction]:
                 gone.add(id(one))
                 break
     return [one for one in program if id(one) not in gone]
+
+
+def _rotation(
+    one: Instruction, writer: dict[int | None, tuple[int, Instruction]], readers: dict[int, list[Instruction]]
+) -> set[int] | None:
+    """Make x cos + pick(x) sin, which `one` ends, one instruction; returns the ids of those that it replaces."""
+    for mine, other in ((one.x, one.y), (one.y, one.x)):
+        if mine is None or other is None or one.period:
+            return None
+        straight, turned = (writer[value.slot][1] for value in (mine, other))
+        if straight.op != Op.MUL or turned.op != Op.MUL or straight.period != turned.period or not turned.period:
+            continue
+        assert turned.x is not None
+        picking = writer[turned.x.slot][1]
+        if picking.op != Op.PICK or picking.x != straight.x or picking.inner != one.width:
+            continue
+        if any(len(readers[part.out or 0]) > 1 for part in (straight, turned, picking)):
+            continue
+        one.op, one.x, one.y, one.z = Op.ROTATE, straight.x, straight.y, turned.y
+        one.weight, one.inner, one.period = picking.weight, picking.inner, turned.period
+        return {id(straight), id(turned), id(picking)}
+    return None
 
 
 def placed(program: list[Instruction]) -> tuple[dict[int, int], dict[int, int], int]:
@@ -140,10 +168,10 @@ class _Raw(ctypes.Structure):
           ("op", "width", "inner", "heads", "key_heads", "short_floats", "barrier", "centred")),
         ("outside", ctypes.c_int64 * 4),
         *((name, ctypes.c_int64) for name in ("slots", "bias_heads", "bias_rows")),
-        *((name, _Ref) for name in ("out", "x", "y")),
+        *((name, _Ref) for name in ("out", "x", "y", "z")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
-        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed")),
+        *((name, ctypes.c_int64) for name in ("activation", "residual", "normed", "period")),
     ]  # fmt: skip
 
 
@@ -167,5 +195,6 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
         made.barrier = after is not None and not (after.op == one.op and one.op in (Op.WRITE, Op.LOAD))
         made.outside[:] = [*one.outside, *[-1] * (4 - len(one.outside))]
         made.out = ref(None if one.out is None else Value(one.out, 0, one.width))
-        made.x, made.y = ref(one.x), ref(one.y)
+        made.x, made.y, made.z = ref(one.x), ref(one.y), ref(one.z)
+        made.period = one.period or one.width
     return raw, size

@@ -26,7 +26,7 @@
 typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
 enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
-enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK };
+enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE };
 
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
 typedef struct { int64_t at, column, stride; } Ref;
@@ -35,10 +35,10 @@ typedef struct {
     int64_t op, width, inner, heads, key_heads, short_floats, barrier, centred;
     int64_t outside[4]; /* numbers of tensors from outside: what they are depends on the operation */
     int64_t slots, bias_heads, bias_rows; /* numbers of sizes from outside; the bias' are 1 or not */
-    Ref out, x, y;
+    Ref out, x, y, z;
     const void *weight, *bias, *norm_weight, *norm_bias;
     double scale, epsilon;
-    int64_t activation, residual, normed;
+    int64_t activation, residual, normed, period; /* of y's columns, which are repeated to x's width */
 } Instruction;
 
 static inline float wide(uint16_t b) { uint32_t u = (uint32_t)b << 16; float f; memcpy(&f, &u, 4); return f; }
@@ -50,6 +50,12 @@ static inline uint16_t narrow(float f) {
 }
 
 static inline float rounded(float f, int64_t is_short) { return is_short ? wide(narrow(f)) : f; }
+
+/* `v` rounded to bf16, as `narrow` does. */
+static inline vec shortened(vec v) {
+    bits u = (bits)v, nan = (bits)((u & 0x7fffffffu) > 0x7f800000u);
+    return (vec)((~nan & (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) | (nan & 0x7fc00000u));
+}
 
 static inline float weight_at(const void *weight, int64_t i, int64_t is_short) {
     return is_short ? wide(((const uint16_t *)weight)[i]) : ((const float *)weight)[i];
@@ -192,6 +198,13 @@ static float activated(float v, int64_t kind) {
     }
 }
 
+/* Column `number` of a row, past its last one of `more`, or minus infinity where there is none; ~number: its negative. */
+static inline float picked(const float *row, const float *more, int64_t number, int64_t width) {
+    int64_t column = number < 0 ? ~number : number;
+    float v = column < width ? row[column] : more ? more[column - width] : -INFINITY;
+    return number < 0 ? -v : v;
+}
+
 static float power(float v, float exponent) {
     return exponent == 2 ? v * v : exponent == 3 ? v * v * v : powf(v, exponent);
 }
@@ -249,6 +262,21 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
             product(numbers + r * stride * size, stride, (const char *)it->weight + b * BLOCK * even * (s ? 2 : 4), even,
                     sums);
             int64_t from = b * BLOCK, count = taken * BLOCK;
+            if (from + count <= n && !it->bias && (it->activation < 0 || it->activation == RELU)) { /* the usual case */
+                for (int i = 0; i < some; i++) {
+                    float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * count;
+                    const float *added = more ? more + (r + i) * it->y.stride + from : 0;
+                    for (int64_t j = 0; j < count; j += LANES) {
+                        vec v = *(const vec *)(sum + j);
+                        if (s) v = shortened(v);
+                        if (it->activation == RELU) v = (vec)((bits)v & ~(bits)(v < 0));
+                        if (added) v += *(const vec *)(added + j);
+                        if (added && s) v = shortened(v);
+                        *(vec *)(to + j) = v;
+                    }
+                }
+                continue;
+            }
             if (count > n - from) count = n - from;
             for (int i = 0; i < some; i++) {
                 float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * taken * BLOCK;
@@ -268,65 +296,76 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     }
 }
 
-static inline float dot(const float *restrict x, const float *restrict y, int64_t d) {
+static inline float total_of(vec v) {
     float sum = 0;
-    int64_t i = 0;
-    if (d >= LANES) {
-        vec all = {0};
-        for (; i + LANES <= d; i += LANES) all += *(const vec *)(x + i) * *(const vec *)(y + i);
-        #pragma omp simd reduction(+:sum)
-        for (int j = 0; j < LANES; j++) sum += all[j];
-    }
-    for (; i < d; i++) sum += x[i] * y[i];
+    #pragma omp simd reduction(+:sum)
+    for (int j = 0; j < LANES; j++) sum += v[j];
     return sum;
 }
 
-/* Rows of `value` [C, D] added up by weight, those of weight 0 left out, times `factor`. */
-static void mix(const float *restrict weights, const float *restrict value, float *restrict out, int64_t slots,
-                int64_t d, float factor) {
+/* The products of `query` [D] with the keys [C, D] in the slots `seen`. */
+static void scores(const float *restrict query, const float *restrict keys, const int64_t *restrict seen, int64_t count,
+                   int64_t d, float *restrict out) {
+    enum { AT_ONCE = 4 };
+    for (int64_t c = 0; c < count; c += AT_ONCE) {
+        vec sum[AT_ONCE] = {{0}, {0}, {0}, {0}};
+        const float *key[AT_ONCE];
+        int64_t i = 0, some = count - c < AT_ONCE ? count - c : AT_ONCE;
+        UNROLLED for (int k = 0; k < AT_ONCE; k++) key[k] = keys + seen[c + (k < some ? k : 0)] * d;
+        for (; i + LANES <= d; i += LANES)
+            UNROLLED for (int k = 0; k < AT_ONCE; k++) sum[k] += *(const vec *)(query + i) * *(const vec *)(key[k] + i);
+        float one[AT_ONCE];
+        UNROLLED for (int k = 0; k < AT_ONCE; k++) one[k] = total_of(sum[k]);
+        for (; i < d; i++) for (int k = 0; k < AT_ONCE; k++) one[k] += query[i] * key[k][i];
+        for (int k = 0; k < some; k++) out[c + k] = one[k];
+    }
+}
+
+/* The rows of `value` [C, D] in the slots `seen`, added up by weight, times `factor`. */
+#define MIX(PARTS)                                                                                                     \
+    for (; i + PARTS * LANES <= d; i += PARTS * LANES) {                                                               \
+        vec sum[PARTS];                                                                                                \
+        UNROLLED for (int j = 0; j < PARTS; j++) sum[j] = (vec){0};                                                    \
+        for (int64_t c = 0; c < count; c++)                                                                            \
+            UNROLLED for (int j = 0; j < PARTS; j++)                                                                   \
+                sum[j] += weights[c] * *(const vec *)(value + seen[c] * d + i + j * LANES);                            \
+        UNROLLED for (int j = 0; j < PARTS; j++) *(vec *)(out + i + j * LANES) = sum[j] * factor;                      \
+    }
+static void mix(const float *restrict weights, const float *restrict value, const int64_t *restrict seen, int64_t count,
+                float *restrict out, int64_t d, float factor) {
     int64_t i = 0;
-    for (; i + 4 * LANES <= d; i += 4 * LANES) {
-        vec sum[4] = {{0}, {0}, {0}, {0}};
-        for (int64_t c = 0; c < slots; c++)
-            if (weights[c] != 0)
-                for (int j = 0; j < 4; j++) sum[j] += weights[c] * *(const vec *)(value + c * d + i + j * LANES);
-        for (int j = 0; j < 4; j++) *(vec *)(out + i + j * LANES) = sum[j] * factor;
-    }
-    for (; i + LANES <= d; i += LANES) {
-        vec sum = {0};
-        for (int64_t c = 0; c < slots; c++) if (weights[c] != 0) sum += weights[c] * *(const vec *)(value + c * d + i);
-        *(vec *)(out + i) = sum * factor;
-    }
+    MIX(8) MIX(4) MIX(1)
     for (; i < d; i++) {
         float sum = 0;
-        for (int64_t c = 0; c < slots; c++) if (weights[c] != 0) sum += weights[c] * value[c * d + i];
+        for (int64_t c = 0; c < count; c++) sum += weights[c] * value[seen[c] * d + i];
         out[i] = sum * factor;
     }
 }
 
-/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. */
+/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are gathered first, in
+   order, so that a sum does not depend on the slots between them: a path of a tree is summed as a chain is. */
 static void attend(const Instruction *it, const float *q, float *out, const float *keys, const float *values,
                    const float *bias, int64_t slots, int bias_heads, int bias_rows, int64_t rows, float *weights,
                    int thread, int threads) {
     int64_t d = it->inner, group = it->heads / it->key_heads, units = it->heads * rows;
+    int64_t *seen = (int64_t *)(weights + (slots + 1) / 2 * 2);
     for (int64_t unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
-        int64_t h = unit / rows, r = unit % rows;
-        const float *query = q + r * it->x.stride + h * d;
-        const float *key = keys + h / group * slots * d, *value = values + h / group * slots * d;
+        int64_t h = unit / rows, r = unit % rows, count = 0;
         const float *added = bias ? bias + ((bias_heads ? h : 0) * (bias_rows ? rows : 1) + (bias_rows ? r : 0)) * slots : 0;
+        for (int64_t c = 0; c < slots; c++) seen[count] = c, count += !added || added[c] >= -1e30f;
+        scores(q + r * it->x.stride + h * d, keys + h / group * slots * d, seen, count, d, weights);
         float most = -INFINITY, total = 0;
-        for (int64_t c = 0; c < slots; c++) {
-            if (added && added[c] < -1e30f) { weights[c] = -INFINITY; continue; }
-            weights[c] = dot(query, key + c * d, d) * (float)it->scale + (added ? added[c] : 0);
-            most = weights[c] > most ? weights[c] : most;
-        }
-        for (int64_t c = 0; c < slots; c++) {
+        for (int64_t c = 0; c < count; c++) weights[c] = weights[c] * (float)it->scale + (added ? added[seen[c]] : 0);
+        #pragma omp simd reduction(max:most)
+        for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
+        #pragma omp simd reduction(+:total)
+        for (int64_t c = 0; c < count; c++) {
             float raised = exp_below(weights[c] - most);
             weights[c] = weights[c] < most - 80 ? 0 : raised;
+            total += weights[c];
         }
-        for (int64_t c = 0; c < slots; c++) total += weights[c];
         float *mixed = out + r * it->out.stride + h * d;
-        mix(weights, value, mixed, slots, d, 1 / total);
+        mix(weights, values + h / group * slots * d, seen, count, mixed, d, 1 / total);
         if (it->short_floats) round_all(mixed, d);
     }
 }
@@ -340,6 +379,7 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
         int64_t s = it->short_floats, width = it->width;
         float *out = arena + it->out.at * rows + it->out.column;
         const float *x = arena + it->x.at * rows + it->x.column, *y = arena + it->y.at * rows + it->y.column;
+        const float *z = arena + it->z.at * rows + it->z.column;
         int64_t first = width * thread / threads, end = width * (thread + 1) / threads, stride = it->x.stride;
         if (it->normed) { /* each thread for itself: cheaper than to wait for each other */
             for (int64_t r = 0; r < rows; r++) norm_row(it, x + r * stride, scratch + r * it->inner, it->inner);
@@ -364,17 +404,26 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
             }
             break;
         case NORM:
-            for (int64_t r = rows * thread / threads; r < rows * (thread + 1) / threads; r++)
-                norm_row(it, x + r * stride, out + r * it->out.stride, width);
+            for (int64_t u = rows * it->heads * thread / threads; u < rows * it->heads * (thread + 1) / threads; u++) {
+                int64_t r = u / it->heads, at = u % it->heads * it->inner;
+                norm_row(it, x + r * stride + at, out + r * it->out.stride + at, it->inner);
+            }
             break;
         case LINEAR:
             linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
             break;
-        case PICK: /* columns of x by number, and minus infinity where the number is past its last */
+        case PICK: /* columns of x, and of y if there is one */
             for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first; i < end; i++) {
-                    int64_t column = ((const int64_t *)it->weight)[i];
-                    out[r * it->out.stride + i] = column < it->inner ? x[r * stride + column] : -INFINITY;
+                for (int64_t i = first; i < end; i++)
+                    out[r * it->out.stride + i] = picked(x + r * stride, it->residual ? y + r * it->y.stride : 0,
+                                                         ((const int64_t *)it->weight)[i], it->inner);
+            break;
+        case ROTATE: /* x y + pick(x) z, where y and z have a period */
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
+                    float straight = rounded(x[r * stride + i] * y[r * it->y.stride + j], s);
+                    float turned = picked(x + r * stride, 0, ((const int64_t *)it->weight)[i], it->inner);
+                    out[r * it->out.stride + i] = rounded(straight + rounded(turned * z[r * it->z.stride + j], s), s);
                 }
             break;
         case WRITE: /* heads of states to slots of a buffer */
@@ -391,14 +440,15 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
                    it->outside[2] >= 0 && step->sizes[it->bias_heads] > 1, it->outside[2] >= 0 && step->sizes[it->bias_rows] > 1,
                    rows, scratch, thread, threads);
             break;
-        case ADD: case MUL: case SCALE: case SHIFT: case POWER:
+        case ADD: case MUL: case SCALE: case SHIFT: case POWER: case DIVIDE:
             for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first; i < end; i++) {
+                for (int64_t i = first, j = first % it->period; i < end; i++, j = j + 1 == it->period ? 0 : j + 1) {
                     float v = x[r * stride + i];
                     switch (it->op) {
-                    case ADD: v += y[r * it->y.stride + i]; break;
-                    case MUL: v *= y[r * it->y.stride + i]; break;
+                    case ADD: v += y[r * it->y.stride + j]; break;
+                    case MUL: v *= y[r * it->y.stride + j]; break;
                     case SCALE: v *= (float)it->scale; break;
+                    case DIVIDE: v /= (float)it->scale; break;
                     case SHIFT: v += (float)it->scale; break;
                     default: v = power(v, (float)it->scale);
                     }

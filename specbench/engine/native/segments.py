@@ -124,7 +124,7 @@ class NativeRun:
             sizes[number] = tensors[of].shape[axis]
         pointers = [tensor.data_ptr() for tensor in tensors] + [tensor.data_ptr() for tensor in results]
         read = (ctypes.c_void_p * len(pointers))(*pointers)
-        scratch = max((2 * self._inner + 1) * rows, *(sizes[number] for number in self._slots), 16)
+        scratch = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 2 for number in self._slots), 16)
         step = Step(ctypes.addressof(self._raw), self._count, ctypes.addressof(read), ctypes.addressof(sizes), rows)
         return step, -(-scratch // 16) * 16, read, tensors
 
