@@ -1,8 +1,9 @@
 """A captured step over preallocated caches: the same tokens as `eager`, without the model's Python."""
 
+import ctypes
 import time
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -13,12 +14,12 @@ from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
-from specbench.engine.capture.program import Program
+from specbench.engine.capture.program import Program, Step
 from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.segments import WholeStep, lower_native, rolled_out
-from specbench.engine.session import Prompt
+from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, rolled_out
+from specbench.engine.session import Prompt, Tokens
 from specbench.errors import UserError
 from specbench.sampling import Choice
 
@@ -26,6 +27,7 @@ FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 # Filled up: there a step is bound by reading weights, and one shape means one choice of kernels.
 ROWS_ON_A_GPU = MOST_ROWS
+MOST_ADDRESSES = 4096  # of looked-up positions that are held
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
 
@@ -150,11 +152,25 @@ class NativeModel(StaticModel):
     invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
     most_rows: int | None = None
 
+    @cached_property
+    def _addresses(self) -> dict[int, tuple[tuple[Tensor, ...], Placed]]:
+        return {}
+
     def start(self, prompt: Prompt) -> "NativeSession":
         return NativeSession(self, prompt)
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`: nothing is captured for one."""
+
+    def addresses_of(self, run: WholeStep, looked_up: tuple[Tensor, ...], numbers: Sequence[int]) -> Placed:
+        """The addresses of tensors that a session has looked up, which are inputs of these numbers."""
+        found = self._addresses.get(id(looked_up))
+        if found is None or found[0] is not looked_up:
+            if len(self._addresses) >= MOST_ADDRESSES:
+                self._addresses.clear()
+            placed = run.placed(dict(zip(numbers, looked_up, strict=True)))
+            found = self._addresses[id(looked_up)] = looked_up, placed
+        return found[1]
 
 
 class NativeSession(StaticSession):
@@ -162,29 +178,61 @@ class NativeSession(StaticSession):
 
     model: NativeModel
 
+    def _collect(self) -> None:
+        super()._collect()
+        # The calls of a step over a number of tokens (several for a rollout), and which of its inputs are looked up.
+        self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
+
+    def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
+        if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):
+            return super()._step(step, tokens, rows)
+        read = (ctypes.c_int64 * rows)(*tokens)
+        call = self._call(step, rows)
+        call.addresses[step.run.ids] = ctypes.addressof(read)
+        results = step.run.run.results(rows)
+        call.run(results)
+        return results[0][0]
+
+    def _call(self, step: Step, count: int, number: int = 0) -> Call:
+        """Call `number` of `step` over `count` tokens after `length`; the address of its tokens is still to be set."""
+        assert isinstance(step.run, WholeStep)
+        found = self._calls.get((id(step), count))
+        if found is None:
+            inputs = self.inputs(step, self._ids([0] * count, count), count)
+            fixed = 4 + 1 + len(self._buffers) + len(self._of_source(step, inputs[0], count))
+            found = self._calls[id(step), count] = [step.run.call(inputs)], [1, 2, 3, *range(fixed, len(inputs))]
+        calls, numbers = found
+        while number >= len(calls):
+            calls.append(calls[0].again())
+        looked_up = self._looked_up((id(step), count), count, partial(self._placed_anew, step, count))
+        for at, address in self.model.addresses_of(step.run, looked_up, numbers).addresses:
+            calls[number].addresses[at] = address
+        return calls[number]
+
+    def _placed_anew(self, step: Step, count: int) -> tuple[Tensor, ...]:
+        ids_1L = self._ids([0] * count, count)
+        return self._placed(step, ids_1L, count, self._of_source(step, ids_1L, count))
+
     @torch.inference_mode()
     def rollout(
         self, tokens: Sequence[int], choice: Choice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tensor, Tensor | None] | None:
         """See `RolloutSession`; a text that ends has no tokens after its end."""
-        one, count, model = self.model.program.one, len(tokens), self.model
-        first = one if count == 1 else self.model.program.several
+        program, count, model = self.model.program, len(tokens), self.model
+        one, first = program.one, program.one if count == 1 else program.several
         sampling, end = choice.sampling, self.length + count + steps - 1
-        if (
-            not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep))
-            or model.rows > 1
-            or model.state_width
-        ):
+        if not (isinstance(one.run, WholeStep) and isinstance(first.run, WholeStep)) or model.state_width:
             return None  # a part of the step is torch's, or a draft reads its states
         if sampling.top_k is not None or (sampling.top_p or 1) < 1 or end > (model.longest or end) or self._tree:
             return None
         self.level()
         self._make_room(end)
-        began, ids_1L = self.length, self._ids(tokens, count)
-        inputs, ids_11 = [(first.run, self.inputs(first, ids_1L, count))], ids_1L[:, :1]
+        began, read = self.length, (ctypes.c_int64 * count)(*tokens)
+        calls = [self._call(first, count)]
+        calls[0].addresses[first.run.ids] = ctypes.addressof(read)
         for self.length in range(began + count, end):
-            inputs.append((one.run, self.inputs(one, ids_11, 1)))
-        tokens_G, rows_GV = rolled_out(inputs, choice, uniform_G, _ends(model.eos_ids))
+            calls.append(self._call(one, 1, len(calls)))
+        tokens_G, rows_GV = rolled_out(calls, one.run.ids, choice, uniform_G, _ends(model.eos_ids))
         self.length = began + count + len(tokens_G) - 1
         return tokens_G, rows_GV
 

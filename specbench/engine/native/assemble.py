@@ -280,12 +280,13 @@ class Assembly:
     def _pad(self, node: Node) -> None:
         """One more column of minus infinity, which only a pick reads."""
         source, *how = node.args
-        if how != [[0, 1], "constant", -math.inf] or {user.target for user in node.users} != {aten.index_select.default}:
+        readers = {user.target for user in node.users}
+        if how != [[0, 1], "constant", -math.inf] or readers != {aten.index_select.default}:
             raise Unknown
         self._value(source)
 
     def _slice(self, node: Node) -> None:
-        source, axis, first, end, *step = node.args
+        source, axis, first, _end, *step = node.args
         if axis not in (-1, value(node).dim() - 1) or step not in ([], [1]):
             raise Unknown
         if self._form(source).heads is None:  # type: ignore[arg-type]

@@ -3,9 +3,10 @@
 Shapes: L new tokens, W columns, H heads, D channels of a head. One row of texts.
 """
 
+import copy
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,52 +88,89 @@ class Step(ctypes.Structure):
 
 
 class NativeRun:
-    """A program of `kernels.c` and what its calls need: `run.outside` and the rows of `given`, which it writes."""
+    """A program of `kernels.c` and what its calls need: it reads `run.outside`, and writes the rows of `given`."""
 
     def __init__(self, run: Assembly, given: list[Node]) -> None:
         self._forms = [run.stored(node) for node in given]
-        program = fused(run.program)
-        self._raw, self.floats = encoded(program, run.dtype == torch.bfloat16)
-        self._program, self._count, self.dtype = program, len(program), run.dtype  # which holds the weights
-        self.widths = [form.width for form in self._forms]
-        self._rows_of, self._prepared, self._sizes_of = run.rows_of, list(run.prepared.items()), run.sizes
-        self._inner = max((one.inner for one in program if one.op == Op.LINEAR), default=0)
-        self._slots = sorted({one.slots for one in program if one.op == Op.ATTEND})
-        self._sizes = (ctypes.c_int64 * max(1, len(self._sizes_of)))()
+        self._program = fused(run.program)  # which holds the weights
+        self.raw, self.floats = encoded(self._program, run.dtype == torch.bfloat16)
+        self.dtype, self.widths = run.dtype, [form.width for form in self._forms]
+        self._rows_of, self.prepared, self._sizes_of = run.rows_of, run.prepared, run.sizes
+        self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
+        self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
         self._room = torch.empty(0)
         self.__name__ = "native_run"
 
     def __call__(self, *outside: Tensor) -> tuple[Tensor, ...]:
-        number, axis = self._rows_of
-        rows = outside[number].shape[axis]
-        results = [torch.empty(1, rows, width, dtype=self.dtype) for width in self.widths]
-        step, scratch, *held = self.step(outside, results)
-        threads = torch.get_num_threads()
-        start, at = self.room(self.floats * rows, scratch * threads)
-        library().run(ctypes.byref(step), start, at, scratch, threads)
-        del held
+        tensors = [self.prepared[number](one) if number in self.prepared else one for number, one in enumerate(outside)]
+        call = Call(self, tensors)
+        results = self.results(call.rows)
+        call.run(results)
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
 
-    def step(self, outside: Sequence[Tensor], results: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The call as `kernels.c` reads it, the floats of scratch that each thread needs, and what must live on."""
+    def results(self, rows: int) -> list[Tensor]:
+        """Room for what a call writes."""
+        return [torch.empty(1, rows, width, dtype=self.dtype) for width in self.widths]
+
+    def rows_of(self, outside: Sequence[Tensor]) -> int:
+        """L."""
         number, axis = self._rows_of
-        rows, sizes = outside[number].shape[axis], self._sizes
-        tensors = list(outside)
-        for number, prepare in self._prepared:
-            tensors[number] = prepare(tensors[number])
-        for number, (of, axis) in enumerate(self._sizes_of):
-            sizes[number] = tensors[of].shape[axis]
-        pointers = [tensor.data_ptr() for tensor in tensors] + [tensor.data_ptr() for tensor in results]
-        read = (ctypes.c_void_p * len(pointers))(*pointers)
-        scratch = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 2 for number in self._slots), 16)
-        step = Step(ctypes.addressof(self._raw), self._count, ctypes.addressof(read), ctypes.addressof(sizes), rows)
-        return step, -(-scratch // 16) * 16, read, tensors
+        return outside[number].shape[axis]
+
+    def sizes_of(self, outside: Sequence[Tensor]) -> list[int]:
+        """Numbers of slots, heads and rows, in the order of the program."""
+        return [outside[number].shape[axis] for number, axis in self._sizes_of]
+
+    def scratch(self, rows: int, sizes: Sequence[int]) -> int:
+        """Floats that each thread needs for itself: rows as a linear map reads them; scores of slots, and which."""
+        needed = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 2 for number in self._slots), LINE)
+        return -(-needed // LINE) * LINE
 
     def room(self, arena: int, scratch: int) -> tuple[int, int]:
         """Addresses of room for so many floats each."""
+        arena = -(-arena // LINE) * LINE
         if self._room.numel() < arena + scratch:
             self._room = torch.empty(arena + scratch)
         return self._room.data_ptr(), self._room.data_ptr() + 4 * arena
+
+
+LINE = 16  # floats of a line of the cache
+
+
+class Call:
+    """A program with the addresses of all that it reads.
+
+    A session makes one for each number of rows, and later sets only the addresses that have changed since: gathering
+    them anew would take a quarter of a small model's step.
+    """
+
+    def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
+        sizes = run.sizes_of(outside)
+        self.program, self.held, self.rows = run, outside, run.rows_of(outside)
+        self.scratch = run.scratch(self.rows, sizes)
+        self._sizes = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
+        self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in outside])
+        self.step = self._step()
+
+    def _step(self) -> "Step":
+        raw, read, sizes = (ctypes.addressof(one) for one in (self.program.raw, self.addresses, self._sizes))
+        return Step(raw, len(self.program.raw), read, sizes, self.rows)
+
+    def again(self) -> "Call":
+        """Another call of the same, whose addresses can be set apart from this one's."""
+        made = copy.copy(self)
+        made.addresses = type(self.addresses).from_buffer_copy(self.addresses)
+        made.step = made._step()
+        return made
+
+    def run(self, results: Sequence[Tensor]) -> None:
+        """Run it, and write to `results`."""
+        run, first = self.program, len(self.addresses) - len(results)
+        for index, result in enumerate(results):
+            self.addresses[first + index] = result.data_ptr()
+        threads = torch.get_num_threads()
+        start, scratch = run.room(run.floats * self.rows, self.scratch * threads)
+        library().run(ctypes.byref(self.step), start, scratch, self.scratch, threads)
 
 
 class WholeStep:
@@ -143,12 +181,34 @@ class WholeStep:
         self.run, self._order = run, order
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        (logits_1LV,) = self.run(*self.read_of(inputs))
+        (logits_1LV,) = self.run(*[inputs[index] for index in self._order])
         return logits_1LV
 
-    def read_of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """What the program reads of the inputs."""
-        return [inputs[index] for index in self._order]
+    def call(self, inputs: Sequence[Tensor]) -> Call:
+        """A call on these inputs."""
+        outside = [inputs[index] for index in self._order]
+        return Call(self.run, [self._prepared(number, one) for number, one in enumerate(outside)])
+
+    def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
+        """Those of `inputs`, by number, that the program reads."""
+        found = [(at, self._prepared(at, inputs[one])) for at, one in enumerate(self._order) if one in inputs]
+        return Placed([(at, tensor.data_ptr()) for at, tensor in found], [tensor for _, tensor in found])
+
+    def _prepared(self, number: int, tensor: Tensor) -> Tensor:
+        prepare = self.run.prepared.get(number)
+        return tensor if prepare is None else prepare(tensor)
+
+    @property
+    def ids(self) -> int:
+        """Which of the addresses is that of the tokens."""
+        return self._order.index(0)
+
+
+class Placed(NamedTuple):
+    """Addresses that a call reads, each with its number, and the tensors that are there."""
+
+    addresses: list[tuple[int, int]]
+    held: list[Tensor]
 
 
 def _whole(module: GraphModule) -> WholeStep | None:
@@ -163,7 +223,7 @@ def _whole(module: GraphModule) -> WholeStep | None:
     return WholeStep(made[0].target, [placeholders.index(node) for node in made[0].args])
 
 
-class _Choice(ctypes.Structure):
+class RawChoice(ctypes.Structure):
     """`Choice` of kernels.c."""
 
     _fields_ = [
@@ -174,31 +234,36 @@ class _Choice(ctypes.Structure):
 
 
 def rolled_out(
-    steps: Sequence[tuple[WholeStep, Sequence[Tensor]]], choice: Choice, uniform_G: Tensor | None, ends_E: Tensor,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    calls: Sequence[Call], ids: int, choice: Choice, uniform_G: Tensor | None, ends_E: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """The tokens [G] that the steps choose, up to the first of `ends_E`, and the rows [G, V] they were drawn from.
 
-    Each step comes with its inputs; those of the second and later have one token, which this function writes. A token
-    is NOT_DRAWN where its row is not finite, and the last.
+    Args:
+        calls: a step each; the second and later have one token, whose address this function sets.
+        ids: the number of the address of a call's tokens.
+        choice: how tokens are chosen; without top-k and top-p.
+        uniform_G: random numbers for the choices; None at T = 0.
+        ends_E: where a text ends.
+
+    Returns:
+        Tokens and rows; the last token is NOT_DRAWN where its row is not finite.
     """
-    first = steps[0][0].run
-    tokens_G = torch.empty(len(steps), dtype=torch.long)
-    rows_GV = torch.empty(len(steps), choice.vocabulary_size) if choice.draws else None
-    made, held, scratch, arena = (Step * len(steps))(), [], 0, 0
-    most = max(inputs[0].shape[1] for _, inputs in steps)
-    logits_1LV = torch.empty(1, most, first.widths[0], dtype=first.dtype)
-    for index, (step, inputs) in enumerate(steps):
-        read = step.read_of([tokens_G[index - 1 : index].unsqueeze(0), *inputs[1:]] if index else inputs)
-        made[index], needed, *others = step.run.step(read, [logits_1LV])
-        scratch, arena = max(scratch, needed), max(arena, step.run.floats * made[index].rows)
-        held.append(others)
-    scratch, threads = max(scratch, -(-choice.vocabulary_size // 16) * 16), torch.get_num_threads()
-    start, at = first.room(arena, scratch * threads)
+    run, steps, threads = calls[0].program, len(calls), torch.get_num_threads()
+    tokens_G = torch.empty(steps, dtype=torch.long)
+    rows_GV = torch.empty(steps, choice.vocabulary_size) if choice.draws else None
+    logits_1LV = torch.empty(1, calls[0].rows, run.widths[0], dtype=run.dtype)
+    tokens, logits = tokens_G.data_ptr(), logits_1LV.data_ptr()
+    for index, call in enumerate(calls):
+        call.addresses[len(call.addresses) - 1] = logits
+        if index:
+            call.addresses[ids] = tokens + 8 * (index - 1)
+    scratch = max(*(call.scratch for call in calls), -(-choice.vocabulary_size // LINE) * LINE)
+    start, at = run.room(max(call.program.floats * call.rows for call in calls), scratch * threads)
     chosen = library().rollout(
-        made, len(steps), ctypes.byref(_Choice(
-            logits_1LV.data_ptr(), first.dtype == torch.bfloat16, first.widths[0], choice.vocabulary_size,
-            choice.sampling.temperature, None if uniform_G is None else uniform_G.data_ptr(),
-            None if rows_GV is None else rows_GV.data_ptr(), tokens_G.data_ptr(), ends_E.data_ptr(), len(ends_E),
+        (Step * steps)(*(call.step for call in calls)), steps, ctypes.byref(RawChoice(
+            logits, run.dtype == torch.bfloat16, run.widths[0], choice.vocabulary_size, choice.sampling.temperature,
+            None if uniform_G is None else uniform_G.data_ptr(), None if rows_GV is None else rows_GV.data_ptr(),
+            tokens, ends_E.data_ptr(), len(ends_E),
         )), start, at, scratch, threads,
     )  # fmt: skip
     return tokens_G[:chosen], None if rows_GV is None else rows_GV[:chosen]

@@ -1,4 +1,4 @@
-"""A head of few tokens: a draft that proposes only the likeliest tokens reads a smaller head (FR-Spec, Zhao et al. 2025).
+"""A short head: a draft that proposes only the likeliest tokens reads fewer weights (FR-Spec, Zhao et al. 2025).
 
 The other tokens have a logit of minus infinity, so q is 0 there and every lossless rule stays lossless. At a vocabulary
 of 8,000 the head is three quarters of what a step of t5-nano reads.

@@ -71,8 +71,8 @@ class ModelBuilder(DraftBuilder[ModelDraftConfig]):
     def load_model(self, say: Say, needed: Needed = (False, (), False, ())) -> EagerModel:
         """`needed`: see `needed_of_target`."""
         request = self.request
-        changes = self.draft.online
         wanted = ModelRequest(
-            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed, changes, self.kept_tokens
-        )
+            self.draft, request.key, self.own_vocabulary, request.run, request.device, *needed,
+            changes=self.draft.online, kept_tokens=self.kept_tokens,
+        )  # fmt: skip
         return request.loader.load(wanted, say)
