@@ -18,6 +18,7 @@ from toy import EOS, START, VOCABULARY
 from specbench.config.paths import PACKAGE
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.compiler import is_available
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
@@ -25,7 +26,8 @@ from specbench.sampling import Sampling
 
 SIZE, ENDS = 40, frozenset({1})
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
-ENGINES = dict.fromkeys(KINDS, "static") | {"gemma2": "eager"}  # what engine=auto comes to on a CPU
+# What engine=auto comes to on a CPU.
+ENGINES = dict.fromkeys(KINDS, "native" if is_available() else "static") | {"gemma2": "eager"}
 NO_TREES = ("bart", "marian")
 CAPTURED = [kind for kind in KINDS if ENGINES[kind] != "eager"]
 SLOW_CHI = [kind for kind in KINDS if kind not in ("gemma3_text", "bart")]
@@ -71,7 +73,7 @@ def greedy(kind: str) -> list[list[int]]:
 def test_what_auto_comes_to(kind: str) -> None:
     found = model(kind, "auto")
     assert found.engine == ENGINES[kind]
-    assert (found.fell_back is None) == (found.engine != "eager")
+    assert (found.fell_back is None) == (found.engine == "native")
 
 
 @pytest.mark.covering

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from networks import PADDED, network
 
 from specbench.engine.capture.rows_check import ROUNDING
-from specbench.engine.capture.static import NativeModel, StaticModel
+from specbench.engine.capture.static import NativeModel, NativeSession, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.compiler import NotCompiled, library
+from specbench.engine.native.compiler import NotCompiled, is_available, library
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
@@ -143,7 +143,7 @@ def test_on_a_gpu(kind: str, engine: str) -> None:
 
 
 def test_auto_takes_a_captured_step_and_says_why_not() -> None:
-    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == "static"
+    assert with_engine("auto", network("t5", seed=5), 40, ENDS).engine == ("native" if is_available() else "static")
     odd = network("gpt2", seed=5)
     odd.forward = lambda **_: {}[0]  # what cannot be captured
     fallen = with_engine("auto", odd, 40, ENDS)
@@ -160,6 +160,7 @@ def test_a_capture_that_disagrees_is_not_used(
 ) -> None:
     right = StaticSession._step
     monkeypatch.setattr(StaticSession, "_step", lambda *inputs: right(*inputs) * factor)
+    monkeypatch.setattr(NativeSession, "_step", StaticSession._step)
     fallen = with_engine("auto", network("gpt2", seed=5).to(dtype), 40, ENDS)
     assert fallen.engine == "eager" and fallen.fell_back is not None
     assert "differs from the model's own" in fallen.fell_back

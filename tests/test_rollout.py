@@ -232,7 +232,7 @@ def test_a_draft_whose_steps_cannot_be_captured_at_once_drafts_step_by_step() ->
 @pytest.fixture
 def as_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """`engine=auto` is the engine of CUDA graphs, on whose CPU twin no rollout can be captured."""
-    monkeypatch.setitem(engines.AUTO, "cpu", "cudagraph")
+    monkeypatch.setitem(engines.AUTO, "cpu", ("cudagraph",))
     monkeypatch.setitem(engines.KINDS, "cudagraph", partial(CudaGraphModel, capture=CannotRollOut))
 
 

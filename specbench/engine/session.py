@@ -163,6 +163,7 @@ class RollsOut(Protocol):
     """A model whose sessions can run several steps on the device, each on the token chosen in the step before."""
 
     device: torch.device
+    rolls_on_host: bool  # tokens are known when a rollout is over, and none follows an end of text
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""

@@ -148,6 +148,7 @@ class NativeModel(StaticModel):
     """A `StaticModel` whose steps run in kernels of ours, compiled on this machine. Needs a C compiler."""
 
     engine = "native"
+    rolls_on_host = True
     lowering: Lowering = staticmethod(lower_native)
     invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
     most_rows: int | None = None

@@ -49,6 +49,8 @@ class CudaGraphModel(StaticModel):
     """A `StaticModel` whose steps are captured graphs. `capture` is CudaCapture but in tests."""
 
     engine = "cudagraph"
+    engine = "cudagraph"
+    rolls_on_host = False
 
     def __init__(
         self,

@@ -286,15 +286,17 @@ class Assembly:
         self._value(source)
 
     def _slice(self, node: Node) -> None:
+        source: Any
+        first: Any
         source, axis, first, _end, *step = node.args
         if axis not in (-1, value(node).dim() - 1) or step not in ([], [1]):
             raise Unknown
-        if self._form(source).heads is None:  # type: ignore[arg-type]
+        if self._form(source).heads is None:
             whole = self._value(source)
-            self._values[node] = Value(whole.slot, whole.column + first % whole.width, self._form(node).width)  # type: ignore[operator]
+            self._values[node] = Value(whole.slot, whole.column + first % whole.width, self._form(node).width)
             return
-        width = self._form(source).width  # type: ignore[arg-type]
-        self._keep_columns(node, source, _columns(width, value(source), first, value(node)))  # type: ignore[arg-type]
+        width = self._form(source).width
+        self._keep_columns(node, source, _columns(width, value(source), first, value(node)))
 
     def _negative(self, node: Node) -> None:
         source: Any = node.args[0]
@@ -311,8 +313,8 @@ class Assembly:
         self._columns[node] = source, columns
 
     def _joined(self, node: Node) -> None:
-        parts, axis = node.args[0], node.args[1] if len(node.args) > 1 else 0
-        form, parts = self._form(node), list(parts)  # type: ignore[arg-type]
+        parts: Any = node.args[0]
+        form, axis = self._form(node), node.args[1] if len(node.args) > 1 else 0
         found: list[Any] = [self._columns.get(part, (part, range(self._form(part).width))) for part in parts]
         sources = list(dict.fromkeys(source for source, _ in found))
         if axis not in (-1, value(node).dim() - 1) or len(sources) > 2:
@@ -338,7 +340,7 @@ class Assembly:
 
     def _pick(self, node: Node) -> None:
         padded, axis, index = node.args
-        form, places = self._form(node), constant(self._module, index)  # type: ignore[arg-type]
+        form, places = self._form(node), constant(self._module, index)
         if padded not in self.nodes or places is None or places.dtype != torch.long or form.heads is not None:
             raise Unknown
         if axis not in (-1, value(node).dim() - 1) or places.shape != (form.width,) or not places.is_contiguous():

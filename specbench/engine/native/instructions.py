@@ -112,7 +112,7 @@ def fused(program: list[Instruction]) -> list[Instruction]:
 
 
 def _rotation(
-    one: Instruction, writer: dict[int | None, tuple[int, Instruction]], readers: dict[int, list[Instruction]]
+    one: Instruction, writer: dict[int, tuple[int, Instruction]], readers: dict[int, list[Instruction]]
 ) -> set[int] | None:
     """Make x cos + pick(x) sin, which `one` ends, one instruction; returns the ids of those that it replaces."""
     for mine, other in ((one.x, one.y), (one.y, one.x)):

@@ -102,8 +102,7 @@ class NativeRun:
         self.__name__ = "native_run"
 
     def __call__(self, *outside: Tensor) -> tuple[Tensor, ...]:
-        tensors = [self.prepared[number](one) if number in self.prepared else one for number, one in enumerate(outside)]
-        call = Call(self, tensors)
+        call = Call(self, outside)
         results = self.results(call.rows)
         call.run(results)
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
@@ -111,6 +110,11 @@ class NativeRun:
     def results(self, rows: int) -> list[Tensor]:
         """Room for what a call writes."""
         return [torch.empty(1, rows, width, dtype=self.dtype) for width in self.widths]
+
+    def prepare(self, number: int, tensor: Tensor) -> Tensor:
+        """What the program reads of the tensor outside that has this number."""
+        prepared = self.prepared.get(number)
+        return tensor if prepared is None else prepared(tensor)
 
     def rows_of(self, outside: Sequence[Tensor]) -> int:
         """L."""
@@ -145,11 +149,12 @@ class Call:
     """
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
-        sizes = run.sizes_of(outside)
-        self.program, self.held, self.rows = run, outside, run.rows_of(outside)
+        self.program, self.rows = run, run.rows_of(outside)
+        self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
+        sizes = run.sizes_of(self.held)
         self.scratch = run.scratch(self.rows, sizes)
         self._sizes = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in outside])
+        self.addresses = (ctypes.c_void_p * (len(outside) + len(run.widths)))(*[one.data_ptr() for one in self.held])
         self.step = self._step()
 
     def _step(self) -> "Step":
@@ -186,17 +191,12 @@ class WholeStep:
 
     def call(self, inputs: Sequence[Tensor]) -> Call:
         """A call on these inputs."""
-        outside = [inputs[index] for index in self._order]
-        return Call(self.run, [self._prepared(number, one) for number, one in enumerate(outside)])
+        return Call(self.run, [inputs[index] for index in self._order])
 
     def placed(self, inputs: Mapping[int, Tensor]) -> "Placed":
         """Those of `inputs`, by number, that the program reads."""
-        found = [(at, self._prepared(at, inputs[one])) for at, one in enumerate(self._order) if one in inputs]
+        found = [(at, self.run.prepare(at, inputs[one])) for at, one in enumerate(self._order) if one in inputs]
         return Placed([(at, tensor.data_ptr()) for at, tensor in found], [tensor for _, tensor in found])
-
-    def _prepared(self, number: int, tensor: Tensor) -> Tensor:
-        prepare = self.run.prepared.get(number)
-        return tensor if prepare is None else prepare(tensor)
 
     @property
     def ids(self) -> int:

@@ -69,7 +69,7 @@ class ModelDraftSession:
         # An end by confidence saves the steps that would follow it: there each token is looked at.
         self.rolling: RolloutSession | None = None
         if confidence is None and isinstance(session, RolloutSession) and isinstance(model, RollsOut):
-            self.rolling = session
+            self.rolling, self.rolls_on_host = session, model.rolls_on_host
             self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
@@ -82,9 +82,9 @@ class ModelDraftSession:
         if self.rolling is not None and gamma:
             unread = tokens[self.session.length :]
             if (rolled := self.rolling.rollout(unread, self.choice, gamma, uniform_G)) is not None:
-                if not self.ends_E.is_cpu:
+                if not self.rolls_on_host:
                     return PendingProposal(*rolled, self.ends_E)
-                tokens_G, rows_GV = rolled  # on the host already, and none after an end
+                tokens_G, rows_GV = rolled
                 return Proposal(checked(tokens_G.tolist()), rows_GV, asked=gamma)
         sequence, session, ends = list(tokens), self.session, self.model.eos_ids
         rows: list[Tensor] = []
