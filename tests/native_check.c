@@ -1,0 +1,112 @@
+/* The kernels against plain loops, for sizes that fill no vector and no tile; built with a sanitizer. Exit code 1: a
+   difference, which is printed. Compiled with -DKERNELS='"path of kernels.c"'. */
+#include KERNELS
+#include <stdio.h>
+#include <stdlib.h>
+
+static int failed = 0;
+static float noise(void) { return (float)(rand() % 2001 - 1000) / 1000; }
+static float *floats(int64_t count, int64_t s) {
+    float *made = malloc(count * sizeof(float)); /* exactly as long as it is: reading past it is an error */
+    for (int64_t i = 0; i < count; i++) made[i] = rounded(noise(), s);
+    return made;
+}
+static void *weights_of(const float *v, int64_t count, int64_t s) {
+    void *made = malloc(count * (s ? 2 : 4));
+    if (s) shorten_all(v, made, count); else memcpy(made, v, count * sizeof(float));
+    return made;
+}
+static void compare(const char *what, float found, float wanted, float near, int64_t a, int64_t b) {
+    if (fabsf(found - wanted) <= near * (1 + fabsf(wanted))) return;
+    if (failed++ < 10) printf("%s [%ld, %ld]: %g, not %g\n", what, (long)a, (long)b, found, wanted);
+}
+
+static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t activation, int has_bias, int has_more) {
+    float *x = floats(rows * k, s), *w = floats(n * k, s), *b = floats(n, s), *more = floats(rows * n, s);
+    void *short_w = weights_of(w, n * k, s), *short_b = weights_of(b, n, s);
+    void *packed = malloc(packed_size(n, k) * (s ? 2 : 4));
+    float *out = floats(rows * n, 0), *scratch = floats((2 * k + 1) * rows + 16, 0);
+    pack(short_w, packed, n, k, s);
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.op = LINEAR, it.short_floats = s, it.inner = k, it.width = n, it.weight = packed, it.activation = activation;
+    it.out.stride = it.y.stride = n, it.bias = has_bias ? short_b : 0;
+    for (int thread = 0; thread < 3; thread++) linear(&it, x, k, out, has_more ? more : 0, rows, scratch, thread, 3);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = has_bias ? b[j] : 0;
+            for (int64_t i = 0; i < k; i++) sum += (double)x[r * k + i] * w[j * k + i];
+            float wanted = rounded((float)sum, s);
+            if (activation >= 0) wanted = rounded(activated(wanted, activation), s);
+            if (has_more) wanted = rounded(wanted + more[r * n + j], s);
+            compare("linear", out[r * n + j], wanted, s ? 2e-2f : 1e-5f, r, j);
+        }
+    free(x), free(w), free(b), free(more), free(short_w), free(short_b), free(packed), free(out), free(scratch);
+}
+
+static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots) {
+    float *q = floats(rows * heads * d, 0), *keys = floats(key_heads * slots * d, 0), *values = floats(key_heads * slots * d, 0);
+    float *bias = floats(rows * slots, 0), *out = floats(rows * heads * d, 0), *scratch = floats(3 * slots + 2, 0);
+    for (int64_t i = 0; i < rows * slots; i++) if (i % slots && rand() % 3 == 0) bias[i] = -3.3e38f;
+    Instruction it;
+    memset(&it, 0, sizeof it);
+    it.inner = d, it.heads = heads, it.key_heads = key_heads, it.scale = 0.3, it.x.stride = it.out.stride = heads * d;
+    for (int thread = 0; thread < 2; thread++)
+        attend(&it, q, out, keys, values, bias, slots, 0, 1, rows, scratch, thread, 2);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t h = 0; h < heads; h++) {
+            const float *key = keys + h / (heads / key_heads) * slots * d, *value = values + h / (heads / key_heads) * slots * d;
+            double total = 0, mixed[64] = {0};
+            for (int64_t c = 0; c < slots; c++) {
+                if (bias[r * slots + c] < -1e30f) continue;
+                double dot = 0;
+                for (int64_t i = 0; i < d; i++) dot += (double)q[r * heads * d + h * d + i] * key[c * d + i];
+                double weight = exp(dot * 0.3 + bias[r * slots + c]);
+                total += weight;
+                for (int64_t i = 0; i < d; i++) mixed[i] += weight * value[c * d + i];
+            }
+            for (int64_t i = 0; i < d; i++)
+                compare("attention", out[r * heads * d + h * d + i], (float)(mixed[i] / total), 1e-4f, r, h);
+        }
+    free(q), free(keys), free(values), free(bias), free(out), free(scratch);
+}
+
+static void check_choice(int64_t n, int64_t s) {
+    float *logits = floats(n, s), *row = floats(n, 0), *scratch = floats(n, 0);
+    void *held = weights_of(logits, n, s);
+    int64_t best = 0, draws[300] = {0};
+    for (int64_t i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
+    double uniform;
+    Choice choice = {held, s, n, n, 0, &uniform, row, 0, 0, 0};
+    if (choose(&choice, 0, 0, scratch) != best) failed++, printf("argmax of %ld\n", (long)n);
+    choice.temperature = 0.7;
+    enum { DRAWS = 20000 };
+    for (int i = 0; i < DRAWS; i++) { /* evenly spread numbers: the share of each token is its probability */
+        uniform = (i + 0.5) / DRAWS;
+        int64_t token = choose(&choice, 0, 0, scratch);
+        if (token < 0 || token >= n) { failed++; break; }
+        draws[token]++;
+    }
+    double total = 0;
+    for (int64_t i = 0; i < n; i++) total += exp(logits[i] / 0.7);
+    for (int64_t i = 0; i < n; i++) {
+        compare("probability", row[i], (float)(exp(logits[i] / 0.7) / total), 1e-5f, i, n);
+        compare("share", (float)draws[i] / DRAWS, row[i], 1e-3f, i, n);
+    }
+    free(logits), free(row), free(scratch), free(held);
+}
+
+int main(void) {
+    for (int64_t rows = 1; rows < 20; rows++)
+        for (int64_t s = 0; s < 2; s++) {
+            check_linear(rows, 21, 75, s, -1, 0, 0);
+            check_linear(rows, 64, 160, s, RELU, 0, 1);
+            check_linear(rows, 33, 31, s, GELU, 1, 1);
+        }
+    for (int64_t rows = 1; rows < 6; rows++) {
+        check_attention(rows, 4, 2, 64, 41), check_attention(rows, 3, 3, 20, 7), check_attention(rows, 2, 1, 33, 1);
+    }
+    for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
+    printf("%s: vectors of %d bytes, %d differences\n", failed ? "failed" : "passed", BYTES, failed);
+    return failed > 0;
+}

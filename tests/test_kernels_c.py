@@ -1,0 +1,58 @@
+"""The C kernels under a sanitizer, against plain loops, for each width of vectors that this machine has."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specbench.engine.native.compiler import FLAGS, SOURCE
+
+CHECK = Path(__file__).parent / "native_check.c"
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
+WITHOUT_NATIVE = [flag for flag in FLAGS if flag not in ("-march=native", "-shared", "-fPIC")]
+# Bytes of a vector: without vectors of its own a processor has those of its base.
+WIDTHS = {"x86-64": 16, "haswell": 32, "skylake-avx512": 64, "sapphirerapids": 64}
+NEEDS = {"x86-64": "sse2", "haswell": "avx2", "skylake-avx512": "avx512bw", "sapphirerapids": "avx512_bf16"}
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+
+
+def compiled(march: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        str(COMPILER),
+        *WITHOUT_NATIVE,
+        f"-march={march}",
+        "-Wno-psabi",
+        f'-DKERNELS="{SOURCE}"',
+        str(CHECK),
+        *more,
+    ]
+    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=200)
+
+
+def is_x86() -> bool:
+    info = Path("/proc/cpuinfo")
+    return info.exists() and "sse2" in info.read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("march", WIDTHS)
+def test_kernels_compile_without_a_warning_for(march: str) -> None:
+    if not is_x86():
+        pytest.skip("not an x86 processor")
+    done = compiled(march, "-Wall", "-Wno-unused-function", "-c", "-o", "/dev/null")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("march", WIDTHS)
+def test_kernels_are_right_and_touch_no_other_memory(march: str, tmp_path: Path) -> None:
+    if not is_x86() or NEEDS[march] not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip(f"this processor has no {NEEDS[march]}")
+    done = compiled(march, *SANITIZED, "-o", str(tmp_path / "check"), "-lm")
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([str(tmp_path / "check")], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr[:2000]
+    assert ran.stdout == f"passed: vectors of {WIDTHS[march]} bytes, 0 differences\n"
