@@ -1,22 +1,27 @@
 """All that is to be measured on a GPU, in parts of at most ten minutes: `make bench-gpu PYTHON=python3 VENV=none`.
 
     python experiments/bench_gpu.py [PART ...] [--list] [--small] [--again] [--wheels FOLDER] [--results FOLDER]
-    python experiments/bench_gpu.py --fetch FOLDER
+    python experiments/bench_gpu.py --fetch FOLDER [--python 3.12]
 
-It needs Python 3.11 with torch and transformers, and no network: packages that are missing come from a folder of
-wheels, which `--fetch` fills on a machine with a network. A part that has run is not run again. Records, tables and
-logs lie in the results folder, `parts.json` there says what ran. `--small` is the same in small shapes on a CPU.
+It needs Python 3.11 or later with torch and transformers, and no network: packages that are missing come from a folder
+of wheels, which `--fetch` fills on a machine with a network, for the Python named by `--python` on Linux (x86-64). All
+imports are tried before the first part. A part that has run is not run again. Records, tables and logs lie in the
+results folder, `parts.json` there says what ran. `--small` is the same in small shapes on a CPU.
 """
 
 import argparse
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
+import zipfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -25,21 +30,34 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MINUTES = 10  # of a part
-# What specbench needs beside torch, transformers, accelerate, pandas, matplotlib and what these bring, in the order in
-# which a machine for GPUs is likely to lack it; and the bytes of its wheel (Python 3.12, Linux on x86-64).
-WHEELS = {
-    "hydra-core==1.3.2": 154_547,
-    "omegaconf==2.3.0": 79_500,
-    "antlr4-python3-runtime==4.9.3": 144_590,
-    "datasets==5.2.0": 608_276,
-    "dill==0.4.1": 120_019,
-    "multiprocess==0.70.19": 150_281,
-    "evaluate==0.4.6": 84_069,
-    "rouge-score==0.1.2": 24_985,
-    "nltk==3.10.4": 1_722_994,
-    "pydivsufsort==0.0.20": 2_337_189,
-}
-MOST_BYTES = 64 * 2**20
+# The machine with the GPU has these, built for its driver. They are not fetched, and neither is what they bring.
+OF_THE_MACHINE = ("torch", "transformers")
+# The part `tests` requires these of the development packages.
+FOR_TESTS = ("hypothesis", "pytest", "pytest-timeout")
+# No wheels of these are published. They are pure Python, so any interpreter builds them.
+BUILT = ("antlr4-python3-runtime", "rouge-score")
+# What a wheel for Linux on x86-64 may call its platform, newest first.
+PLATFORMS = [f"manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014", "2010", "1")]
+# What the parts import, themselves or through another package; a test compares it with the code.
+IMPORTS = [
+    "torch", "transformers", "accelerate", "datasets", "evaluate", "filelock", "google.protobuf", "hydra",
+    "huggingface_hub", "jinja2", "markupsafe", "matplotlib", "numpy", "omegaconf", "pandas", "pyarrow", "pydivsufsort",
+    "rich", "rouge_score.rouge_scorer", "sacrebleu", "safetensors.torch", "sentencepiece", "tabulate", "tokenizers",
+    "tqdm", "xxhash", "yaml",
+]  # fmt: skip
+TEST_IMPORTS = ["hypothesis", "pytest", "pytest_timeout"]
+# Run by a part's interpreter: prints each import that fails, with the package that another one lacks.
+TRY = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        lacks = (error.name or name).partition(".")[0]
+        print("MISSING", name if lacks == name.partition(".")[0] else f"{lacks} (for {name})", sep="\\t")
+    except Exception as error:
+        print("MISSING", f"{name} ({type(error).__name__})", sep="\\t")
+"""
 
 XXL = "target=random-t5-xxl draft=random-t5-small {t5}"
 LLAMA = "target=random-llama3.1-8b draft=random-llama3.2-1b {llama}"
@@ -106,27 +124,46 @@ def words(part: str, small: bool, results: str) -> list[str]:
     return ["-m", *command] if command[0] == "pytest" else ["-m", "specbench", *command]
 
 
-def missing() -> list[str]:
-    """The packages of WHEELS that this interpreter does not have."""
+def missing(parts: Sequence[str], variables: dict[str, str]) -> list[str]:
+    """What `parts` import and their interpreter, with these environment variables, does not find."""
+    names = [*IMPORTS, *(TEST_IMPORTS if "tests" in parts else [])]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TRY, *names], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True
+    )
+    found = [line.partition("\t")[2] for line in done.stdout.splitlines() if line.startswith("MISSING\t")]
+    return found or ([f"one of {', '.join(names)} (exit code {done.returncode})"] if done.returncode else [])
+
+
+def not_installed(wheels: Path) -> list[str]:
+    """The packages among `wheels`, as NAME==VERSION, that this interpreter does not have in any version."""
     found = []
-    for wheel in WHEELS:
+    for wheel in sorted(wheels.glob("*.whl")):
+        name, number, *_ = wheel.name.split("-")
         try:
-            version(wheel.partition("==")[0])
+            version(name)
         except PackageNotFoundError:
-            found.append(wheel)
+            found.append(f"{name}=={number}")
     return found
 
 
-def environment(wheels: Path | None, site: Path) -> dict[str, str]:
-    """The variables of a part's process. Packages that are missing are installed from `wheels` into `site`."""
-    if lacking := missing():
-        if wheels is None:
-            names = " ".join(lacking)
-            sys.exit(f"not installed: {names}: give --wheels FOLDER (make bench-gpu WHEELS=FOLDER), see --fetch")
+def environment(wheels: Path | None, site: Path, parts: Sequence[str]) -> dict[str, str]:
+    """The environment variables of a part's process. Packages that are missing are installed from `wheels` into `site`.
+
+    Exits with one line that names everything missing if an import of `parts` fails then.
+    """
+    if wheels is not None and (lacking := not_installed(wheels)):
         options = ["--quiet", "--no-index", "--no-deps", "--find-links", str(wheels), "--target", str(site)]
-        subprocess.run([sys.executable, "-m", "pip", "install", *options, *lacking], check=True)
+        if subprocess.run([sys.executable, "-m", "pip", "install", *options, *lacking]).returncode:
+            here = f"{sys.version_info.major}.{sys.version_info.minor}"
+            sys.exit(f"--wheels {wheels}: not for this interpreter: fetch again with --fetch FOLDER --python {here}")
     paths = [str(ROOT), str(site), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+    if lacking := missing(parts, variables):
+        way = "give --wheels FOLDER (make bench-gpu WHEELS=FOLDER), see --fetch"
+        if wheels is not None:
+            way = f"not in --wheels {wheels}: fetch again, or install by hand"
+        sys.exit(f"missing: {', '.join(lacking)}: {way}")
+    return variables
 
 
 def run(part: str, command: Sequence[str], log: Path, variables: dict[str, str]) -> tuple[int, float]:
@@ -170,9 +207,62 @@ def run_parts(
         temporary.replace(state)
 
 
-def fetch(folder: Path) -> None:
-    """Download or build the wheels of WHEELS into `folder`."""
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder), *WHEELS], check=True)
+def _name(requirement: str) -> str:
+    """The package's name in a requirement, normalised as package indexes do."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
+
+
+def requirements() -> list[str]:
+    """What pyproject.toml requires beside OF_THE_MACHINE, and what the part `tests` requires."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tests = [one for one in project["optional-dependencies"]["dev"] if _name(one) in FOR_TESTS]
+    return [one for one in project["dependencies"] if _name(one) not in OF_THE_MACHINE] + tests
+
+
+def pins() -> dict[str, str]:
+    """The versions that are tested: of a package's normalised name NAME==VERSION."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return {_name(line): line for line in lines if "==" in line}
+
+
+def _stand_in(name: str, number: str, folder: Path) -> None:
+    """Write an empty wheel, so that a package which requires `name` brings neither it nor what it requires."""
+    stem = f"{name}-{number}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+        wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def fetch(folder: Path, python: str) -> None:
+    """Download the wheels of `requirements`, and of what they require, for `python` on Linux (x86-64) into `folder`.
+
+    pip evaluates `python_version` in requirements with the interpreter that runs it. What that misses is named when the
+    imports are tried.
+    """
+    pip = [sys.executable, "-m", "pip"]
+    pinned = pins()
+    with tempfile.TemporaryDirectory() as temporary:
+        own, wheels = Path(temporary) / "own", Path(temporary) / "wheels"
+        own.mkdir()
+        for name in OF_THE_MACHINE:
+            number = f"{pinned[name].partition('==')[2]}+machine"
+            pinned[name] = f"{name}=={number}"
+            _stand_in(name, number, own)
+        built = [pinned[name] for name in BUILT]
+        subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(own), *built], check=True)
+        constraints = Path(temporary) / "constraints.txt"
+        constraints.write_text("".join(f"{pin}\n" for pin in pinned.values()), encoding="utf-8")
+        options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+        options += ["--abi", f"cp{python.replace('.', '')}", *(f"--platform={name}" for name in PLATFORMS)]
+        options += ["--find-links", str(own), "--constraint", str(constraints), "--dest", str(wheels)]
+        subprocess.run([*pip, "download", *options, *requirements()], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = [wheel for wheel in sorted(wheels.iterdir()) if "+machine" not in wheel.name]
+        size = sum(wheel.stat().st_size for wheel in kept)
+        for wheel in kept:
+            shutil.move(wheel, folder / wheel.name)
+    print(f"{folder}: {len(kept)} wheels for Python {python}, {size / 1e6:.0f} MB")
 
 
 def main() -> int:
@@ -183,13 +273,21 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="run parts again that have run")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels for packages that are missing")
     parser.add_argument("--fetch", type=Path, metavar="FOLDER", help="fill such a folder, and stop")
+    parser.add_argument("--python", default="3.12", metavar="3.N", help="with --fetch: for this Python (default 3.12)")
     parser.add_argument("--results", help="the folder to write (default results/gpu, with --small results/gpu-small)")
     given = parser.parse_args()
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}: choose among {', '.join(PARTS)}")
+    if not re.fullmatch(r"3\.\d+", given.python) or int(given.python.partition(".")[2]) < 11:
+        parser.error(f"--python {given.python}: must be a version such as 3.12, at least 3.11")
     if given.fetch is not None:
-        fetch(given.fetch)
+        try:
+            fetch(given.fetch, given.python)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"--fetch {given.fetch}: pip {error.cmd[3]} failed: nothing was written")
         return 0
+    if given.wheels is not None and not given.wheels.is_dir():
+        parser.error(f"--wheels {given.wheels}: no such folder; --fetch makes it")
     results = given.results or ("results/gpu-small" if given.small else "results/gpu")
     chosen = {part: words(part, given.small, results) for part in PARTS if part in (given.parts or PARTS)}
     if given.list:
@@ -201,7 +299,7 @@ def main() -> int:
     state = folder / "parts.json"
     done = json.loads(state.read_text(encoding="utf-8")) if state.is_file() else {}
     with tempfile.TemporaryDirectory() as site:
-        run_parts(chosen, given.again, state, environment(given.wheels, Path(site)), done)
+        run_parts(chosen, given.again, state, environment(given.wheels, Path(site), list(chosen)), done)
     failed = {part: done[part]["code"] for part in chosen if done[part]["code"]}
     for part in chosen:
         how = f"exit code {failed[part]}" if part in failed else "done"

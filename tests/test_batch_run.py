@@ -45,6 +45,19 @@ def test_each_row_writes_and_draws_what_it_does_alone(
     assert 1 < record["summary"]["occupancy"] <= 2 and "-b2-" in record["run_id"]
 
 
+def test_rows_that_verify_nothing_beside_trees_of_lookahead_tokens_are_lossless(tmp_path: Path, capfd: Capture) -> None:
+    """PaSS verifies its look-ahead tokens as a tree. A row's last passes draft nothing and are plain chains, in
+    the forward pass of the trees of other rows: their padding must not be written over their own tokens."""
+    argv = ["run", "target=gpt-mini", "draft=pass", "gamma=3", "batch=3", "limit=9", "dtype=float32", "device=cpu"]
+    argv += ["max_new_tokens=24", "warmup=0", "resamples=100", "engine=eager", f"results={tmp_path}"]
+    code, out, err, record = called(argv, tmp_path, capfd)
+    assert code == 0 and "100.0%" in out, err
+    assert record["summary"]["identical"] == 1.0 and record["summary"]["lossless"]
+    assert all(alone == speculative for alone, speculative in texts(record)) and len(record["prompts"]) == 9
+    passes = [one for prompt in record["prompts"] for one in prompt["speculative"]["passes"]]
+    assert {0, 3} <= {one["drafted"] for one in passes}  # both kinds of rows occur
+
+
 def test_time_belongs_to_a_pass_of_the_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:
     record = called(small_run(folders, tmp_path, f"task.path={many}", "batch=3"), tmp_path, capfd)[3]
     summary, prompts = record["summary"], record["prompts"]
