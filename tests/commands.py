@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from specbench.cli import ALIASES, VERBS
+from specbench.cli import RENAMED, VERBS
 from specbench.cli.choices import GROUPS
 from specbench.config.catalogue import GROUPS as HELD
 from specbench.config.catalogue import held
@@ -95,6 +95,7 @@ FILLED = {
     "cli/listing": {"group": GROUPS},
     "cli/options": {"verb": ("list",)},
     "cli/overrides": {"key": ("accept", "tree", "experiment", "recipe")},
+    "cli/results": {"run": ("last",)},
     "cli/suggest": {
         "group": GROUPS, "verb": ("bench",), "key": ("draft",), "listed": ("unigram,bigram",), "others": ("",),
     },
@@ -196,7 +197,7 @@ def _commands_in(text: str) -> Iterator[str]:
         else:
             words = list(_words(rest))
         verb = words[0].strip(CLOSES) if words else ""
-        if verb in VERBS or verb in ALIASES:
+        if verb in VERBS or verb in RENAMED:
             if len(words) > 1:
                 line = " ".join(["specbench", *words])
                 if not re.search(r"(experiment|recipe)=NAME", line):  # a pattern, not a command

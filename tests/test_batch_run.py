@@ -134,7 +134,7 @@ def test_a_draft_in_the_targets_own_cache_cannot_be_batched(capfd: Capture) -> N
 
 
 def test_a_beam_search_has_no_batch(capfd: Capture) -> None:
-    assert "batch" in refusal(["beam", "batch=4"], capfd)
+    assert "batch" in refusal(["bench", "beam", "batch=4"], capfd)
 
 
 def test_recommend_ranks_for_each_batch(folders: Folders, many: Path, tmp_path: Path, capfd: Capture) -> None:

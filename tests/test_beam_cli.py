@@ -1,4 +1,4 @@
-"""`specbench beam`: the table, its files, and one-line errors."""
+"""`specbench bench beam`: the table, its files, and one-line errors."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ Capture = pytest.CaptureFixture[str]
 
 def argv(folders: Folders, results: Path, kind: str, *more: str) -> list[str]:
     return [
-        "beam", f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
+        "bench", "beam", f"target.path={folders[kind]}", f"draft.path={folders[f'{kind}-draft']}", "task=ende",
         f"task.path={folders['rows']}", "device=cpu", "max_new_tokens=6", "limit=2", f"results={results}", *more,
     ]  # fmt: skip
 
@@ -77,7 +77,7 @@ WRONG = {
 
 @pytest.mark.parametrize("override", WRONG)
 def test_one_line_that_names_the_key(override: str, capfd: Capture) -> None:
-    assert refusal(["beam", override], capfd).startswith(f"specbench: {WRONG[override]}")
+    assert refusal(["bench", "beam", override], capfd).startswith(f"specbench: {WRONG[override]}")
 
 
 def test_weights_that_are_not_finite_are_told(folders: Folders, tmp_path: Path, capfd: Capture) -> None:

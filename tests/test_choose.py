@@ -130,14 +130,18 @@ WRONG = {
     ("verb", "override", "said"),
     [
         ("recommend", "gamma=3", "gamma=3: specbench recommend does not use gamma; give gammas=[…]"),
-        ("validate", "gamma=auto", "gamma=auto: specbench validate does not use gamma; give gammas=[…]"),
+        (
+            "recommend --validate",
+            "gamma=auto",
+            "gamma=auto: specbench recommend --validate does not use gamma; give gammas=[…]",
+        ),
         ("alpha", "gamma=3", "gamma=3: specbench alpha does not use gamma"),
         ("recommend", "repeats=2", "repeats=2: specbench recommend does not use repeats"),
-        ("validate", "verify=2", "verify=2: specbench validate does not use verify"),
+        ("recommend --validate", "verify=2", "verify=2: specbench recommend --validate does not use verify"),
     ],
 )
 def test_a_key_that_a_verb_ignores_is_an_error(verb: str, override: str, said: str, capfd: Capture) -> None:
-    assert main([verb, "draft=random", override]) == 2
+    assert main([*verb.split(), "draft=random", override]) == 2
     assert capfd.readouterr().err == f"specbench: {said}\n"
 
 

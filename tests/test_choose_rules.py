@@ -1,4 +1,4 @@
-"""Acceptance rules in `alpha` and `recommend`, and `validate`: marks of lossy rules, and the table's content."""
+"""Acceptance rules in `alpha`, `recommend` and `recommend --validate`: marks of lossy rules, the table's content."""
 
 import json
 import re
@@ -26,6 +26,7 @@ def argv(folders: Folders, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
+QUICK = ["gammas=[1]", "rounds=2", "repeats=1"]
 RULES = ["accept=[exact,block,lenient,typical]", "accept.lenience=[0.5,0.1]"]
 
 
@@ -96,7 +97,7 @@ def test_errors_are_estimated_over_measured_on_the_same_prompts(
     monkeypatch.setattr("specbench.experiment.gamma.CANDIDATES", (1, 2))
     monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
     keys = ["draft=[unigram,bigram]", "gammas=[1,3]", "rounds=4", "repeats=2"]
-    assert main(["validate", *argv, *keys]) == 0
+    assert main(["recommend", "--validate", *argv, *keys]) == 0
     out = capfd.readouterr().out
     (file,) = (tmp_path / "validate").glob("*.json")
     record = json.loads(file.read_text())
@@ -132,7 +133,7 @@ def test_alpha_by_decoding_is_of_algorithm_1_alone(
     monkeypatch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
     rules = ["accept=[exact,block,lenient]", "accept.lenience=0.5", "sampling.temperature=1"]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
-    assert main(["validate", *argv, "draft=[bigram,lookup]", *rules, "gammas=[1]", "rounds=2", "repeats=1"]) == 0
+    assert main(["recommend", "--validate", *argv, "draft=[bigram,lookup]", *rules, *QUICK]) == 0
     out = capfd.readouterr().out
     (file,) = (tmp_path / "validate").glob("*.json")
     record = json.loads(file.read_text())
@@ -151,7 +152,7 @@ def test_a_way_that_left_the_targets_text_has_no_speed(
     monkeypatch.setattr("specbench.choose.interleaved.difference", lambda *_: Difference(3, margin=5.0, noise=0.1))
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
     argv = [argument for argument in argv if not argument.startswith("draft.path")]
-    assert main(["validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
+    assert main(["recommend", "--validate", *argv, "draft=[bigram]", "gammas=[1]", "rounds=2", "repeats=1"]) == 0
     out = capfd.readouterr().out
     assert "No candidate was lossless." in out and len(re.findall(r"\| not lossless +\|", out)) >= 3
     (file,) = (tmp_path / "validate").glob("*.json")

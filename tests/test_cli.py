@@ -1,12 +1,13 @@
 """The command itself: help without torch, verbs, config."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from specbench.cli import VERBS, main
+from specbench.cli import GROUPS, VERBS, main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -18,7 +19,14 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_everywhere_without_torch() -> None:
-    argvs = [["--help"], ["-h"], [], *([verb, "--help"] for verb in VERBS)]
+    argvs = [
+        ["--help"],
+        ["-h"],
+        [],
+        *([verb, "--help"] for verb in VERBS),
+        ["recommend", "--validate", "--help"],
+        ["bench", "beam", "--help"],
+    ]
     done = without_torch(
         "from specbench.cli import main\n"
         f"for argv in {argvs!r}:\n"
@@ -39,9 +47,9 @@ def test_a_prompt_file_is_checked_before_torch_is_imported(tmp_path: Path) -> No
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "  "}\n')
     words = ["task=prompts", f"task.path={file}", f"results={tmp_path}"]
-    verbs = ["run", "alpha", "recommend", "validate", "bench"]
+    verbs = ["run", "alpha", "recommend", "recommend --validate", "bench"]
     done = without_torch(
-        f"from specbench.cli import main\nfor verb in {verbs!r}: assert main([verb, *{words!r}]) == 2\n"
+        f"from specbench.cli import main\nfor verb in {verbs!r}: assert main([*verb.split(), *{words!r}]) == 2\n"
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == ["specbench: task=prompts, row 3: the prompt is empty (field 'prompt')"] * len(
@@ -74,6 +82,65 @@ def test_unknown_verbs_and_the_version(capfd: Capture) -> None:
     assert "tabels: no such verb; choose from tables, " in capfd.readouterr().err
     assert main(["--version"]) == 0
     assert capfd.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("typed", "now"),
+    [
+        ("validate 'draft=[a,b]' rounds=24", "recommend --validate 'draft=[a,b]' rounds=24"),
+        ("misses", "recommend --validate"),
+        ("plan RUN", "explain RUN --within 2%"),
+        ("plan RUN within=0.1", "explain RUN within=0.1"),
+        ("plan --help", "explain --help"),
+        ("export 'A B' --as profile", "results 'A B' --as profile"),
+        ("export RUN", "results RUN --as profile"),
+        ("check --against=b.json --write", "compare --baseline=b.json --write"),
+        ("check --against b.json", "compare --baseline b.json"),
+        ("check against=b.json", "compare baseline=b.json"),
+        ("check", "compare --baseline FILE"),
+        ("beam u=4,8 width=4", "bench beam u=4,8 width=4"),
+        ("beam --help", "bench beam --help"),
+    ],
+)
+def test_a_former_verb_answers_with_the_line_to_type(typed: str, now: str, capfd: Capture) -> None:
+    verb, *words = shlex.split(typed)
+    assert main([verb, *words]) == 2
+    assert capfd.readouterr() == ("", f"specbench: {verb}: is now: specbench {now}\n")
+    assert now.split()[0] in VERBS and verb not in VERBS
+
+
+def test_verbs_are_grouped_by_purpose(capfd: Capture) -> None:
+    assert main(["--help"]) == 0
+    out = capfd.readouterr().out
+    places = [out.index(f"\n{title}:\n") for title in GROUPS]
+    assert places == sorted(places) and [*GROUPS] == ["measure", "choose", "look", "other engines", "train"]
+    for place, following, verbs in zip(places, [*places[1:], len(out)], GROUPS.values(), strict=True):
+        assert all(f"\n  {verb} " in out[place:following] for verb in verbs)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("recommend --validate --picture a.svg", "--picture: belongs to a ranking"),
+        ("recommend --validate engine=transformers", "engine=transformers: --validate measures our own loop"),
+        ("explain RUN --within 2% --for-speedup 2", "--for-speedup, --picture: explain a speedup"),
+        ("explain RUN --within 2", "2: must be a share between 0 and 1"),
+        ("results RUN", "RUN: 'specbench show RUN' shows a run"),
+        ("results --as profile", "--as profile: name the runs"),
+        ("results RUN --as profile --by category", "--by: does not go with --as profile"),
+        ("results RUN --as profile --format csv", "--format: does not go with --as profile"),
+        ("results --output a.json", "--output: requires --as profile"),
+        ("compare A", "compare: give two runs"),
+        ("compare A B --write", "--write: requires --baseline FILE"),
+        ("compare A B --margin 0.1", "--margin: requires --baseline FILE"),
+        ("compare A B --baseline b.json", "A: does not go with --baseline"),
+        ("compare --baseline b.json --format csv", "--format: does not go with --baseline"),
+    ],
+)
+def test_options_of_one_mode_are_not_ignored_by_another(words: str, said: str, capfd: Capture) -> None:
+    assert main(words.split()) == 2
+    err = capfd.readouterr().err
+    assert said in err and err.count("\n") == 1
 
 
 def test_hydra_switches_keep_working(capfd: Capture) -> None:

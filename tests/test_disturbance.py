@@ -215,7 +215,7 @@ SUMMARY = {
 
 
 def test_check_refuses_to_judge_by_it(tmp_path: Path, capfd: Capture) -> None:
-    argv = ["check", "--against", str(tmp_path / "b.json"), "--results", str(tmp_path)]
+    argv = ["compare", "--baseline", str(tmp_path / "b.json"), "--results", str(tmp_path)]
     store.write(tmp_path, {"run_id": "a", "summary": SUMMARY})
     assert main([*argv, "--write"]) == 0 and main(argv) == 0
     for speed in (1.0, 1.5, 9.0):
@@ -241,7 +241,7 @@ def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.Monke
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
-@pytest.mark.parametrize("verb", ["recommend", "validate", "alpha"])
+@pytest.mark.parametrize("verb", ["recommend", "recommend --validate", "alpha"])
 def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
@@ -249,13 +249,14 @@ def test_times_of_other_verbs_are_marked(
     monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     timed = ["gammas=[1]", "rounds=2"] if verb != "alpha" else ["sampling.temperature=0"]
     argv = [
-        verb, f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
+        *verb.split(), f"target.path={folders['gpt2']}", f"draft.path=[{folders['gpt2-draft']}]", "task=ende",
         f"task.path={folders['rows']}", f"results={tmp_path}", "dtype=float32", "device=cpu", "max_new_tokens=8",
-        "tokens=20", "resamples=100", "engine=eager", *timed, *(["repeats=1"] if verb == "validate" else []),
+        "tokens=20", "resamples=100", "engine=eager", *timed,
+        *(["repeats=1"] if verb == "recommend --validate" else []),
     ]  # fmt: skip
     assert main(argv) == 0
     out = capfd.readouterr().out
-    (file,) = (tmp_path / verb).glob("*.json")
+    (file,) = (tmp_path / verb.split()[-1].strip("-")).glob("*.json")
     document = json.loads(file.read_text())
     marked = document["settings"][0] if verb == "alpha" else document
     assert marked["disturbed_by"].startswith(SIGNS) and "DISTURBED" in out

@@ -21,7 +21,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def export(capsys: Capture, *words: str) -> Any:
-    assert main(["export", *words, "--as", "profile"]) == 0
+    assert main(["results", *words, "--as", "profile"]) == 0
     profile = json.loads(capsys.readouterr().out)
     schema = json.loads(json.dumps(json_schema(Profile)))
     assert faults(profile, schema, schema["$defs"]) == []
@@ -58,7 +58,7 @@ def test_a_profile_round_trips_through_a_file(tmp_path: Path, capsys: Capture) -
     run_id = make(tmp_path)
     printed = export(capsys, run_id, f"results={tmp_path}")
     file = tmp_path / "profile.json"
-    assert main(["export", run_id, f"results={tmp_path}", "--as", "profile", "--output", str(file)]) == 0
+    assert main(["results", run_id, f"results={tmp_path}", "--as", "profile", "--output", str(file)]) == 0
     assert json.loads(file.read_text(encoding="utf-8")) == printed
     assert json.loads(json.dumps(printed)) == printed
 
@@ -138,17 +138,17 @@ def test_a_document_of_alpha_gives_the_profile_of_one_draft(tmp_path: Path, caps
     assert [one["value"] for one in task["by_position"]] == pytest.approx([0.75, 1 / 3])
     assert [one["rank"] for one in task["by_rank"]] == [1, 2] and task["by_rank"][0]["children"] == "fixed"
     assert task["by_context"] == [] and task["missing"]
-    assert main(["export", "t5-mini-ende-mini-1", "--as", "profile", f"results={tmp_path}"]) == 2
+    assert main(["results", "t5-mini-ende-mini-1", "--as", "profile", f"results={tmp_path}"]) == 2
     assert "holds heads at T=0, bigram at T=0; name one with --draft" in capsys.readouterr().err
 
 
 def test_what_is_no_profile_is_refused(tmp_path: Path, capsys: Capture) -> None:
     a, b = make(tmp_path), make(tmp_path, temperature=1.0)
-    assert main(["export", a, b, "--as", "profile", f"results={tmp_path}"]) == 2
+    assert main(["results", a, b, "--as", "profile", f"results={tmp_path}"]) == 2
     assert "the runs of a profile differ in task or gamma alone" in capsys.readouterr().err
-    assert main(["export", a, "--as", "table", f"results={tmp_path}"]) == 2
+    assert main(["results", a, "--as", "table", f"results={tmp_path}"]) == 2
     assert "profile" in capsys.readouterr().err
-    assert main(["export", a, "--as", "profile", "--draft", "bigram", f"results={tmp_path}"]) == 2
+    assert main(["results", a, "--as", "profile", "--draft", "bigram", f"results={tmp_path}"]) == 2
     assert "--draft, --temperature: choose from a document of specbench alpha" in capsys.readouterr().err
 
 

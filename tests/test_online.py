@@ -271,7 +271,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert said in refusal(["run", "target=t5-mini", "draft=t5-nano", *keys], capfd)
 
 
-@pytest.mark.parametrize("verb", ["alpha", "recommend", "bench", "beam"])
+@pytest.mark.parametrize("verb", ["alpha", "recommend", "bench", "bench beam"])
 def test_verbs_that_measure_one_draft_refuse_it(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
-    said = refusal([verb, "target=t5-mini", "draft=t5-nano", "draft.online=true"], capfd)
+    said = refusal([*verb.split(), "target=t5-mini", "draft=t5-nano", "draft.online=true"], capfd)
     assert "draft.online=true: is for specbench run and sweep" in said

@@ -104,15 +104,15 @@ def test_a_detectable_difference_shows_nine_times_in_ten() -> None:
 
 def test_plan_of_a_run(tmp_path: Path, capsys: Capture) -> None:
     run_id = make(tmp_path)
-    assert main(["plan", run_id, f"results={tmp_path}", "--within", "2%"]) == 0
+    assert main(["explain", run_id, f"results={tmp_path}", "--within", "2%"]) == 0
     shown = capsys.readouterr().out
     assert f"from {run_id}: prompts for a 95% interval of ±2%" in shown and "speedup end to end" in shown
-    assert main(["plan", f"results={tmp_path}", "--within=0.02", "--format", "json"]) == 0  # the last run
+    assert main(["explain", f"results={tmp_path}", "--within=0.02", "--format", "json"]) == 0  # the last run
     document = json.loads(capsys.readouterr().out)
     assert [row["quantity"] for row in document["rows"]] == ["α", "speedup", "speedup end to end"]
     assert all(row["needed_low"] <= row["needed"] <= row["needed_high"] for row in document["rows"])
     for wrong in ("0", "150%", "much"):
-        assert main(["plan", run_id, f"results={tmp_path}", "--within", wrong]) == 2
+        assert main(["explain", run_id, f"results={tmp_path}", "--within", wrong]) == 2
         assert f"{wrong}: must be a share between 0 and 1" in capsys.readouterr().err
 
 
@@ -124,26 +124,26 @@ def test_plan_of_a_document_of_alpha(tmp_path: Path, capsys: Capture) -> None:
         "rows": [row, row | {"accept": "typical", "lossy": True}],
     }
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 2
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--within", "2%"]) == 2
     assert "holds no scores of single tokens" in capsys.readouterr().err
     document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": texts}}]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["value"] == pytest.approx(0.5) and planned["prompts"] == 3 and planned["seconds"] is None
     document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": texts[:1]}}]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["prompts"] == 1 and planned["needed"] is None
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 0
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--within", "2%"]) == 0
     assert "one prompt does not show how much prompts differ" in capsys.readouterr().out
     document["settings"] = [{"temperature": 0.0, "drafts": {"bigram": [texts[0], texts[0]]}}]
     write_document(tmp_path / "alpha" / "t5-mini-ende-mini-1.json", document)
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}", "--format", "json"]) == 0
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--format", "json", "--within", "2%"]) == 0
     (planned,) = json.loads(capsys.readouterr().out)["rows"]
     assert planned["prompts"] == 2 and planned["needed"] is None and planned["within_now"] is None
-    assert main(["plan", "t5-mini-ende", f"results={tmp_path}"]) == 0
+    assert main(["explain", "t5-mini-ende", f"results={tmp_path}", "--within", "2%"]) == 0
     assert "α: every prompt gave the same, so nothing says how many are needed" in capsys.readouterr().out
 
 

@@ -4,41 +4,70 @@ This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
 
 import importlib
+import re
+import shlex
 import sys
 import traceback
 import warnings
 
 from specbench.escaping import printable
 
-# verb -> (module that holds `main(argv) -> int`, one line of help)
-VERBS = {
-    "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
-    "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
-    "alpha": ("specbench.cli.alpha", "alpha of many drafts at once, by teacher forcing on the target's completions"),
-    "recommend": ("specbench.cli.recommend", "which draft, which gamma: a ranking with reasons, checked by real runs"),
-    "validate": ("specbench.cli.validate", "test predictions: estimated against measured speedups, interleaved"),
-    "results": ("specbench.cli.results", "all records as one table"),
-    "explain": ("specbench.cli.explain", "why a run is as fast as it is: a factor for each cause, the largest first"),
-    "plan": ("specbench.cli.sample_size", "how many prompts an interval of a given width requires"),
-    "export": ("specbench.cli.export", "a profile of a draft and its target as JSON, for other programs"),
-    "compare": ("specbench.cli.compare", "two runs over their common prompts: paired differences with intervals"),
-    "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
-    "tables": ("specbench.cli.tables", "the paper's tables with our numbers"),
-    "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
-    "certify": (
-        "specbench.cli.certify",
-        "test whether a server's completions are the target's; exit code 0, 1 or 2 (cannot tell)",
-    ),
-    "read": ("specbench.cli.read", "explain the acceptance numbers that engines print, and estimate α from them"),
-    "show": ("specbench.cli.show", "a completion pass by pass: accepted, rejected and corrected tokens"),
-    "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
-    "check": ("specbench.cli.check", "compare records with a baseline; exit code 1 if alpha or a speedup moved"),
-    "bench": ("specbench.cli.bench", "time our decoding against transformers' own, and the parts of a pass"),
-    "beam": ("specbench.cli.beam", "speculative beam search: the target's own beams from fewer target runs"),
-    "train": ("specbench.cli.train", "train a target or a draft by a recipe"),
+# The verbs by purpose: verb -> (module that holds `main(argv) -> int`, one line of help).
+GROUPS = {
+    "measure": {
+        "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
+        "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
+        "alpha": (
+            "specbench.cli.alpha",
+            "alpha of many drafts at once, by teacher forcing on the target's completions",
+        ),
+        "bench": (
+            "specbench.cli.bench",
+            "time our decoding against transformers' own, and the parts of a pass; bench beam: beam search",
+        ),
+    },
+    "choose": {
+        "recommend": (
+            "specbench.cli.recommend",
+            "which draft, which gamma: a ranking with reasons, checked by real runs; --validate tests the estimates",
+        ),
+        "explain": (
+            "specbench.cli.explain",
+            "why a run is as fast as it is, the largest cause first; --within 2%: how many prompts that takes",
+        ),
+    },
+    "look": {
+        "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
+        "results": ("specbench.cli.results", "all records as one table; --as profile: JSON for other programs"),
+        "show": ("specbench.cli.show", "a completion pass by pass: accepted, rejected and corrected tokens"),
+        "compare": (
+            "specbench.cli.compare",
+            "two runs over their common prompts, with intervals; --baseline FILE: exit code 1 if a number moved",
+        ),
+        "tables": ("specbench.cli.tables", "the paper's tables with our numbers"),
+        "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
+        "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
+    },
+    "other engines": {
+        "read": ("specbench.cli.read", "explain the acceptance numbers that engines print, and estimate α from them"),
+        "certify": (
+            "specbench.cli.certify",
+            "test whether a server's completions are the target's; exit code 0, 1 or 2 (cannot tell)",
+        ),
+    },
+    "train": {"train": ("specbench.cli.train", "train a target or a draft by a recipe")},
 }
+VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 
-ALIASES = {"misses": "validate"}  # the former name
+# Former verbs: what they are now, and the option without which the new verb would do something else.
+RENAMED = {
+    "validate": ("recommend --validate", None),
+    "misses": ("recommend --validate", None),
+    "plan": ("explain", "--within 2%"),
+    "export": ("results", "--as profile"),
+    "check": ("compare", "--baseline FILE"),
+    "beam": ("bench beam", None),
+}
 
 HELP = """specbench: measure speculative decoding on your models and prompts
 
@@ -54,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(HELP.format(verbs="\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())))
+        print(HELP.format(verbs="\n\n".join(f"{title}:\n{_listed(verbs)}" for title, verbs in GROUPS.items())))
         return 0
     if argv[0] == "--version":
         from specbench import __version__
@@ -62,9 +91,10 @@ def main(argv: list[str] | None = None) -> int:
         print(__version__)
         return 0
     verb, *rest = argv
-    verb = ALIASES.get(verb, verb)
     from specbench.errors import MachineError, UserError, closest_first
 
+    if verb in RENAMED:
+        return fail(f"{verb}: is now: {renamed(verb, rest)}", 2)
     if verb not in VERBS:
         return fail(f"{verb}: no such verb; choose from {', '.join(closest_first(verb, VERBS))}", 2)
 
@@ -80,6 +110,24 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Exception as error:
         return unexpected(error)
+
+
+def _listed(verbs: dict[str, tuple[str, str]]) -> str:
+    """A line of help for each of `verbs`."""
+    return "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in verbs.items())
+
+
+def renamed(verb: str, words: list[str]) -> str:
+    """The command line to type in place of the former `verb` with `words`."""
+    now, option = RENAMED[verb]
+    if verb == "check":
+        words = [re.sub(r"^(--)?against(?==|$)", r"\1baseline", word) for word in words]
+    line = " ".join(["specbench", now, shlex.join(words)]).strip()
+    if option is None:
+        return line
+    name = option.partition(" ")[0]
+    given = any(word.partition("=")[0] in (name, name.removeprefix("--")) for word in words)
+    return line if given or {"-h", "--help"} & set(words) else f"{line} {option}"
 
 
 def fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""`specbench beam`: speculative beam search against the target's own beam search, over u and gamma."""
+"""`specbench bench beam`: speculative beam search against the target's own beam search, over u and gamma."""
 
 import sys
 from dataclasses import asdict
@@ -20,12 +20,12 @@ Writes results/beam/beam-NAME.json and .md.
 
 
 def main(argv: list[str]) -> int:
-    """Run `specbench beam` with the words `argv`.
+    """Run `specbench bench beam` with the words `argv`.
 
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
-    return launch_verb(argv, "beam", ABOUT, BeamConfig, job)
+    return launch_verb(argv, "bench beam", ABOUT, BeamConfig, job, "beam")
 
 
 def job(form: str, config: BeamConfig) -> None:
@@ -55,7 +55,7 @@ def job(form: str, config: BeamConfig) -> None:
     names = name_of(config.target), config.draft.label(), config.task.name
     document: BeamDocument = {
         "schema_version": SCHEMA_VERSION,
-        "command": f"specbench beam {' '.join(sys.argv[1:])}".strip(),
+        "command": f"specbench bench beam {' '.join(sys.argv[1:])}".strip(),
         "target": names[0],
         "draft": names[1],
         "task": task_label(config.task.name, config.task.path),

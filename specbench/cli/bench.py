@@ -16,6 +16,7 @@ ABOUT = """
 Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
 networks and prompts, interleaved; a step against the time it takes to read its weights; the parts of a pass; and how
 time grows with gamma, length and vocabulary. Writes results/bench/bench-NAME.json and .md.
+`specbench bench beam` times speculative beam search: its keys are in `specbench bench beam --help`.
 """
 
 
@@ -25,6 +26,10 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
+    if argv[:1] == ["beam"]:
+        from specbench.cli import beam
+
+        return beam.main(argv[1:])
     return launch_verb(argv, "bench", ABOUT, BenchConfig, job)
 
 

@@ -1,8 +1,10 @@
-"""`specbench compare`: two runs over the prompts they share."""
+"""`specbench compare`: two runs over the prompts they share, or with --baseline all records against a file."""
 
+from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
+from specbench.cli.check import MARGIN, add_baseline, check
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
@@ -31,15 +33,24 @@ def main(argv: list[str]) -> int:
     """
     about = "Run A against run B over their common prompts: paired differences, 95% intervals."
     parser = options("compare", about, rows=True)
-    parser.add_argument("a", metavar="RUN", help=RUN)
-    parser.add_argument("b", metavar="RUN", help="the run it is compared with")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=f"A and B, each {RUN}")
+    add_baseline(parser)
     arguments = parser.read(argv)
+    if arguments.baseline is not None:
+        if arguments.runs or arguments.format != "table":
+            raise UserError(f"{[*arguments.runs, '--format'][0]}: does not go with --baseline, which is of all records")
+        margin = MARGIN if arguments.margin is None else arguments.margin
+        return check(arguments.results, Path(arguments.baseline), margin, arguments.write)
+    if arguments.write or arguments.margin is not None:
+        raise UserError(f"{'--write' if arguments.write else '--margin'}: requires --baseline FILE")
+    if len(arguments.runs) != 2:
+        raise UserError("compare: give two runs, specbench compare RUN RUN, or --baseline FILE")
     from specbench.analysis.costs.disturbance import disturbance
     from specbench.analysis.paired import compare, shared
     from specbench.records.catalog import Catalog
 
     catalog = Catalog(arguments.results)
-    ids = [catalog.find(name) for name in (arguments.a, arguments.b)]
+    ids = [catalog.find(name) for name in arguments.runs]
     first, second = (catalog.whole(run_id) for run_id in ids)
     pairs = shared(first["prompts"], second["prompts"])
     if not pairs:

@@ -8,6 +8,7 @@ from specbench.analysis.explain.needs import Need, needs
 from specbench.analysis.explain.steps import Waterfall, waterfall
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
+from specbench.cli.sample_size import WITHIN, sample_size, share
 from specbench.errors import UserError
 from specbench.records.schema import RunRecord
 from specbench.stats import Interval
@@ -28,12 +29,18 @@ def main(argv: list[str]) -> int:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
     parser = options("explain", ABOUT, rows=True)
-    parser.add_argument("run", metavar="RUN", help=RUN)
+    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=f"{RUN} (the default)")
     parser.add_argument(
         "--for-speedup", type=float, metavar="X", help="also print which α, c or v alone would give this speedup"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the waterfall too: .svg, .pdf or .png")
+    parser.add_argument("--within", type=share, metavar="SHARE", help=WITHIN)
     arguments = parser.read(argv)
+    if arguments.within is not None:
+        if arguments.for_speedup is not None or arguments.picture is not None:
+            raise UserError("--for-speedup, --picture: explain a speedup; --within counts prompts: give it alone")
+        sample_size(arguments.results, arguments.run, arguments.within, arguments.format)
+        return 0
     if arguments.for_speedup is not None and not 0 < arguments.for_speedup < inf:
         raise UserError(f"--for-speedup {arguments.for_speedup:g}: must be a number above 0")
     if arguments.picture is not None:

@@ -1,46 +1,50 @@
-"""`specbench export`: what a run or a document of `specbench alpha` measured, for other programs."""
+"""`specbench results --as`: what a run or a document of `specbench alpha` measured, for other programs."""
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 from specbench.cli.formats import plain
-from specbench.cli.options import options
+from specbench.cli.options import Options
 from specbench.errors import UserError
 from specbench.records.profile import Profile
 
 KINDS = ("profile",)
 ABOUT = (
-    "A profile of a draft and its target, as JSON: α by position and rank, by task, position in the completion and "
-    "context length, with intervals and sample sizes, and the measured speedup of each γ by context length. From runs "
-    "that differ only in task or γ, or from one draft of a document of specbench alpha. "
-    "'specbench results --schema profile' prints its JSON Schema."
+    "print RUN as JSON for other programs. profile: a draft and its target, α by position and rank, by task, position "
+    "in the completion and context length, with intervals and sample sizes, and the measured speedup of each γ by "
+    "context length; from runs that differ only in task or γ, or from one draft of a document of specbench alpha. "
+    "'specbench results --schema profile' prints its JSON Schema"
 )
 
 
-def main(argv: list[str]) -> int:
-    """Run `specbench export` with the words `argv`.
+def add_export(parser: Options) -> None:
+    """The options of `results --as`."""
+    about = "with --as: runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
+    parser.add_argument("runs", metavar="RUN", nargs="*", help=about)
+    parser.add_argument("--as", dest="kind", choices=KINDS, help=ABOUT)
+    parser.add_argument("--draft", metavar="NAME", help="with --as: which draft of a document that has several")
+    parser.add_argument("--temperature", type=float, metavar="T", help="with --as: which temperature of it")
+    parser.add_argument("--output", metavar="FILE", help="with --as: write it there instead of printing it")
+
+
+def export(arguments: Namespace) -> None:
+    """Print or write the document that `results --as` asks for.
 
     Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
+        UserError: no run is named, or the named do not make one document.
     """
-    parser = options("export", ABOUT)
-    about = "runs, or one document of specbench alpha: an id, a unique part of it, a path, or 'last'"
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=about)
-    parser.add_argument("--as", dest="kind", required=True, choices=KINDS, help="the kind of document")
-    parser.add_argument("--draft", metavar="NAME", help="which draft of a document of specbench alpha that has several")
-    parser.add_argument("--temperature", type=float, metavar="T", help="which temperature of such a document")
-    parser.add_argument("--output", metavar="FILE", help="write it there instead of printing it")
-    arguments = parser.read(argv)
+    if not arguments.runs:
+        raise UserError(f"--as {arguments.kind}: name the runs it is made of: specbench results RUN --as profile")
     made = _profile(arguments.results, arguments.runs, arguments.draft, arguments.temperature)
     text = json.dumps(plain(made), indent=1, ensure_ascii=False) + "\n"
     if arguments.output is None:
         sys.stdout.write(text)
-        return 0
+        return
     from specbench.files import write_atomically
 
     print(write_atomically(Path(arguments.output), text, "--output FILE"))
-    return 0
 
 
 def _profile(results: str, names: list[str], draft: str | None, temperature: float | None) -> Profile:

@@ -1,4 +1,4 @@
-"""The common parts of `specbench bench` and `specbench beam`: launch, folder of the record, parts of a run."""
+"""The common parts of `specbench bench` and `specbench bench beam`: launch, folder of the record, parts of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ class Prepared(NamedTuple):
     parts: Parts
 
 
-def launch_verb(argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None]) -> int:
-    """Show the help of `verb`, or call `job` with the format of its output and its config; returns the exit code."""
+def launch_verb(
+    argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None], config_name: str = ""
+) -> int:
+    """Show the help of `verb`, or call `job` with the format of its output and its config; returns the exit code.
+
+    `config_name` is the file of `conf/` that composes the config; unset: that of the verb's name.
+    """
     if "--help" in argv or "-h" in argv:
         print(usage(verb, about, schema))
         return 0
@@ -41,7 +46,7 @@ def launch_verb(argv: list[str], verb: str, about: str, schema: type[T], job: Ca
     def task(composed: DictConfig) -> None:
         job(command.form, to_schema(composed, schema))
 
-    launch_one(task, verb, schema, command.argv, verb)
+    launch_one(task, config_name or verb, schema, command.argv, verb)
     return 0
 
 

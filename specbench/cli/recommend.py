@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench.cli import other_engine
+from specbench.cli import other_engine, validate
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
@@ -24,6 +24,8 @@ OPTIONS = LISTS | {
     "'tree=[none,sequoia]'": "rank chains (none) and trees; 'tree.size=[8,16,32]', tree.depth= and tree.children= "
     "may be lists too",
     "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
+    "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
+    "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     **other_engine.OPTIONS,
 }
@@ -37,10 +39,14 @@ def main(argv: list[str]) -> int:
         UserError: a word that cannot be read, or a file that is not what the verb reads.
     """
     if "--help" in argv or "-h" in argv:
-        print(usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"]))
+        own = usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
+        print(validate.help_text() if "--validate" in argv else own)
         return 0
-    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"))
+    command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"), alone=("validate",))
     command, engine = other_engine.without_engine(command)
+    if "validate" in command.options:
+        validate.validate(command, engine)
+        return 0
     if other_engine.requested(command.options) and "from" in command.options:
         if command.argv:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")

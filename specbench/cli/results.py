@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+from specbench.cli.export import add_export, export
 from specbench.cli.formats import print_rows
 from specbench.cli.options import RUN, options
 from specbench.errors import UserError
@@ -61,7 +62,19 @@ def main(argv: list[str]) -> int:
         help="split each run by kind of prompt, tokens of context, or position in the completion, with intervals",
     )  # fmt: skip
     parser.add_argument("--run", metavar="RUN", help=f"with --by: only this run; {RUN}")
+    add_export(parser)
     arguments = parser.read(argv)
+    if arguments.kind is not None:
+        views = ("forget", "schema", "group_by", "by", "run")
+        if other := [name for name in views if getattr(arguments, name)] + ["format"] * (arguments.format != "table"):
+            raise UserError(f"--{other[0].replace('_', '-')}: does not go with --as {arguments.kind}, which is JSON")
+        export(arguments)
+        return 0
+    if arguments.runs:
+        run = arguments.runs[0]
+        raise UserError(f"{run}: 'specbench show {run}' shows a run; --as profile gives its numbers to other programs")
+    if other := [name for name in ("draft", "temperature", "output") if getattr(arguments, name) is not None]:
+        raise UserError(f"--{other[0]}: requires --as profile")
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
     if arguments.by is not None:

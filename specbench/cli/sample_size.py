@@ -1,4 +1,4 @@
-"""`specbench plan`: how many prompts an interval of a given width requires."""
+"""`specbench explain --within`: how many prompts an interval of a given width requires."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from specbench.analysis.sample_size import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS
 from specbench.cli.formats import print_rows
-from specbench.cli.options import options
 from specbench.records.schema import WAYS, Row, RunRecord
 
-ABOUT = (
-    "How many prompts α and the speedup need for a 95% interval of a given width, from the variance between the "
-    "prompts of a run; a small run is enough (specbench run limit=20). From a document of specbench alpha: for α of "
-    "each draft. The jobs of a sweep are listed by specbench sweep --dry-run."
-)
 NO_SPREAD = 1e-9  # a relative deviation below this is rounding
-WITHIN = "how far the interval may reach to either side, as a share of the value: 2%% (the default) or 0.02"
+WITHIN = (
+    "instead of explaining: how many prompts α and the speedup need for a 95%% interval that reaches this far to "
+    "either side, as a share of the value (2%% or 0.02), from the variance between the prompts of RUN; a small run is "
+    "enough (specbench run limit=20). RUN may be a document of specbench alpha: for α of each draft. "
+    "(the jobs of a sweep: specbench sweep --dry-run)"
+)
 
 
 @dataclass(frozen=True)
@@ -40,32 +39,30 @@ class Planned:
         }  # fmt: skip
 
 
-def main(argv: list[str]) -> int:
-    """Run `specbench plan` with the words `argv`.
+def sample_size(results: str, run: str, within: float, form: str) -> None:
+    """Print how many prompts an interval of ± `within` requires, by a run or a document of `specbench alpha`.
+
+    Args:
+        results: the folder of the records.
+        run: a run or a document: its id, a unique part of it, its path, or 'last'.
+        within: how far the 95% interval may reach to either side, as a share of the value.
+        form: the format of the rows.
 
     Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
+        UserError: there is no such run, or its record cannot be read.
     """
-    parser = options("plan", ABOUT, rows=True)
-    about = "a run or a document of specbench alpha: its id, a unique part of it, its path, or 'last' (the default)"
-    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help=about)
-    parser.add_argument("--within", type=share, default=0.02, metavar="SHARE", help=WITHIN)
-    arguments = parser.read(argv)
     from specbench.records.alphas import betas, find_scored
     from specbench.records.catalog import Catalog
 
-    scored = find_scored(arguments.results, arguments.run)
+    scored = find_scored(results, run)
     if scored is not None:
         name, planned = scored["alpha_id"], [_of_scored(*found) for found in betas(scored)]
     else:
-        catalog = Catalog(arguments.results)
-        name = catalog.find(arguments.run)
+        catalog = Catalog(results)
+        name = catalog.find(run)
         planned = of_run(catalog.whole(name))
-    rows = [one.row(arguments.within) for one in planned]
-    print_rows(
-        arguments.format, rows, lambda: _draw(name, rows, arguments.within), document={"from": name, "rows": rows}
-    )
-    return 0
+    rows = [one.row(within) for one in planned]
+    print_rows(form, rows, lambda: _draw(name, rows, within), document={"from": name, "rows": rows})
 
 
 def share(text: str) -> float:

@@ -1,13 +1,14 @@
-"""`specbench validate`: estimated against measured, every draft and gamma, interleaved in one process."""
+"""`specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process."""
 
 from functools import partial
 
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.grid import launch_each, progress
-from specbench.cli.overrides import read
+from specbench.cli.overrides import CommandLine
 from specbench.cli.usage import usage
-from specbench.config.verbs import UNUSED, ChooseConfig
+from specbench.config.verbs import UNUSED, VALIDATE, ChooseConfig
+from specbench.errors import UserError
 from specbench.files import write_atomically
 
 ABOUT = """
@@ -19,18 +20,22 @@ by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. 
 RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in the record's file
 
 
-def main(argv: list[str]) -> int:
-    """Run `specbench validate` with the words `argv`.
+def help_text() -> str:
+    """What `specbench recommend --validate --help` prints."""
+    return usage(VALIDATE, ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
+
+
+def validate(command: CommandLine, engine: str | None) -> None:
+    """Compare the estimates of `specbench recommend` with measurements; `engine`: another engine that was named.
 
     Raises:
-        UserError: a word that cannot be read, or a file that is not what the verb reads.
+        UserError: an option of a ranking, or a value out of range.
     """
-    if "--help" in argv or "-h" in argv:
-        print(usage("validate", ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED["validate"]))
-        return 0
-    command = read(argv, ChooseConfig)
-    launch_each(partial(job, command.form), "choose", ChooseConfig, command.argv, "validate")
-    return 0
+    if engine is not None:
+        raise UserError(f"engine={engine}: --validate measures our own loop; recommend verify=N times this engine")
+    if other := command.options.keys() - {"format", "validate", "engine"}:
+        raise UserError(f"--{min(other)}: belongs to a ranking and not to --validate; give one of them")
+    launch_each(partial(job, command.form), "choose", ChooseConfig, command.argv, VALIDATE)
 
 
 def job(form: str, configs: list[ChooseConfig]) -> None:

@@ -13,6 +13,8 @@ from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
+VALIDATE = "recommend --validate"  # the mode has keys of its own
+
 
 @dataclass
 class ChooseConfig(RunConfig):
@@ -23,8 +25,8 @@ class ChooseConfig(RunConfig):
         "tokens of the target's completions to score; unset: 10,000 on a GPU, 2,000 on a CPU",
     )
     leniences: list[float] = fresh(lambda: [1.0, 0.5, 0.3, 0.1], "of alpha(l), appendix A.5", ("alpha",))
-    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", ("recommend", "validate"))
-    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", "validate"))
+    gammas: list[int] = fresh(lambda: [1, 2, 3, 4, 5, 7, 10], "the gammas to compare", ("recommend", VALIDATE))
+    rounds: int = key(6, "rounds of timed passes; 24 for narrow intervals", ("recommend", VALIDATE))
     verify: int = key(0, "number of best candidates to check by real runs", ("recommend",))
     searches: int = key(
         200, "draft.skip=[auto]: the most sets of sublayers that the search tries", ("alpha", "recommend")
@@ -33,7 +35,7 @@ class ChooseConfig(RunConfig):
         300, "draft.skip=[auto]: tokens of the target's completions for the search", ("alpha", "recommend")
     )
     batches: list[int] = fresh(lambda: [1], "batch=1,4,16: a ranking for each batch", ("recommend",))
-    repeats: int = key(2, "times that each candidate decodes each prompt", ("validate",))
+    repeats: int = key(2, "times that each candidate decodes each prompt", (VALIDATE,))
 
 
 def check_choose(config: ChooseConfig) -> None:
@@ -71,7 +73,7 @@ UNUSED = {
     "alpha": dict.fromkeys(("gamma", "warmup", "force", "batch"), "")
     | dict.fromkeys(("tree", *TREE_KEYS), "nothing: it measures every way to choose children"),
     "recommend": {"gamma": "gammas=[…]"},
-    "validate": {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
+    VALIDATE: {"gamma": "gammas=[…]", "warmup": "", "force": "", "batch": ""}
     | dict.fromkeys(("tree", *TREE_KEYS), "it to specbench recommend, which proves trees with verify=N"),
 }
 
@@ -170,7 +172,7 @@ def check_bench(config: BenchConfig) -> None:
     require(config.launch_us >= 0, "launch_us", config.launch_us, "at least 0 (us)")
 
 
-# The keys of `specbench beam`: of a run those that a beam search has, and its own.
+# The keys of `specbench bench beam`: of a run those that a beam search has, and its own.
 
 
 MAX_WIDTH = 64

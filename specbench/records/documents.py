@@ -254,7 +254,7 @@ class DecodedRecord(TypedDict):
 
 
 class ValidateDocument(Choosing):
-    """The document of `specbench validate`."""
+    """The document of `specbench recommend --validate`."""
 
     prompts: int
     tokens: int
@@ -316,7 +316,7 @@ class BeamRecord(TypedDict):
 
 
 class BeamDocument(Timed):
-    """The document of `specbench beam`."""
+    """The document of `specbench bench beam`."""
 
     target: str
     draft: str

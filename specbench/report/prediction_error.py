@@ -1,4 +1,4 @@
-"""The record of `specbench validate` as tables in Markdown: what docs/choosing.md quotes. Works on plain values."""
+"""The record of `specbench recommend --validate` as tables in Markdown, as docs/choosing.md quotes them."""
 
 from specbench.markdown import markdown_table
 from specbench.records.documents import ErrorRow, PolicyRow, ValidateDocument

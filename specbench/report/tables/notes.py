@@ -88,7 +88,7 @@ def of_precision(frame: pd.DataFrame) -> list[str]:
     return [
         f"median 95% interval with {prompts:.0f} prompts a record: {said}; "
         f"±{100 * WITHIN:.0f}% of {name} requires about {needed:.0f} prompts "
-        f"(`specbench plan RUN --within {100 * WITHIN:.0f}%`)"
+        f"(`specbench explain RUN --within {100 * WITHIN:.0f}%`)"
     ]
 
 
