@@ -213,7 +213,7 @@ def _probe_logits(model: EagerModel) -> list[Tensor]:
 
 
 def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """The largest |ours - theirs| of any run, as a share of the largest finite |theirs| of it; NaN if a logit is NaN."""
+    """The largest |ours - theirs| of a run, as a share of its largest finite |theirs|; NaN if a logit is NaN."""
     found = []
     for one, other in zip(ours, theirs, strict=True):
         known = other.isneginf() & one.isneginf()  # tokens that a short head does not predict

@@ -226,7 +226,7 @@ class NativeSession(StaticSession):
             return None  # a part of the step is torch's, or a draft reads its states
         if sampling.top_k is not None or (sampling.top_p or 1) < 1 or end > (model.longest or end) or self._tree:
             return None
-        self.level()
+        self.drop_ahead()
         self._make_room(end)
         began, read = self.length, (ctypes.c_int64 * count)(*tokens)
         calls = [self._call(first, count)]
