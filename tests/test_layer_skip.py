@@ -155,7 +155,8 @@ def test_a_tree_of_it(kind: str) -> None:
 
 def test_a_cache_left_dirty_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the remaining sublayers read of a rejected proposal is kept: texts differ, or shapes do not fit."""
-    monkeypatch.setattr("specbench.engine.eager.sessions.EagerSession.drop_ahead", lambda self: setattr(self, "ahead", 0))
+    dropping = "specbench.engine.eager.sessions.EagerSession.drop_ahead"
+    monkeypatch.setattr(dropping, lambda self: setattr(self, "ahead", 0))
     for kind in ("t5", "gpt2", "llama"):
         try:
             draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])
