@@ -8,7 +8,7 @@ import pytest
 from specbench import theory
 from specbench.choose import recommend as recommending
 from specbench.cli import main
-from specbench.cli.grid import split
+from specbench.compose.grid import split
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog

@@ -9,7 +9,7 @@ import torch
 
 import specbench.experiment.runner as runner
 from specbench.cli import main, sweep, sweep_log
-from specbench.cli.hydra_app import one_line
+from specbench.compose.hydra_app import one_line
 from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import Catalog

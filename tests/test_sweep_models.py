@@ -14,7 +14,7 @@ from networks import network
 import specbench.experiment.runner as runner
 import specbench.loading.model_loader as model_loader
 from specbench.cli import main
-from specbench.cli.overrides import by_models
+from specbench.compose.words import by_models
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel

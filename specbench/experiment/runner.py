@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,7 @@ from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.store import Result
 
 # Translate errors during decoding into errors that name the key.
 
@@ -63,15 +64,6 @@ class Progress(Protocol):
         """A line that must remain on the screen after the run."""
 
     def advance(self, done: int, total: int) -> None: ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """The file of the record, the record, and whether it existed already."""
-
-    file: Path
-    record: RunRecord
-    reused: bool
 
 
 def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
