@@ -11,6 +11,7 @@ import specbench.experiment.runner as runner
 from specbench.cli import main, sweep, sweep_log
 from specbench.compose.hydra_app import one_line
 from specbench.config.schema import RunConfig
+from specbench.experiment.build import Parts
 from specbench.records import store
 from specbench.records.catalog import Catalog
 
@@ -33,10 +34,10 @@ def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -
     """Make runs of these gammas fail while they decode."""
     real = runner.measure_prompt
 
-    def measure(config: RunConfig, *rest: object) -> object:
-        if config.gamma in errors:
-            raise errors[config.gamma]  # type: ignore[index]
-        return real(config, *rest)  # type: ignore[arg-type]
+    def measure(parts: Parts, index: int) -> object:
+        if parts.config.gamma in errors:
+            raise errors[parts.config.gamma]  # type: ignore[index]
+        return real(parts, index)
 
     monkeypatch.setattr(runner, "measure_prompt", measure)
 
@@ -64,11 +65,11 @@ def test_every_kind_of_failure_is_the_jobs_own(
     record = failed(tmp_path, 2)
     assert record["summary"]["error"] == "ZeroDivisionError: no mass at all"
     assert (record["failure"]["type"], record["failure"]["message"]) == ("ZeroDivisionError", "no mass\nat all")
-    assert "raise errors[config.gamma]" in record["failure"]["traceback"]
+    assert "raise errors[parts.config.gamma]" in record["failure"]["traceback"]
     assert failed(tmp_path, 3)["failure"]["type"] == "MachineError"
     outcomes = [json.loads(line) for line in Path(where.partition(": ")[2]).read_text().splitlines()]
     assert [outcome["code"] for outcome in outcomes] == [0, 1, 1, 0, 2]
-    assert "raise errors[config.gamma]" in outcomes[1]["traceback"]
+    assert "raise errors[parts.config.gamma]" in outcomes[1]["traceback"]
 
     monkeypatch.undo()
     assert main(argv("sweep", "gamma=1,2,3,4")) == 0

@@ -80,6 +80,7 @@ def show(result: Result, form: str) -> None:
     screen = Screen(sys.stderr)
     if sweep_log.in_sweep():
         screen.line(result, sweep_log.place())
+    elif form == "table":
+        screen.show(result)
     else:
-        row = {"run_id": result.record["run_id"], **result.record["summary"]}
-        print_records(form, [row], lambda: screen.show(result))
+        print_records(form, [{"run_id": result.record["run_id"], **result.record["summary"]}])
