@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from pickle import dumps, loads
 
+import hydra
 import pytest
 import torch
 
 import specbench.experiment.runner as runner
 from specbench.cli import main, sweep, sweep_log
+from specbench.cli.job import job
 from specbench.compose.hydra_app import one_line
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts
@@ -199,3 +202,13 @@ def test_a_line_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     file.write_text('{"code": 0, "keys": []}\n{"code": 1, "ke')
     assert sweep_log.all_of(file) == [{"code": 0, "keys": []}]
+
+
+def test_launchers_can_send_a_job_to_other_processes(
+    argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plain pickle, which takes no closures."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(hydra, "main", lambda **_: lambda task: lambda: sent.append(dumps(task)))
+    assert main(argv("sweep", "gamma=1,2")) == 0
+    assert loads(sent[0]).task is job and loads(sent[0]).schema is RunConfig

@@ -49,6 +49,23 @@ class Job(Generic[T]):
         return self.config
 
 
+@dataclass(frozen=True)
+class _TaskOfHydra(Generic[T]):
+    """A task as Hydra calls it. An object and no closure, so that launchers can pickle it for other processes."""
+
+    task: Callable[[Job[T]], None]
+    schema: type[T]
+
+    def __call__(self, composed: DictConfig) -> None:
+        try:
+            job = Job(task_overrides(), to_schema(composed, self.schema))
+        except UserError as error:
+            job = Job(task_overrides(), None, str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            job = Job(task_overrides(), None, one_line(error, self.schema))
+        self.task(job)
+
+
 def launch(task: Callable[[Job[T]], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
     """Call `task` with the job that `argv` asks for, in a sweep with each of them, wherever Hydra's launcher runs it.
 
@@ -57,11 +74,7 @@ def launch(task: Callable[[Job[T]], None], config_name: str, schema: type[T], ar
     Raises:
         UserError: the overrides in `argv` do not compose.
     """
-
-    def one(composed: DictConfig) -> None:
-        task(_job(composed, schema))
-
-    launch_composed(one, config_name, schema, argv, verb)
+    launch_composed(_TaskOfHydra(task, schema), config_name, schema, argv, verb)
 
 
 def launch_one(task: Callable[[T], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
@@ -166,15 +179,6 @@ def jobs_of(
             argv.append("hydra.sweeper.max_batch_size=1")  # Hydra composes a whole batch before its first job
         launch(collect, config_name, schema, argv, "sweep")
     return jobs
-
-
-def _job(composed: DictConfig, schema: type[T]) -> Job[T]:
-    try:
-        return Job(task_overrides(), to_schema(composed, schema))
-    except UserError as error:
-        return Job(task_overrides(), None, str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        return Job(task_overrides(), None, one_line(error, schema))
 
 
 def task_overrides() -> list[str]:
