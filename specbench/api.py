@@ -1,7 +1,7 @@
 """The verbs as Python functions, for notebooks and scripts: `specbench.run`, `specbench.alpha`, `specbench.recommend`.
 
-They take the keys of the command line, call the functions that it calls, write the same records to `results/`, and
-display the same tables.
+They take the keys of the command line, write the same records to `results/`, and display the same tables. The command
+line calls `decode`, `score`, `rank` and `validate`, which take composed configs in place of keys.
 
     run = specbench.run(target="t5-mini", draft="bigram", gamma=3, sampling={"temperature": 1}, limit=20)
     run.speedup, run.alpha, run.to_frame()
@@ -22,26 +22,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import hydra
-
-from specbench.cli.alpha import draw as draw_alphas
-from specbench.cli.console import Screen
-from specbench.cli.grid import as_text, combined, compose_each, progress
-from specbench.cli.hydra_app import composing, to_schema
-from specbench.cli.job import decode
-from specbench.cli.recommend import draw as draw_ranking
+from specbench.compose.grid import as_text, compose_grid
+from specbench.compose.hydra_app import composed_config
 from specbench.config.checks import check
 from specbench.config.schema import RunConfig
-from specbench.config.verbs import ChooseConfig
+from specbench.config.verbs import ChooseConfig, check_choose
 from specbench.errors import UserError
-from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument
+from specbench.files import require_writable
+from specbench.records.documents import AlphaDocument, RankedRow, RecommendDocument, ValidateDocument
 from specbench.records.proved import why_unproved
 from specbench.records.schema import RunRecord, Summary
+from specbench.records.store import Result
+from specbench.report.alphas import draw as draw_alphas
+from specbench.report.ranking import draw as draw_ranking
+from specbench.tasks.task import check_own_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from specbench.loading.model_loader import ModelLoader
+    from specbench.report.console import Screen
 
+BOTH_TEMPERATURES = {"sampling.temperature": ["0", "1"]}  # α at T is defined along completions sampled at T
 Key = str | int | float | bool | None | Path | Sequence[Any] | Mapping[str, Any]
 
 
@@ -124,7 +126,7 @@ class Run(_Shown):
         return _frame([{"run_id": self.record["run_id"], **self.summary}])
 
     def _print(self) -> None:
-        from specbench.experiment.runner import Result
+        from specbench.report.console import Screen
 
         Screen(sys.stderr).show(Result(self.file, self.record, self.reused))
 
@@ -182,9 +184,7 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
         MachineError: out of memory, disk full, hub unreachable.
     """
     words = overrides(keys)
-    with composing("run", RunConfig, words, "run"):
-        config = to_schema(hydra.compose("run", overrides=words), RunConfig, words)
-    check(config)
+    config = composed_config("run", RunConfig, words, "run")
     with _progress_stream(quiet) as stream:
         result = decode(config, stream)
     if result is None:
@@ -206,11 +206,9 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
     Raises:
         UserError, MachineError: as `run`.
     """
-    configs = _configs("alpha", keys, {"sampling.temperature": ["0", "1"]})
-    with _progress_stream(quiet) as stream, progress(configs, stream) as screen:
-        from specbench.choose.alpha import measure_alpha
-
-        return Alphas(*measure_alpha(configs, screen))
+    configs = compose_grid(overrides(keys), "choose", ChooseConfig, "alpha", BOTH_TEMPERATURES)
+    with _progress_stream(quiet) as stream:
+        return score(configs, stream)
 
 
 def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
@@ -227,12 +225,97 @@ def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
     Raises:
         UserError, MachineError: as `run`.
     """
-    configs = _configs("recommend", keys)
-    with _progress_stream(quiet) as stream, progress(configs, stream) as screen:
+    configs = compose_grid(overrides(keys), "choose", ChooseConfig, "recommend")
+    with _progress_stream(quiet) as stream:
+        return rank(configs, stream)
+
+
+def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader | None = None) -> Result | None:
+    """Check a config and run it.
+
+    Args:
+        config: of the run.
+        stream: receives the progress; default: stderr.
+        loader: loads the models: a sweep's hands them from one run to the next.
+
+    Returns:
+        The result; None in a process that only lends its device.
+
+    Raises:
+        UserError, MachineError: as `run`.
+    """
+    check(config)
+    check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
+    from specbench.experiment.runner import execute, follow  # torch is imported only from here on
+    from specbench.loading.devices import rank as place_among_ranks
+    from specbench.report.console import Screen
+
+    if place_among_ranks() > 0:
+        with open(os.devnull, "w") as nowhere, Screen(nowhere) as silent:
+            follow(config, silent, loader)
+        return None
+    with Screen(stream or sys.stderr) as screen:
+        return execute(config, screen, loader)
+
+
+def score(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Alphas:
+    """α of the drafts of `configs`, which differ in draft, rule and temperature, with the progress on `stream`.
+
+    Raises:
+        UserError, MachineError: as `alpha`.
+    """
+    with _comparing(configs, stream) as screen:
+        from specbench.choose.alpha import measure_alpha
+
+        return Alphas(*measure_alpha(configs, screen))
+
+
+def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine: str | None = None) -> Ranking:
+    """The ranking of the drafts of `configs`, with the progress on `stream`; `engine`: another engine to rank for.
+
+    Raises:
+        UserError, MachineError: as `recommend`.
+    """
+    with _comparing(configs, stream) as screen:
+        from specbench.choose.other_engine import assisted_generation
         from specbench.choose.recommend import recommend as ranked
 
-        found = ranked(configs, screen)
+        found = ranked(configs, screen, None if engine is None else assisted_generation)
     return Ranking(found.file, found.record)
+
+
+def validate(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> tuple[Path, ValidateDocument]:
+    """Compare the estimates of `recommend` with measurements, with the progress on `stream`.
+
+    Returns:
+        The record's file, and the record.
+
+    Raises:
+        UserError, MachineError: as `recommend`.
+    """
+    with _comparing(configs, stream) as screen:
+        from specbench.choose.prediction_error import prediction_error
+
+        return prediction_error(configs, screen)
+
+
+@contextlib.contextmanager
+def _comparing(configs: Sequence[ChooseConfig], stream: IO[str] | None) -> Iterator[Screen]:
+    """The progress of a comparison of `configs`, which are checked first.
+
+    Raises:
+        UserError: a config cannot be measured.
+        MachineError: the folder of results cannot be written.
+    """
+    for config in configs:
+        check_choose(config)
+    require_writable(configs[0].results)
+    for task, limit in {repr(config.task): (config.task, config.limit) for config in configs}.values():
+        check_own_rows(task, limit, later_turns=False)
+    from specbench.report.console import Screen
+
+    with Screen(stream or sys.stderr, "working", "{} of {}") as screen:
+        yield screen
 
 
 def overrides(keys: Mapping[str, Key], before: str = "") -> list[str]:
@@ -254,14 +337,6 @@ def _spelt(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{','.join(map(_spelt, value))}]"
     return as_text(value)
-
-
-def _configs(verb: str, keys: Mapping[str, Key], defaults: dict[str, list[str]] | None = None) -> list[ChooseConfig]:
-    words = overrides(keys)
-    common, combinations = combined(words, "choose", ChooseConfig, verb, defaults)
-    each = [[*common, *these] for these in combinations]
-    with composing("choose", ChooseConfig, each[0], verb):
-        return compose_each("choose", ChooseConfig, each)
 
 
 @contextlib.contextmanager

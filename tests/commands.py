@@ -91,15 +91,15 @@ PROSE = {"that", "reads", "or", "again", "holds", "knows", "itself", "does"}
 FILLED = {
     "cli/choices": {"Path(path).name": ("gpt-97m",)},
     "cli/grouped": {"key": ("gamma",)},
-    "cli/hydra_app": {"verb": ("run",)},
+    "compose/hydra_app": {"verb": ("run",)},
     "cli/listing": {"group": GROUPS},
     "cli/options": {"verb": ("list",)},
-    "cli/overrides": {"key": ("accept", "tree", "experiment", "recipe")},
+    "compose/words": {"key": ("accept", "tree", "experiment", "recipe")},
     "cli/results": {"run": ("last",)},
-    "cli/suggest": {
+    "compose/suggest": {
         "group": GROUPS, "verb": ("bench",), "key": ("draft",), "listed": ("unigram,bigram",), "others": ("",),
     },
-    "cli/summary_text": {"digest(record['run_id'])": ("RUN",)},
+    "report/summary_text": {"digest(record['run_id'])": ("RUN",)},
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},
     "config/draft": {"self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass")},
     "config/paths": {

@@ -143,7 +143,7 @@ def test_any_value_of_any_key_is_taken_or_refused_in_one_line(
     key: str, value: str, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:
     taken: list[RunConfig] = []
-    monkeypatch.setattr("specbench.cli.job.decode", lambda config: taken.append(config))
+    monkeypatch.setattr("specbench.experiment.runner.execute", lambda config, *_: taken.append(config))
     capfd.readouterr()
     code = main(["run", f"{key}={value}"])
     err = capfd.readouterr().err

@@ -87,11 +87,11 @@ def test_a_batched_run_resumes_with_equal_texts(
     whole = called([*argv, f"results={tmp_path / 'whole'}"], tmp_path / "whole", capfd)[3]
     real, measured = runner.measure_group, list[list[int]]()
 
-    def interrupted(config, parts, rows, places):  # type: ignore[no-untyped-def]
+    def interrupted(parts, rows, places):  # type: ignore[no-untyped-def]
         if measured:
             raise KeyboardInterrupt
         measured.append(list(places))
-        return real(config, parts, rows, places)
+        return real(parts, rows, places)
 
     monkeypatch.setattr(runner, "measure_group", interrupted)
     assert main(argv) == 130

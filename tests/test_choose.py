@@ -8,7 +8,7 @@ import pytest
 from specbench import theory
 from specbench.choose import recommend as recommending
 from specbench.cli import main
-from specbench.cli.grid import split
+from specbench.compose.grid import split
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -271,10 +271,10 @@ def test_a_resumed_run_keeps_the_gamma_that_was_found(
     keys = ["run", *argv, f"draft.path={folders['t5-draft']}", "gamma=auto"]
     whole = runner.measure_prompt
 
-    def cut(config, parts, place):  # type: ignore[no-untyped-def]
+    def cut(parts, place):  # type: ignore[no-untyped-def]
         if place == 1:
             raise KeyboardInterrupt
-        return whole(config, parts, place)
+        return whole(parts, place)
 
     monkeypatch.setattr(runner, "measure_prompt", cut)
     assert main(keys) == 130

@@ -8,8 +8,8 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
-from specbench.cli.hydra_app import to_schema
-from specbench.cli.unnamed import conf_of_hydra
+from specbench.compose.hydra_app import to_schema
+from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import check
 from specbench.config.model import ModelConfig

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from specbench.cli.console import Screen, counted
-from specbench.cli.formats import terminal
+from specbench.report.console import Screen, counted
+from specbench.report.terminal import terminal
 
 
 def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
-from specbench.cli.grid import launch_each
-from specbench.cli.unnamed import conf_of_hydra
+from specbench.compose.grid import launch_each
+from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import BeamConfig, BenchConfig, ChooseConfig
@@ -74,7 +74,9 @@ def test_an_explicit_task_and_an_experiment_win() -> None:
 
 def test_each_job_of_a_sweep_has_its_targets_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken: list[tuple[str | None, str]] = []
-    monkeypatch.setattr("specbench.cli.job.decode", lambda c: taken.append((c.target.name, c.task.name)))
+    monkeypatch.setattr(
+        "specbench.experiment.runner.execute", lambda config, *_: taken.append((config.target.name, config.task.name))
+    )
     assert main(["sweep", "target=t5-mini,gpt-mini,random-t5-small", "draft=random", "simulate.alpha=0.5",
                  f"results={tmp_path}"]) == 0  # fmt: skip
     assert taken == [("t5-mini", "ende-mini"), ("gpt-mini", "lm-mini"), ("random-t5-small", "ende-mini")]

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from specbench.cli import main
-from specbench.cli.overrides import read, value_of
+from specbench.cli.overrides import read
+from specbench.compose.words import value_of
 from specbench.config.paths import conf_dir
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import BenchConfig, ChooseConfig

@@ -26,15 +26,15 @@ NAMES = {
 def test_a_name_that_is_given_wins(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, target, draft = NAMES[case]
     configs: list[RunConfig] = []
-    monkeypatch.setattr("specbench.cli.job.check", lambda _: None)
-    monkeypatch.setattr("specbench.cli.job.decode", configs.append)
+    monkeypatch.setattr("specbench.api.check", lambda _: None)
+    monkeypatch.setattr("specbench.experiment.runner.execute", lambda config, *_: configs.append(config))
     assert main(["run", *keys]) == 0
     assert (name_of(configs[0].target), configs[0].draft.label()) == (target, draft)
 
 
 def test_each_of_several_drafts_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[ChooseConfig] = []
-    monkeypatch.setattr("specbench.cli.grid.check_choose", configs.append)
+    monkeypatch.setattr("specbench.api.check_choose", configs.append)
     monkeypatch.setattr("specbench.choose.alpha.measure_alpha", lambda *_: 1 / 0)
     assert main(["alpha", "draft=[t5-small,bigram]", "draft.path=[b/one,b/two]", "sampling.temperature=0"]) == 1
     assert [config.draft.label() for config in configs] == ["t5-small", "bigram", "one", "two"]

@@ -13,12 +13,12 @@ from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.analysis.proof.martingales import UNPROVED
 from specbench.api import Run, UnprovedWarning
 from specbench.cli import main
-from specbench.cli.recommend import draw
-from specbench.cli.summary_text import brief, remarks
-from specbench.cli.summary_text import rows as summary_rows
 from specbench.records.frame import Records
 from specbench.records.proved import is_unproved, prompts_for_proof
 from specbench.report.page import page
+from specbench.report.ranking import draw
+from specbench.report.summary_text import brief, remarks
+from specbench.report.summary_text import rows as summary_rows
 from specbench.report.tables.speedups import table2
 
 Folders = dict[str, Path]

@@ -7,9 +7,9 @@ import pytest
 from made_records import make
 
 from specbench.cli import main
-from specbench.cli.console import Screen
-from specbench.cli.summary_text import headline, remarks
-from specbench.experiment.runner import Result
+from specbench.records.store import Result
+from specbench.report.console import Screen
+from specbench.report.summary_text import headline, remarks
 
 SUMMARY = {
     "target": "t5-large", "draft": "t5-base", "task": "ende", "temperature": 0.0, "gamma": 5, "prompts": 40,

@@ -3,14 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from pickle import dumps, loads
 
+import hydra
 import pytest
 import torch
 
 import specbench.experiment.runner as runner
 from specbench.cli import main, sweep, sweep_log
-from specbench.cli.hydra_app import one_line
+from specbench.cli.job import job
+from specbench.compose.hydra_app import one_line
 from specbench.config.schema import RunConfig
+from specbench.experiment.build import Parts
 from specbench.records import store
 from specbench.records.catalog import Catalog
 
@@ -33,10 +37,10 @@ def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[int, BaseException]) -
     """Make runs of these gammas fail while they decode."""
     real = runner.measure_prompt
 
-    def measure(config: RunConfig, *rest: object) -> object:
-        if config.gamma in errors:
-            raise errors[config.gamma]  # type: ignore[index]
-        return real(config, *rest)  # type: ignore[arg-type]
+    def measure(parts: Parts, index: int) -> object:
+        if parts.config.gamma in errors:
+            raise errors[parts.config.gamma]  # type: ignore[index]
+        return real(parts, index)
 
     monkeypatch.setattr(runner, "measure_prompt", measure)
 
@@ -64,11 +68,11 @@ def test_every_kind_of_failure_is_the_jobs_own(
     record = failed(tmp_path, 2)
     assert record["summary"]["error"] == "ZeroDivisionError: no mass at all"
     assert (record["failure"]["type"], record["failure"]["message"]) == ("ZeroDivisionError", "no mass\nat all")
-    assert "raise errors[config.gamma]" in record["failure"]["traceback"]
+    assert "raise errors[parts.config.gamma]" in record["failure"]["traceback"]
     assert failed(tmp_path, 3)["failure"]["type"] == "MachineError"
     outcomes = [json.loads(line) for line in Path(where.partition(": ")[2]).read_text().splitlines()]
     assert [outcome["code"] for outcome in outcomes] == [0, 1, 1, 0, 2]
-    assert "raise errors[config.gamma]" in outcomes[1]["traceback"]
+    assert "raise errors[parts.config.gamma]" in outcomes[1]["traceback"]
 
     monkeypatch.undo()
     assert main(argv("sweep", "gamma=1,2,3,4")) == 0
@@ -198,3 +202,13 @@ def test_a_line_that_a_full_disk_cut_off_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     file.write_text('{"code": 0, "keys": []}\n{"code": 1, "ke')
     assert sweep_log.all_of(file) == [{"code": 0, "keys": []}]
+
+
+def test_launchers_can_send_a_job_to_other_processes(
+    argv: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plain pickle, which takes no closures."""
+    sent: list[bytes] = []
+    monkeypatch.setattr(hydra, "main", lambda **_: lambda task: lambda: sent.append(dumps(task)))
+    assert main(argv("sweep", "gamma=1,2")) == 0
+    assert loads(sent[0]).task is job and loads(sent[0]).schema is RunConfig

@@ -14,10 +14,10 @@ from networks import network
 import specbench.experiment.runner as runner
 import specbench.loading.model_loader as model_loader
 from specbench.cli import main
-from specbench.cli.overrides import by_models
+from specbench.compose.words import by_models
 from specbench.config.model import name_of
-from specbench.config.schema import RunConfig
 from specbench.engine.eager.model import EagerModel
+from specbench.experiment.build import Parts
 from specbench.records.catalog import Catalog
 
 Folders = dict[str, Path]
@@ -135,11 +135,11 @@ def test_ctrl_c_in_the_middle_loses_nothing(
     )  # fmt: skip
     real, measured = runner.measure_prompt, list[int]()
 
-    def interrupted(config: RunConfig, *rest: Any) -> Any:
+    def interrupted(parts: Parts, index: int) -> Any:
         if len(measured) == 3:  # the first job's two prompts, and one of the second's
             raise KeyboardInterrupt
         measured.append(1)
-        return real(config, *rest)
+        return real(parts, index)
 
     monkeypatch.setattr(runner, "measure_prompt", interrupted)
     assert main(command(folders, tmp_path, "sweep", *keys)) == 130
@@ -157,10 +157,10 @@ def test_a_job_that_fails_leaves_no_model_to_the_next(
 ) -> None:
     real = runner.measure_prompt
 
-    def failing(config: RunConfig, *rest: Any) -> Any:
-        if config.gamma == 1:
+    def failing(parts: Parts, index: int) -> Any:
+        if parts.config.gamma == 1:
             raise RuntimeError("the device is gone")
-        return real(config, *rest)
+        return real(parts, index)
 
     monkeypatch.setattr(runner, "measure_prompt", failing)
     keys = (f"target.path={folders['t5']}", "draft=random", "gamma=1,2,3,99", "engine=eager")

@@ -16,8 +16,8 @@ from hydra.core.config_store import ConfigStore
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.proof.departures import difference
-from specbench.cli.hydra_app import to_schema
-from specbench.cli.unnamed import conf_of_hydra
+from specbench.compose.hydra_app import to_schema
+from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts, build_each, resolve
 from specbench.methods.lookup.draft import LookupDraft

@@ -21,7 +21,7 @@ from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.analysis.forecast.passes import walk
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes, replayed_passes, tree_passes
 from specbench.cli import main
-from specbench.cli.grid import split
+from specbench.compose.grid import split
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling

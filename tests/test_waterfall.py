@@ -19,11 +19,10 @@ from specbench.analysis.explain.steps import Waterfall, waterfall
 from specbench.analysis.forecast.passes import walk
 from specbench.analysis.resummary import explained
 from specbench.cli import main
-from specbench.cli.console import Screen
-from specbench.experiment.runner import Result
 from specbench.records import store
 from specbench.records.catalog import digest
-from specbench.records.store import Head
+from specbench.records.store import Head, Result
+from specbench.report.console import Screen
 from specbench.report.explanation import biggest, needed, sentences
 
 KEPT = [head for head in kept(batch=1) if head.summary["speedup_measured"] is not None]

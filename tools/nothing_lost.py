@@ -58,8 +58,8 @@ def specbench(*words: str) -> str:
 def write_ids(file: Path) -> None:
     """The run id of every choice in `conf/` and of every job of every experiment, or why it has none."""
     sys.path.insert(0, str(ROOT))
-    from specbench.cli.hydra_app import jobs_of
     from specbench.cli.overrides import read
+    from specbench.compose.hydra_app import jobs_of
     from specbench.config.schema import RunConfig
 
     try:
@@ -75,7 +75,7 @@ def write_ids(file: Path) -> None:
     found = {}
     for words in sweeps:
         try:
-            jobs = jobs_of("run", RunConfig, read(words, RunConfig))
+            jobs = jobs_of("run", RunConfig, read(words, RunConfig).overrides)
         except Exception as error:
             found[" ".join(words)] = f"{type(error).__name__}: {error}"
             continue

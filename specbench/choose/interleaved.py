@@ -117,7 +117,7 @@ def prove(scored: Scored) -> None:
         for candidate in scored.candidates:
             if candidate.lossy is None:
                 spec = replace(candidate.parts.spec, gamma=Constant(max(candidate.config.gammas)))
-                prove_greedily(candidate.config, replace(candidate.parts, spec=spec))
+                prove_greedily(replace(candidate.parts, spec=spec))
 
 
 def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:

@@ -50,7 +50,7 @@ def _draw(rows: list[Row], by: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
 
     console = terminal()
     console.width = max(console.width, 120)

@@ -6,13 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
-
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
 from specbench.cli.prepared import say
 from specbench.cli.usage import usage
+from specbench.compose.hydra_app import launch_one
 from specbench.config.verbs import CertifyConfig, check_certify
 from specbench.errors import UserError
 
@@ -41,8 +39,8 @@ def main(argv: list[str]) -> int:
     command = read(words, CertifyConfig)
     codes: list[int] = []
 
-    def task(composed: DictConfig) -> None:
-        codes.append(job(command.form, _only(files), to_schema(composed, CertifyConfig)))
+    def task(config: CertifyConfig) -> None:
+        codes.append(job(command.form, _only(files), config))
 
     launch_one(task, "certify", CertifyConfig, command.argv, "certify")
     return codes[0] if codes else 0
@@ -97,7 +95,7 @@ def draw(found: Certified) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
 
     console = terminal()
     certificate = found.certificate

@@ -1,8 +1,7 @@
 """The choices that can be picked by name, and what each still needs before it can be used on this machine."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,7 +70,7 @@ def _of_packages(group: str) -> dict[str, str]:
     """The choices of `group` that other packages add, and their notes."""
     if not any(extensions(kind) for kind in ("targets", "drafts", "tasks", "rules")):
         return {}
-    from specbench.cli.unnamed import store_extensions
+    from specbench.compose.unnamed import store_extensions
 
     return store_extensions().get(group, {})
 
@@ -125,26 +124,12 @@ def _merged(left: Content, right: Content) -> Content:
     return left | right | both
 
 
-@contextmanager
-def _composing() -> Iterator[None]:
-    """A context in which Hydra composes from `conf/`."""
-    from hydra.core.config_store import ConfigStore
-
-    from specbench.cli.unnamed import conf_of_hydra
-
-    ConfigStore.instance().store(name="run_schema", node=RunConfig)
-    with conf_of_hydra():
-        yield
-
-
 def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, tuple[Content, str | None]]:
     """The content of the choices `names` of `group`, composed at once: each composition reads all of Hydra's files."""
-    from hydra import compose
-    from omegaconf import OmegaConf
+    from specbench.compose.hydra_app import plain_config
 
     together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
-    with _composing():
-        contents: Any = OmegaConf.to_container(compose(overrides=[*search, *together]).choices)
+    contents = plain_config([*search, *together], RunConfig)["choices"]
     return {name: (contents[f"n{place}"], None) for place, name in enumerate(names)}
 
 
@@ -153,25 +138,19 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
 
     It names that, and maybe its usual draft, by overrides, which replace what must be there.
     """
-    from hydra import compose
-    from omegaconf import OmegaConf
+    from specbench.compose.hydra_app import plain_config
 
-    with _composing():
-        composed = compose(overrides=[*search, "+task=ende-mini", "+draft=random", f"+target={name}"])
-    content: Any = OmegaConf.to_container(composed.target)
-    return content, composed.task.name
+    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"], RunConfig)
+    return composed["target"], composed["task"]["name"]
 
 
 def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
     """What an experiment needs: what its target, task and draft need."""
-    from hydra import compose
-    from omegaconf import OmegaConf
+    from specbench.compose.hydra_app import plain_config
 
-    with _composing():
-        composed = compose("run", overrides=[*search, f"experiment={name}"])
-    groups = ("target", "task", *(["draft"] if composed.draft.get("path") else []))
-    parts: Any = [OmegaConf.to_container(composed[part]) for part in groups]
-    return max(map(_place, parts, groups), key=lambda one: NEEDS.index(one[0]))
+    composed = plain_config([*search, f"experiment={name}"], RunConfig, "run")
+    groups = ("target", "task", *(["draft"] if composed["draft"].get("path") else []))
+    return max((_place(composed[group], group) for group in groups), key=lambda one: NEEDS.index(one[0]))
 
 
 def _choice(

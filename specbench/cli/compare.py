@@ -107,7 +107,7 @@ def _ran(record: RunRecord) -> str:
 def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
     from rich.table import Table
 
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
     from specbench.stats import FEW_PROMPTS
 
     console = terminal()

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.hydra_app import Job, jobs_of
-from specbench.cli.overrides import CommandLine, by_models, value_of
+from specbench.cli.overrides import CommandLine
+from specbench.compose.hydra_app import Job, jobs_of
+from specbench.compose.words import by_models, value_of
 from specbench.config.checks import check
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.names import task_label
@@ -40,7 +41,7 @@ class Planned:
 
 def show_plan(command: CommandLine) -> int:
     """List the jobs of a sweep without running any. Returns 2 if a job would raise `UserError`."""
-    jobs = jobs_of("run", RunConfig, command)
+    jobs = jobs_of("run", RunConfig, command.overrides, command.switches)
     order = by_models([job.overrides for job in jobs])
     jobs.sort(key=lambda job: order.index(job.overrides))
     planned = plan(jobs, value_of(command.overrides, "results", "results"))
@@ -133,7 +134,7 @@ def _seconds_a_prompt(row: Row) -> float:
 def _draw(planned: Sequence[Planned]) -> None:
     from rich.table import Table
 
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
 
     console = terminal()
     console.width = max(console.width, 120)

@@ -69,9 +69,9 @@ def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     from rich.table import Table
     from rich.text import Text
 
-    from specbench.cli.formats import terminal
-    from specbench.cli.summary_text import headline, remarks
     from specbench.report.explanation import name, needed, sentences
+    from specbench.report.summary_text import headline, remarks
+    from specbench.report.terminal import terminal
 
     console = terminal()
     console.width = max(console.width, 120)

@@ -18,9 +18,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="default figures/ in the results folder")
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
-    from specbench.cli.console import counted
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
+    from specbench.report.console import counted
     from specbench.report.figure import FORMATS, save, write_index
     from specbench.report.figures import FIGURES, build
 

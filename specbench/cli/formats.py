@@ -1,21 +1,14 @@
-"""Rows on stdout as a table, CSV or JSON. Everything else goes to stderr, so that a pipe reads rows only.
-
-`terminal` is the screen of all tables for people: it shows text as it is, without markup and control characters.
-"""
+"""Rows on stdout as a table, CSV or JSON. Everything else goes to stderr, so that a pipe reads rows only."""
 
 import csv
 import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from specbench.errors import UserError, closest_first
-from specbench.escaping import csv_cell, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from specbench.escaping import csv_cell
 
 FORMATS = ("table", "csv", "json")
 Rows = Sequence[Mapping[str, Any]]
@@ -31,30 +24,6 @@ def checked_format(form: str) -> str:
 def aside(form: str) -> IO[str]:
     """Where a line goes that is not a row: a table may have lines around it, CSV and JSON may not."""
     return sys.stdout if form == "table" else sys.stderr
-
-
-def terminal(stream: IO[str] | None = None, soft_wrap: bool = True) -> "Console":
-    """A console on `stream` (unset: stdout) that shows text as it is.
-
-    Brackets are brackets unless `print` is called with `markup=True`, and control characters are left out, so that a
-    name or a completion of a record cannot colour or hide lines or move the cursor.
-    """
-    return _console_class()(file=stream, highlight=False, soft_wrap=soft_wrap, markup=False)
-
-
-@cache
-def _console_class() -> "type[Console]":
-    """The class of `terminal`, made late: rich takes a while to import, and most commands print without it."""
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
-    class Terminal(Console):
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            for segment in super().render(renderable, options):
-                # Control segments are rich's own: they draw the bar.
-                yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-    return Terminal
 
 
 def print_rows(

@@ -66,7 +66,7 @@ def _show(groups: list[Row], key: str) -> None:
     from rich.table import Table
 
     from specbench.cli.compare import verdict
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
 
     console = terminal()
     console.width = max(console.width, 120)

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def _draw(found: Sequence[Choice]) -> None:
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
 
     console = terminal(soft_wrap=False)
     if not console.is_terminal:

@@ -19,7 +19,7 @@ from specbench.interop.serving.engine_settings import EngineSettings, parse_sche
 from specbench.interop.serving.settings import ENGINES
 
 if TYPE_CHECKING:
-    from specbench.choose.other_engine import Making
+    pass
 
 TRANSFORMERS = "transformers"
 OPTIONS = {
@@ -50,15 +50,6 @@ def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
     ours = "eager" if engine == TRANSFORMERS else engine
     overrides = [*command.overrides, f"engine={ours}"]
     return replace(command, overrides=overrides), engine if engine == TRANSFORMERS else None
-
-
-def making(engine: str | None) -> Making | None:
-    """The function that makes the engine of that name; None for our own loop."""
-    if engine is None:
-        return None
-    from specbench.choose.other_engine import assisted_generation
-
-    return assisted_generation
 
 
 def requested(options: Mapping[str, str]) -> list[str]:

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-
 from specbench.cli.formats import checked_format
-from specbench.cli.suggest import no_such_key, several_values
+from specbench.compose.suggest import no_such_key
+from specbench.compose.words import GROUPS, parsed
 from specbench.config.keys import keys_of
 from specbench.errors import UserError
 
@@ -28,7 +25,6 @@ SHOWN = {
     "--cfg": ("job", "hydra", "all"),
     "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
 }
-GROUPS = ("target", "draft", "task", "accept", "tree", "experiment", "recipe")  # picked by name
 
 HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
 PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?")  # by name, or where it is
@@ -37,8 +33,6 @@ SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's f
 PARENTS = (".", "..")
 QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar
 TEMPLATE = "prompt.template"
-# Keys that change the weights in memory, the most expensive first; all others may vary without loading weights.
-LOADED_BY = ("target", "device", "dtype", "engine", "draft")
 TEMPLATES = {"chat": "task.chat_template=true", "none": "task.chat_template=false"}
 
 
@@ -202,61 +196,3 @@ def _checked(switch: str, value: str) -> str:
     if switch in SHOWN and value not in SHOWN[switch]:
         raise UserError(f"{switch} {value}: must be {' | '.join(SHOWN[switch])}")
     return value
-
-
-def value_of(overrides: Sequence[str], key: str, default: str) -> str:
-    """The value of `key` in the last of `overrides` that sets it, as text."""
-    given = [override for override in map(parsed, overrides) if override is not None and override.key_or_group == key]
-    return str(given[-1].value()) if given else default
-
-
-def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, sweeps: bool) -> None:
-    """Check that `verb` takes the values of each key.
-
-    Raises:
-        UserError: a key has several values that `verb` would not take one by one, or a choice that is picked by name is
-            given as a folder.
-    """
-    listed = {key.name for key in keys_of(schema) if key.listed}
-    for word in overrides:
-        override = parsed(word)
-        if override is None or override.key_or_group.startswith("hydra"):
-            continue
-        key, value = override.key_or_group, override.value()
-        if (override.is_sweep_override() and not sweeps) or (isinstance(value, list) and key not in listed):
-            raise UserError(several_values(word, override, verb, sweeps))
-        if key in ("accept", "tree", "experiment", "recipe") and isinstance(value, str) and "/" in value:
-            raise UserError(f"{key}={value}: is picked by its name; 'specbench list {key}' shows them")
-
-
-def parsed(word: str) -> Override | None:
-    """The override that `word` is; None if it cannot be read, which Hydra will report."""
-    if word.startswith("-"):
-        return None
-    try:
-        override: Override = OverridesParser.create().parse_override(word)
-    except HydraException:
-        return None
-    return override
-
-
-def by_models(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """`jobs`, a list of key=value each, sorted so that those of one target stand together, and of one draft within it.
-
-    Otherwise the order is as given: values come in the order in which they first appear.
-    """
-    ranks: dict[str, int] = {}
-    for job in jobs:
-        for override in job:
-            ranks.setdefault(override, len(ranks))
-
-    def models(job: Sequence[str]) -> list[list[int]]:
-        return [[ranks[one] for one in job if _group(one) == group] for group in LOADED_BY]
-
-    return [list(job) for job in sorted(jobs, key=models)]
-
-
-def _group(override: str) -> str:
-    """'draft' of 'draft=t5-small', 'draft.path=DIR' and 'draft@draft.via=t5-nano'."""
-    key = override.partition("=")[0].lstrip("+~")
-    return key.partition("@")[0].partition(".")[0]

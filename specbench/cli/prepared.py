@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from omegaconf import DictConfig
-
-from specbench.cli.hydra_app import launch_one, to_schema
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
+from specbench.compose.hydra_app import launch_one
 from specbench.config.schema import RunConfig
 from specbench.escaping import printable
 from specbench.files import require_writable
@@ -43,10 +42,7 @@ def launch_verb(
         return 0
     command = read(argv, schema)
 
-    def task(composed: DictConfig) -> None:
-        job(command.form, to_schema(composed, schema))
-
-    launch_one(task, config_name or verb, schema, command.argv, verb)
+    launch_one(partial(job, command.form), config_name or verb, schema, command.argv, verb)
     return 0
 
 

@@ -2,18 +2,19 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from specbench import api
 from specbench.cli import other_engine, validate
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
+from specbench.compose.grid import launch_each
 from specbench.config.verbs import UNUSED, ChooseConfig
 from specbench.errors import UserError
 from specbench.files import require_writable
-from specbench.records.documents import RankedRow, RecommendDocument, Verified
+from specbench.records.documents import RecommendDocument
+from specbench.report.ranking import draw
 
 ABOUT = """
 Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha is estimated on the target's own
@@ -29,7 +30,6 @@ OPTIONS = LISTS | {
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
     **other_engine.OPTIONS,
 }
-MOST_ROWS = 16
 
 
 def main(argv: list[str]) -> int:
@@ -71,10 +71,7 @@ def job(
     form: str, options: dict[str, str], engine: str | None, picture: Path | None, configs: list[ChooseConfig]
 ) -> None:
     """Rank the drafts of `configs`, print the table, and on request a picture and the settings of other engines."""
-    with progress(configs) as screen:
-        from specbench.choose.recommend import recommend  # torch is imported only from here on
-
-        found = recommend(configs, screen, other_engine.making(engine))
+    found = api.rank(configs, engine=engine)
     shown = other_engine.settings_of_engines(found.record, options)
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
@@ -98,117 +95,3 @@ def _picture(record: RecommendDocument, file: Path) -> list[Path]:
     with styled():
         drawn = choosing(record, file.stem)
     return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
-
-
-def draw(record: RecommendDocument) -> None:
-    """The ranking, the reasons, and the proof."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK
-    from specbench.cli.formats import terminal
-
-    console = terminal()
-    console.width = max(console.width, 130)
-    console.print(
-        f"[bold]{escape(record['target'])}[/bold] on {escape(record['task'])}, T={record['temperature']:g}, "
-        f"{record['dtype']}, engine {record['engine']}; a target step takes {1000 * record['target_step_s']:.2f} ms",
-        markup=True,
-    )
-    if (signs := record.get("disturbed_by")) is not None:
-        console.print(
-            f"DISTURBED: {signs}, so c, v and the ranking are unreliable (α is not); repeat it when nothing else runs"
-        )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    batches = {row.get("batch", 1) for row in record["rows"]}
-    shown = [
-        row
-        for batch in sorted(batches)
-        for row in _of_batch(record["rows"], batch)[: MOST_ROWS // min(4, len(batches))]
-    ]
-    for title in (
-        "",
-        *(["batch"] if len(batches) > 1 else []),
-        "draft",
-        "γ",
-        "α",
-        "c",
-        "v",
-        "overhead",
-        "tok/pass",
-        "Eq. 1",
-        "predicted",
-        "estimated",
-        "95%",
-    ):
-        table.add_column(title, justify="left" if title in ("", "draft") else "right")
-    for row in shown:
-        leads = row is _of_batch(record["rows"], row.get("batch", 1))[0]
-        cost, estimated = row["cost"], row["estimated"]
-        low, high = estimated["low"], estimated["high"]
-        mark = {BY_POSITION: "*", BY_RANK: "†"}.get(row["prediction"], "")
-        table.add_row(
-            "→" if leads else "", *([str(row.get("batch", 1))] if len(batches) > 1 else []), row["candidate"],
-            _drafted(row["gamma"], row.get("tree")),
-            f"{row['alpha']['value']:.3f}",
-            f"{cost['c']:.3f}", f"{cost['verify_cost']:.2f}", f"{cost['overhead']:.3f}",
-            f"{row['tokens_per_pass']:.2f}", f"{row['tokens_per_pass_iid']:.2f}{mark}", f"{row['predicted']:.2f}{mark}",
-            f"{estimated['value']:.2f}", "–" if low is None else f"{low:.2f}–{high:.2f}",
-            style="bold" if leads else None,
-        )  # fmt: skip
-    console.print(table)
-    if any(row["prediction"] == BY_POSITION for row in record["rows"][:MOST_ROWS]):
-        console.print("* from the acceptance rate at each position, since it falls with the position")
-    if any(row.get("tree") for row in record["rows"][:MOST_ROWS]):
-        console.print(
-            "† tree: γ is the number of levels (L), c the cost of a level, tokens are from the acceptance by rank "
-            "(Sequoia, Prop. 3.4)"
-        )
-    for line in record["reasons"]:
-        console.print(f"· {line}")
-    if record["verified"]:
-        console.print(_proof(record["verified"]))
-    for one in record["verified"]:
-        if one.get("disturbed_by"):
-            console.print(f"{one['run_id']}: DISTURBED, so its speedup is unreliable: {one['disturbed_by']}")
-        if one.get("unproved"):
-            console.print(f"{one['run_id']}: its speedup is {one['unproved']}", markup=False)
-
-
-def _of_batch(rows: list[RankedRow], batch: int) -> list[RankedRow]:
-    return [row for row in rows if row.get("batch", 1) == batch]
-
-
-def _drafted(gamma: int, tree: str | None) -> str:
-    return f"{gamma} L" if tree else str(gamma)
-
-
-def _off(one: Verified) -> str:
-    if one.get("disturbed_by"):
-        return "disturbed"
-    return "–" if one["off"] is None else f"{100 * one['off']:+.1f}%"
-
-
-def _evidence(one: Verified) -> str:
-    """The run; for another engine, the share of completions equal to those without a draft."""
-    if one["run_id"] is None:
-        return f"{100 * one.get('alike', 0):.0f}% of completions as without a draft"
-    return one["run_id"] + (" (existing record)" if one["reused"] else "")
-
-
-def _proof(verified: list[Verified]) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", title="measured by real runs", title_justify="left")
-    for title in ("draft", "γ", "batch", "estimated", "measured", "95%", "error", "run"):
-        table.add_column(title, justify="left" if title in ("draft", "run") else "right")
-    for one in verified:
-        measured = one["measured"]
-        table.add_row(
-            one["candidate"], _drafted(one["gamma"], one.get("tree")), str(one.get("batch", 1)),
-            f"{one['estimated']['value']:.2f}", "–" if measured is None else f"{measured:.2f}",
-            "–" if one["measured_low"] is None else f"{one['measured_low']:.2f}–{one['measured_high']:.2f}",
-            _off(one),
-            _evidence(one),
-        )  # fmt: skip
-    return table

@@ -19,9 +19,9 @@ def main(argv: list[str]) -> int:
     arguments = parser.read(argv)
     if arguments.output is None and not Path(arguments.results).is_dir():
         raise UserError(f"--results {arguments.results}: there is no such folder; 'specbench run' makes records in one")
-    from specbench.cli.console import counted
     from specbench.records.catalog import kept_folder
     from specbench.records.frame import Records
+    from specbench.report.console import counted
     from specbench.report.page import STEPS, write
 
     records = Records(arguments.results, arguments.min_prompts)

@@ -1,7 +1,6 @@
 """`specbench results`: all records as one table, a row a run."""
 
 import json
-from collections.abc import Callable
 
 from specbench.cli.export import add_export, export
 from specbench.cli.formats import print_rows
@@ -108,12 +107,12 @@ def _ordered(row: Row) -> Row:
     return {column: row.get(column) for column in COLUMNS} | {k: v for k, v in row.items() if k not in COLUMNS}
 
 
-def print_records(form: str, rows: list[Row], draw: Callable[[], object] | None = None) -> None:
-    """Print the summaries of records in `form`; `draw` shows them as a table; unset: the table of all records."""
+def print_records(form: str, rows: list[Row]) -> None:
+    """Print the summaries of records in `form`."""
     ordered = [_ordered(row) for row in rows]
     if form == "csv":  # histograms have no place in a cell
         ordered = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in ordered]
-    print_rows(form, ordered, draw or (lambda: table(rows)), columns=COLUMNS)
+    print_rows(form, ordered, lambda: table(rows), columns=COLUMNS)
 
 
 def table(rows: list[Row]) -> None:

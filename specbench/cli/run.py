@@ -1,12 +1,13 @@
 """`specbench run`: one run; and what `run` and `sweep` have in common, their help."""
 
-from omegaconf import DictConfig
+from functools import partial
 
 from specbench.cli import sweep_log
-from specbench.cli.hydra_app import launch
 from specbench.cli.job import job
-from specbench.cli.overrides import GROUPS, read
+from specbench.cli.overrides import read
 from specbench.cli.usage import usage
+from specbench.compose.hydra_app import launch
+from specbench.compose.words import GROUPS
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 
@@ -42,9 +43,5 @@ def main(argv: list[str], verb: str = "run") -> int:
     if "dry-run" in command.options:
         raise UserError("--dry-run: lists the jobs of a sweep; --cfg job shows the config of a run")
     sweep_log.begin()
-
-    def one(composed: DictConfig) -> None:
-        job(composed, command.form)
-
-    launch(one, "run", RunConfig, command.argv, verb)
+    launch(partial(job, form=command.form), "run", RunConfig, command.argv, verb)
     return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)

@@ -100,7 +100,7 @@ def _of_scored(row: Row, texts: Sequence[Row]) -> Planned:
 def _draw(name: str, rows: list[Row], within: float) -> None:
     from rich.table import Table
 
-    from specbench.cli.formats import terminal
+    from specbench.report.terminal import terminal
     from specbench.stats import FEW_PROMPTS
 
     console = terminal()

@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 from specbench.cli import sweep_log
-from specbench.cli.hydra_app import jobs_of, launch
-from specbench.cli.job import job
-from specbench.cli.launcher import ordered_launcher
-from specbench.cli.overrides import CommandLine, value_of
+from specbench.cli.dry_run import outline, plan, show_plan
+from specbench.cli.job import job, shared_models
+from specbench.cli.overrides import CommandLine
 from specbench.cli.results import print_records
+from specbench.compose.hydra_app import Job, jobs_of, launch
+from specbench.compose.launcher import Around, ordered_launcher
+from specbench.compose.words import value_of
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
 from specbench.files import require_writable
@@ -32,8 +34,6 @@ def sweep(command: CommandLine) -> int:
     if "--cfg" in command.switches or "--info" in command.switches:
         return _show_first(command)
     if "dry-run" in command.options:
-        from specbench.cli.dry_run import show_plan
-
         return show_plan(command)
     results = value_of(command.overrides, "results", "results")
     require_writable(results)
@@ -45,7 +45,7 @@ def sweep(command: CommandLine) -> int:
         launcher = value_of(command.overrides, "hydra/launcher", BASIC)
         # Our own launcher's jobs print a line each in this process.
         watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
-        with ordered_launcher(), watched:
+        with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
             launch(job, "run", RunConfig, argv, "sweep")
     except UserError:
         raise  # of the sweep as a whole, before the first job
@@ -62,6 +62,12 @@ def sweep(command: CommandLine) -> int:
     return max((outcome["code"] for outcome in ended), default=0)
 
 
+def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None:
+    """Say how many jobs there are, and the memory and time that they need."""
+    for line in outline(plan(jobs, results), experiment):
+        print(line, file=sys.stderr)
+
+
 def _multirun(command: CommandLine) -> list[str]:
     return ["--multirun", *(switch for switch in command.switches if switch != "--multirun")]
 
@@ -69,7 +75,7 @@ def _multirun(command: CommandLine) -> list[str]:
 def _show_first(command: CommandLine) -> int:
     """`--cfg job`: the config of the first job, since Hydra shows one config and a sweep has many."""
     switches = [switch for switch in command.switches if switch != "--multirun"]
-    (first,) = jobs_of("run", RunConfig, command, most=1)
+    (first,) = jobs_of("run", RunConfig, command.overrides, command.switches, most=1)
     launch(job, "run", RunConfig, [*switches, *first.overrides], "run")
     print("this is the first job of the sweep; --dry-run lists them all", file=sys.stderr)
     return 0

@@ -35,10 +35,10 @@ def main(argv: list[str]) -> int:
     )
     add_fewest_prompts(parser)
     arguments = parser.read(argv)
-    from specbench.cli.console import counted
     from specbench.files import write_atomically
     from specbench.records.frame import Records
     from specbench.records.kept import drawing_folder
+    from specbench.report.console import counted
     from specbench.report.score import cells, overview, score
     from specbench.report.table import ENDINGS, render
     from specbench.report.tables import TABLES, build

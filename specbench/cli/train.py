@@ -1,14 +1,13 @@
 """`specbench train`: a recipe and its overrides, composed by Hydra, handed to the training room."""
 
 import sys
+from functools import partial
 
-from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-
-from specbench.cli.hydra_app import launch_one, task_overrides
 from specbench.cli.overrides import read
 from specbench.cli.usage import usage
+from specbench.compose.hydra_app import launch_one
+from specbench.compose.unnamed import store
+from specbench.compose.words import value_of
 from specbench.errors import UserError
 from specbench.train.schema import Recipe
 
@@ -31,10 +30,12 @@ def main(argv: list[str]) -> int:
     command = read(argv, Recipe)
     if not any(word.partition("=")[0] == "recipe" for word in command.overrides):
         raise UserError("recipe= is missing: give recipe=NAME; 'specbench list recipe' shows all")
-    store = ConfigStore.instance()
     for kind in KINDS:
-        store.store(group="recipe_task", name=kind, node={"task": kind}, package="_global_")
-    launch_one(job, "train", Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
+        store("recipe_task", kind, {"task": kind}, package="_global_")
+    chosen = value_of(command.overrides, "recipe", "")
+    given = {word.partition("=")[0].lstrip("+") for word in command.overrides}
+    task = partial(job, chosen, given)
+    launch_one(task, "train", Recipe, [*command.switches, *map(_as_key, command.overrides)], "train")
     return 0
 
 
@@ -48,13 +49,9 @@ def _as_key(word: str) -> str:
     return f"+recipe_task={value}"
 
 
-def job(composed: DictConfig) -> None:
-    """One training of a composed recipe."""
-    recipe = OmegaConf.to_object(composed)
-    assert isinstance(recipe, Recipe)
+def job(chosen: str, given: set[str], recipe: Recipe) -> None:
+    """One training of a composed recipe: its name in `conf/recipe`, and the keys that the command line sets."""
     from specbench.train.inferred import fitted_to_target  # torch is imported only from here on
     from specbench.train.recipe import train
 
-    given = {word.partition("=")[0].lstrip("+").replace("recipe_task", "task") for word in task_overrides()}
-    chosen = HydraConfig.get().runtime.choices["recipe"]
     print(f"wrote {train(fitted_to_target(recipe, given), chosen)}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from specbench.cli.unnamed import store_extensions
+from specbench.compose.unnamed import store_extensions
 from specbench.config.catalogue import choice_names
 from specbench.config.keys import Key, keys_of
 from specbench.config.paths import conf_dir

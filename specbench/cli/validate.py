@@ -2,14 +2,16 @@
 
 from functools import partial
 
+from specbench import api
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.grid import launch_each, progress
 from specbench.cli.overrides import CommandLine
 from specbench.cli.usage import usage
+from specbench.compose.grid import launch_each
 from specbench.config.verbs import UNUSED, VALIDATE, ChooseConfig
 from specbench.errors import UserError
 from specbench.files import write_atomically
+from specbench.report.prediction_error import markdown
 
 ABOUT = """
 Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
@@ -40,11 +42,7 @@ def validate(command: CommandLine, engine: str | None) -> None:
 
 def job(form: str, configs: list[ChooseConfig]) -> None:
     """Compare estimates with measurements and print the table."""
-    with progress(configs) as screen:
-        from specbench.choose.prediction_error import prediction_error  # torch is imported only from here on
-        from specbench.report.prediction_error import markdown
-
-        file, record = prediction_error(configs, screen)
+    file, record = api.validate(configs)
     text = markdown(record)
     shown = write_atomically(file.with_suffix(".md"), text)
     document = {name: value for name, value in record.items() if name not in RAW}

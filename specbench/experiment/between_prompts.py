@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from specbench.algorithm.draft import Learns, growing, models_of
-from specbench.config.schema import RunConfig
 from specbench.engine.session import get_ready
 from specbench.experiment.build import Parts
 from specbench.experiment.prompts import encode, transcript_of
@@ -14,7 +13,7 @@ from specbench.methods.model.config import ModelDraftConfig
 from specbench.records.schema import PromptRecord
 
 
-def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[int, str]) -> None:
+def put_answers(parts: Parts, place: int, answers: Mapping[int, str]) -> None:
     """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
 
     The target's own answers are read with and without the draft.
@@ -27,8 +26,8 @@ def put_answers(config: RunConfig, parts: Parts, place: int, answers: Mapping[in
     if earlier < 1:
         return
     given = [answers[example.index - back] for back in range(earlier, 0, -1)]
-    prompt = encode(config, parts.vocabulary, example, given)
-    require_room(config, parts.target.longest, [prompt])
+    prompt = encode(parts.config, parts.vocabulary, example, given)
+    require_room(parts.config, parts.target.longest, [prompt])
     parts.prompts[place] = prompt
     parts.examples[place] = replace(example, prompt=transcript_of(example, given))
 
@@ -53,7 +52,7 @@ def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
 # A draft that learns between prompts (`algorithm.draft.Learns`): when it does, and what of it is recorded.
 
 
-def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord) -> None:
+def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
     """Let the draft learn from the prompt at `place`, decoded just now, and add to its record what it learnt.
 
     With `draft.online_timed` the seconds are part of this prompt's decoding time.
@@ -61,7 +60,7 @@ def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord
     draft = parts.draft
     if not isinstance(draft, Learns):
         return
-    assert isinstance(config.draft, ModelDraftConfig)
+    assert isinstance(parts.config.draft, ModelDraftConfig)
     parts.target.now()  # all work given to the device before is done
     began = time.perf_counter()
     lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
@@ -76,7 +75,7 @@ def learn_from(config: RunConfig, parts: Parts, place: int, prompt: PromptRecord
         "steps": lesson.steps,
         "loss": lesson.loss,
         "seconds": seconds,
-        "timed": config.draft.online_timed,
+        "timed": parts.config.draft.online_timed,
     }
-    if config.draft.online_timed:
+    if parts.config.draft.online_timed:
         prompt["speculative"]["decode_s"] += seconds

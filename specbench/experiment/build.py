@@ -30,6 +30,7 @@ from specbench.tasks.task import Example
 class Parts:
     """The parts of a run; `prompts[i]` is `examples[i]` in tokens."""
 
+    config: RunConfig  # resolved, on this run's device
     examples: list[Example]
     prompts: list[Prompt]
     probe_prompts: list[Prompt]  # of the same task, not measured; where gamma is probed
@@ -171,7 +172,18 @@ def build_each(
         numerics = target.invariant, _batched(config) or target.not_invariant
         draft, models = drafts[_key(config)], (target, *making.models)
         found.append(
-            Parts(*task, vocabulary, target, draft, device, models, *numerics, build_spec(config), making.vocabulary)
+            Parts(
+                config,
+                *task,
+                vocabulary,
+                target,
+                draft,
+                device,
+                models,
+                *numerics,
+                build_spec(config),
+                making.vocabulary,
+            )
         )
     return found
 

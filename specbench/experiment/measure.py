@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,6 @@ from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
 from specbench.analysis.proof.departures import difference
 from specbench.analysis.proof.evidence import evidence
-from specbench.config.schema import RunConfig
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError
@@ -35,38 +35,38 @@ WARMUP_TOKENS = 32
 GREEDY = Sampling(temperature=0.0)
 
 
-def warm_up(config: RunConfig, parts: Parts) -> None:
+def warm_up(parts: Parts) -> None:
     """Decode a few prompts before timing starts; at T > 0, also prove the loop at T = 0."""
-    for index in range(min(config.warmup, len(parts.prompts))):
-        decode_both(config, parts, shortened(config, parts), index)
-    if is_proved_greedily(config, parts):
-        prove_greedily(config, parts)
+    for index in range(min(parts.config.warmup, len(parts.prompts))):
+        decode_both(parts, shortened(parts), index)
+    if is_proved_greedily(parts):
+        prove_greedily(parts)
 
 
-def shortened(config: RunConfig, parts: Parts) -> DecodingSpec:
+def shortened(parts: Parts) -> DecodingSpec:
     """`spec` for a warm-up."""
-    return replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens))
+    return replace(parts.spec, max_new_tokens=min(WARMUP_TOKENS, parts.config.max_new_tokens))
 
 
-def greedy(config: RunConfig, parts: Parts) -> DecodingSpec:
+def greedy(parts: Parts) -> DecodingSpec:
     """The run's own loop at T = 0."""
-    return replace(parts.spec, sampling=GREEDY, verification=build_verification(config, GREEDY))
+    return replace(parts.spec, sampling=GREEDY, verification=build_verification(parts.config, GREEDY))
 
 
-def is_proved_greedily(config: RunConfig, parts: Parts) -> bool:
+def is_proved_greedily(parts: Parts) -> bool:
     """Whether the run samples losslessly, so that its loop is first proved at T = 0."""
-    lossless = config.simulate.alpha is None and parts.spec.verification.lossy is None
-    return config.sampling.temperature > 0 and lossless
+    lossless = parts.config.simulate.alpha is None and parts.spec.verification.lossy is None
+    return parts.config.sampling.temperature > 0 and lossless
 
 
-def prove_greedily(config: RunConfig, parts: Parts) -> None:
+def prove_greedily(parts: Parts) -> None:
     """Decode two prompts at T = 0, where completions can be compared token by token.
 
     A cache that is off by one shows in few tokens, where the proof of a sampled completion
     (`analysis.proof.martingales`) needs hundreds.
     """
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
-        require_same(parts, index, *decode_both(config, parts, greedy(config, parts), index))
+        require_same(parts, index, *decode_both(parts, greedy(parts), index))
 
 
 def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None:
@@ -86,16 +86,14 @@ def require_same(parts: Parts, index: int, baseline: Trace, ours: Trace) -> None
         )
 
 
-def measure_prompt(config: RunConfig, parts: Parts, index: int) -> PromptRecord:
+def measure_prompt(parts: Parts, index: int) -> PromptRecord:
     """The raw record of one prompt, decoded with and without the draft."""
     before = core_times()
-    baseline, ours = decode_both(config, parts, parts.spec, index)
-    return prompt_record(config, parts, index, baseline, ours, between(before, core_times()))
+    baseline, ours = decode_both(parts, parts.spec, index)
+    return prompt_record(parts, index, baseline, ours, between(before, core_times()))
 
 
-def prompt_record(
-    config: RunConfig, parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None
-) -> PromptRecord:
+def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: CoreTime | None) -> PromptRecord:
     """The raw record of one prompt.
 
     Both traces, beta at each token of the target, whether the completions agree (T = 0), and the sums of the proof (T >
@@ -117,8 +115,8 @@ def prompt_record(
         raw["category"] = example.category
     if example.turns:
         raw["turn"] = len(example.turns)
-    if config.simulate.alpha is not None:  # acceptance was at random: there is nothing to compare
-        raw["beta"] = [config.simulate.alpha] * len(baseline.tokens)
+    if parts.config.simulate.alpha is not None:  # acceptance was at random: there is nothing to compare
+        raw["beta"] = [parts.config.simulate.alpha] * len(baseline.tokens)
         return raw
     lossy = parts.spec.verification.lossy
     if sampling.temperature == 0 and lossy is None:
@@ -131,8 +129,8 @@ def prompt_record(
         rules["rule"] = lossy
     draft = parts.draft
     scored, levels, reader = draft, 1, None
-    if isinstance(draft, TreeDraft) and config.draft.scores_children:
-        generator = generator_for(config.seed, index, "ranks", parts.device)
+    if isinstance(draft, TreeDraft) and parts.config.draft.scores_children:
+        generator = generator_for(parts.config.seed, index, "ranks", parts.device)
         scored, levels = draft.draft, draft.plan.depth
         most = max(MOST_RANKS, draft.plan.most_children)
         k_seq = counts_of_children(draft.plan) if parts.spec.verification.k_sequential else ()
@@ -148,20 +146,17 @@ def prompt_record(
         if (rule := parts.spec.verification.own_alpha) is not None:
             raw["rule"] = {"accept_probability": sum(agreement.others[rule].beta)}
     if isinstance(draft, TreeDraft) and lossy is None:
-        raw["tree"] = _forecast(config, parts, draft, prompt, baseline.tokens, agreement.ranks)
+        raw["tree"] = _forecast(parts, draft, prompt, baseline.tokens, agreement.ranks)
     if stores := growing(draft):
         raw["grown"] = sum(one.grown or 0 for one in stores)
     raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
     return raw
 
 
-def _forecast(
-    config: RunConfig, parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None
-) -> TreeForecast:
+def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None) -> TreeForecast:
     k_seq = parts.spec.verification.k_sequential
-    passes = forecast_passes(
-        parts.target, draft, prompt, text, parts.spec.sampling, config.max_new_tokens, ranks, config.draft.finds, k_seq
-    )  # fmt: skip
+    most, finds = parts.config.max_new_tokens, parts.config.draft.finds
+    passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
     way: str = draft.children
     if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
         assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
@@ -172,21 +167,15 @@ def _forecast(
     }
 
 
-def decode_both(config: RunConfig, parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
+def decode_both(parts: Parts, spec: DecodingSpec, index: int) -> tuple[Trace, Trace]:
     """The baseline and the speculative decoding of one prompt.
 
     Which goes first alternates, so that a machine that slows down or speeds up favours neither.
     """
-    prompt = parts.prompts[index]
-
-    def baseline() -> Trace:
-        generator = generator_for(config.seed, index, "baseline", parts.device)
-        return autoregressive(parts.target, prompt, spec, generator)
-
-    def ours() -> Trace:
-        generator = generator_for(config.seed, index, "speculative", parts.device)
-        return speculative(parts.target, parts.draft, prompt, spec, generator)
-
+    prompt, seed = parts.prompts[index], parts.config.seed
+    alone, drafted = (generator_for(seed, index, stream, parts.device) for stream in ("baseline", "speculative"))
+    baseline = partial(autoregressive, parts.target, prompt, spec, alone)
+    ours = partial(speculative, parts.target, parts.draft, prompt, spec, drafted)
     if index % 2 == 0:
         first = baseline()
         return first, ours()
@@ -238,40 +227,38 @@ def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:
         yield [place for place in places if place // size == number]
 
 
-def warm_up_rows(config: RunConfig, parts: Parts, rows: Rows) -> None:
+def warm_up_rows(parts: Parts, rows: Rows) -> None:
     """As `measure_prompt.warm_up`, in rows."""
-    if config.warmup:
-        decode_rows(config, parts, rows, shortened(config, parts), range(min(len(parts.prompts), rows.number)))
-    if is_proved_greedily(config, parts):
+    if parts.config.warmup:
+        decode_rows(parts, rows, shortened(parts), range(min(len(parts.prompts), rows.number)))
+    if is_proved_greedily(parts):
         checked = range(min(len(parts.prompts), max(CHECKED_PROMPTS, rows.number)))
-        found = decode_rows(config, parts, rows, greedy(config, parts), checked)
+        found = decode_rows(parts, rows, greedy(parts), checked)
         for place, (baseline, ours) in zip(checked, found, strict=True):
             require_same(parts, place, baseline, ours)
 
 
-def measure_group(config: RunConfig, parts: Parts, rows: Rows, places: Sequence[int]) -> list[PromptRecord]:
+def measure_group(parts: Parts, rows: Rows, places: Sequence[int]) -> list[PromptRecord]:
     """The raw record of each prompt of a group, as `measure_prompt` makes it of a single prompt."""
     before = core_times()
-    found = decode_rows(config, parts, rows, parts.spec, places)
+    found = decode_rows(parts, rows, parts.spec, places)
     load = between(before, core_times())
     share = None if load is None else CoreTime(load.ran_s / len(places), load.waited_s / len(places))
     return [
-        prompt_record(config, parts, place, baseline, ours, share)
+        prompt_record(parts, place, baseline, ours, share)
         for place, (baseline, ours) in zip(places, found, strict=True)
     ]
 
 
-def decode_rows(
-    config: RunConfig, parts: Parts, rows: Rows, spec: DecodingSpec, places: Sequence[int]
-) -> list[tuple[Trace, Trace]]:
+def decode_rows(parts: Parts, rows: Rows, spec: DecodingSpec, places: Sequence[int]) -> list[tuple[Trace, Trace]]:
     """The baseline and the speculative decoding of each prompt. Which goes first alternates from group to group."""
 
     def baseline(place: int) -> Decoding:
-        generator = generator_for(config.seed, place, "baseline", parts.device)
+        generator = generator_for(parts.config.seed, place, "baseline", parts.device)
         return autoregress(rows.target, parts.prompts[place], spec, generator)
 
     def ours(place: int) -> Decoding:
-        generator = generator_for(config.seed, place, "speculative", parts.device)
+        generator = generator_for(parts.config.seed, place, "speculative", parts.device)
         return speculate(rows.target, rows.draft, parts.prompts[place], spec, generator)
 
     def decode(way: Callable[[int], Decoding]) -> list[Trace]:

@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from specbench.algorithm.draft import models_of
-from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.session import Model, Prompt
 from specbench.errors import UserError
@@ -16,7 +15,7 @@ MEMINFO = Path("/proc/meminfo")
 SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of their own
 
 
-def require_memory(config: RunConfig, parts: Parts) -> None:
+def require_memory(parts: Parts) -> None:
     """Check that the rows of `batch` fit into the free memory.
 
     Raises:
@@ -25,6 +24,7 @@ def require_memory(config: RunConfig, parts: Parts) -> None:
     free = free_bytes(parts.device)
     if free is None:
         return
+    config = parts.config
     row = row_bytes([parts.target, *models_of(parts.draft)], parts.prompts, config.max_new_tokens)
     most = int(SPARE * free / row)
     if config.batch > most:

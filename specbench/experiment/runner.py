@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,7 @@ from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import PromptRecord, RunRecord
+from specbench.records.store import Result
 
 # Translate errors during decoding into errors that name the key.
 
@@ -65,15 +66,6 @@ class Progress(Protocol):
     def advance(self, done: int, total: int) -> None: ...
 
 
-@dataclass(frozen=True)
-class Result:
-    """The file of the record, the record, and whether it existed already."""
-
-    file: Path
-    record: RunRecord
-    reused: bool
-
-
 def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = None) -> Result:
     """Run a checked `config` and write its record, or return the existing record of the same config.
 
@@ -105,7 +97,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
                 placed = replace(config, device=str(device))
                 parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader, config.batch == 1)
                 parts, choice = with_gamma(config, parts, _choice_before(journal))
-                _decode_missing(config, parts, journal, choice, progress)
+                _decode_missing(parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None
             record = make_record(config, run_id, parts, prompts, journal.parts, probed)
@@ -133,8 +125,8 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
         parts, _ = with_gamma(config, build(placed, progress.say, loader=loader, later_turns=config.batch == 1), None)
         missing, answers, texts = agree((list[int](), dict[int, str](), list[Decoded]()))
         if missing:
-            _restore(config, parts, texts, answers)
-            _decode_in_turn(config, parts, missing, answers, lambda prompt: None)
+            _restore(parts, texts, answers)
+            _decode_in_turn(parts, missing, answers, lambda prompt: None)
 
 
 def _choice_before(journal: Journal) -> GammaChoice | None:
@@ -168,9 +160,9 @@ def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
         store.write(config.results, failed_record(config, run_id, error))
 
 
-def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
+def _decode_missing(parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
     total = len(parts.examples)
-    if config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
+    if parts.config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
         journal.restart()
         progress.note(
             f"draft.online=true: the weights learnt from the {lost} prompts before the interruption are lost, so the "
@@ -180,20 +172,20 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
     answers = {index: prompt["baseline"]["text"] for index, prompt in journal.prompts.items()}
     texts = decoded(done, [journal.prompts[parts.examples[place].index] for place in done])
     missing, _, _ = agree((sorted({*range(total)} - {*done}), answers, texts))
-    _restore(config, parts, texts, answers)
+    _restore(parts, texts, answers)
     if not missing:
         return
     if journal.prompts:
         progress.say(f"resuming after {len(journal.prompts)} finished prompts")
     journal.begin_part(datetime.now(UTC).isoformat(timespec="seconds"), choice.to_json())
     progress.say("warming up")
-    if config.batch > 1:
-        require_memory(config, parts)
-        rows = Rows.of(parts, config.batch)
-        warm_up_rows(config, parts, rows)
+    if parts.config.batch > 1:
+        require_memory(parts)
+        rows = Rows.of(parts, parts.config.batch)
+        warm_up_rows(parts, rows)
         with already_collected():
-            for group in groups(missing, config.batch):
-                found = measure_group(config, parts, rows, group)
+            for group in groups(missing, parts.config.batch):
+                found = measure_group(parts, rows, group)
                 for prompt in found:
                     journal.add(prompt)
                 give_completions(parts, decoded(group, found))
@@ -204,30 +196,29 @@ def _decode_missing(config: RunConfig, parts: Parts, journal: Journal, choice: G
         journal.add(prompt)
         progress.advance(len(journal.prompts), total)
 
-    _decode_in_turn(config, parts, missing, answers, add)
+    _decode_in_turn(parts, missing, answers, add)
 
 
-def _restore(config: RunConfig, parts: Parts, texts: Sequence[Decoded], answers: Mapping[int, str]) -> None:
+def _restore(parts: Parts, texts: Sequence[Decoded], answers: Mapping[int, str]) -> None:
     """Restore the state of an interrupted run: answers in later turns, completions in a growing draft's store."""
     for place, _ in texts:
-        put_answers(config, parts, place, answers)
+        put_answers(parts, place, answers)
     give_completions(parts, texts)
 
 
 def _decode_in_turn(
-    config: RunConfig,
     parts: Parts,
     places: Sequence[int],
     answers: dict[int, str],
     add: Callable[[PromptRecord], None],
 ) -> None:
     """Decode the prompts at `places` one by one and pass each to `add`; `answers` receives the target's answers."""
-    warm_up(config, parts)
+    warm_up(parts)
     with already_collected():
         for place in places:
-            put_answers(config, parts, place, answers)
-            prompt = measure_prompt(config, parts, place)
+            put_answers(parts, place, answers)
+            prompt = measure_prompt(parts, place)
             answers[prompt["index"]] = prompt["baseline"]["text"]
             give_completions(parts, decoded([place], [prompt]))
-            learn_from(config, parts, place, prompt)
+            learn_from(parts, place, prompt)
             add(prompt)

@@ -167,3 +167,12 @@ def read_head(file: Path) -> Head:
     if not is_file_name(head["run_id"]):
         raise ValueError(f"run_id {json.dumps(head['run_id'])[:100]} is no name of a file")
     return Head(head["run_id"], head["summary"], head["config"], file)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: the file of its record, the record, and whether it existed already."""
+
+    file: Path
+    record: RunRecord
+    reused: bool

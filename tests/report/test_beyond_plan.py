@@ -12,8 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 from test_experiments import PARTS, compose
 
-from specbench.cli.hydra_app import to_schema
-from specbench.cli.unnamed import conf_of_hydra
+from specbench.compose.hydra_app import to_schema
+from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.checks import check
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig

@@ -6,8 +6,8 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from specbench.cli.hydra_app import to_schema
-from specbench.cli.unnamed import conf_of_hydra
+from specbench.compose.hydra_app import to_schema
+from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import GAMMAS, check
 from specbench.config.paths import experiments_dir

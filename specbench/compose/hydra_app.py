@@ -1,4 +1,4 @@
-"""Hydra at the command line: compose a config from `conf/` and argv, check it, hand it to a function.
+"""Compose a config from `conf/` and key=value words, at the command line and without one, and hand it to a function.
 
 Hydra's own switches (`--cfg job`, `--config-dir`, `--multirun`, `hydra/launcher=`) go to Hydra untouched. Its errors,
 which run over many lines and end in exit code 1, become one line that names the key, the value and the choices.
@@ -21,9 +21,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.cli.overrides import GROUPS, CommandLine, check_overrides, parsed
-from specbench.cli.suggest import no_such_choice, no_such_key
-from specbench.cli.unnamed import conf_of_hydra, store_unnamed
+from specbench.compose.suggest import no_such_choice, no_such_key
+from specbench.compose.unnamed import conf_of_hydra, store_unnamed
+from specbench.compose.words import GROUPS, check_overrides, parsed
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
 from specbench.errors import UserError, first_line
@@ -34,25 +34,94 @@ T = TypeVar("T")
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 
 
-def launch(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
-    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, and call `task` with it.
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """One job: its overrides (key=value each, one value of each list of a sweep), and its config or why it has none."""
 
-    In a sweep `task` is called once a job. It should handle its own errors: Hydra adds lines of its own to errors that
-    reach it.
+    overrides: list[str]
+    config: T | None
+    error: str = ""
+
+    def required(self) -> T:
+        """The config. Raises UserError if there is none."""
+        if self.config is None:
+            raise UserError(self.error)
+        return self.config
+
+
+@dataclass(frozen=True)
+class _TaskOfHydra(Generic[T]):
+    """A task as Hydra calls it. An object and no closure, so that launchers can pickle it for other processes."""
+
+    task: Callable[[Job[T]], None]
+    schema: type[T]
+
+    def __call__(self, composed: DictConfig) -> None:
+        try:
+            job = Job(task_overrides(), to_schema(composed, self.schema))
+        except UserError as error:
+            job = Job(task_overrides(), None, str(error))
+        except (HydraException, OmegaConfBaseException) as error:
+            job = Job(task_overrides(), None, one_line(error, self.schema))
+        self.task(job)
+
+
+def launch(task: Callable[[Job[T]], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
+    """Call `task` with the job that `argv` asks for, in a sweep with each of them, wherever Hydra's launcher runs it.
+
+    A task handles its own errors: Hydra adds lines of its own to errors that reach it.
 
     Raises:
         UserError: the overrides in `argv` do not compose.
+    """
+    launch_composed(_TaskOfHydra(task, schema), config_name, schema, argv, verb)
+
+
+def launch_one(task: Callable[[T], None], config_name: str, schema: type[T], argv: list[str], verb: str) -> None:
+    """Call `task` with the config that `argv` asks for, in this process; what it raises is raised.
+
+    Raises:
+        UserError: as `launch`.
+    """
+
+    def one(composed: DictConfig) -> None:
+        task(to_schema(composed, schema))
+
+    launch_composed(one, config_name, schema, argv, verb, raises=True)
+
+
+def launch_composed(
+    task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str, raises: bool = False
+) -> None:
+    """Compose `conf/<config_name>.yaml`, typed by the dataclass `schema`, and call `task` with it, once a job.
+
+    `raises`: an error of the task, which runs in this process, is raised when Hydra is done.
+
+    Raises:
+        UserError: as `launch`.
     """
     check_overrides(argv, schema, verb, sweeps="--multirun" in argv)
     store_unnamed(argv)
     ConfigStore.instance().store(name=f"{config_name}_schema", node=schema)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us as they are, and not as text on the screen
+    failed: list[Exception] = []
+
+    def kept(composed: DictConfig) -> None:
+        try:
+            task(composed)
+        except Exception as error:
+            failed.append(error)
+
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
     try:
         with _errors_in_one_line(schema, argv):
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(
+                kept if raises else task
+            )()
     finally:
         sys.argv = saved
+    if failed:
+        raise failed[0]
 
 
 @contextlib.contextmanager
@@ -83,49 +152,27 @@ def _errors_in_one_line(schema: Any, words: Sequence[str]) -> Iterator[None]:
         raise UserError(_no_name(words)) from error
 
 
-def launch_one(task: Callable[[DictConfig], None], config_name: str, schema: Any, argv: list[str], verb: str) -> None:
-    """`launch` for a task that runs in this process and raises what goes wrong: so does this, when Hydra is done."""
-    failed: list[Exception] = []
-
-    def kept(composed: DictConfig) -> None:
-        try:
-            task(composed)
-        except Exception as error:
-            failed.append(error)
-
-    launch(kept, config_name, schema, argv, verb)
-    if failed:
-        raise failed[0]
-
-
-@dataclass(frozen=True)
-class Job(Generic[T]):
-    """One job of a sweep: its overrides, and its config or why it has none."""
-
-    overrides: list[str]
-    config: T | None
-    error: str = ""
-
-
 class _Enough(BaseException):
     """Ends a sweep that is only listed."""
 
 
-def jobs_of(config_name: str, schema: type[T], command: CommandLine, most: int | None = None) -> list[Job[T]]:
-    """The jobs of a sweep (the first `most`), as Hydra orders and composes them; none is run."""
+def jobs_of(
+    config_name: str, schema: type[T], overrides: Sequence[str], switches: Sequence[str] = (), most: int | None = None
+) -> list[Job[T]]:
+    """The jobs of a sweep (the first `most`), as Hydra orders and composes them; none is run.
+
+    `switches` are Hydra's own, of which only `--config-dir` changes the jobs.
+    """
     jobs: list[Job[T]] = []
 
-    def collect(composed: DictConfig) -> None:
-        try:
-            jobs.append(Job(task_overrides(), to_schema(composed, schema)))
-        except UserError as error:
-            jobs.append(Job(task_overrides(), None, str(error)))
+    def collect(job: Job[T]) -> None:
+        jobs.append(job)
         if len(jobs) == most:
             raise _Enough
 
     elsewhere = ("hydra/launcher=", "hydra.launcher.", "hydra.sweep.dir=")
-    here = [word for word in command.overrides if not word.startswith(elsewhere)]
-    folders = [*itertools.chain(*(pair for pair in itertools.pairwise(command.switches) if pair[0] == "--config-dir"))]
+    here = [word for word in overrides if not word.startswith(elsewhere)]
+    folders = [*itertools.chain(*(pair for pair in itertools.pairwise(switches) if pair[0] == "--config-dir"))]
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
         argv = ["--multirun", *folders, "hydra/launcher=basic", f"hydra.sweep.dir='{folder}'", *here]
         if most is not None and not any(word.startswith("hydra/sweeper=") for word in here):
@@ -137,6 +184,24 @@ def jobs_of(config_name: str, schema: type[T], command: CommandLine, most: int |
 def task_overrides() -> list[str]:
     """The overrides of the running job: key=value each, one value of each list of a sweep."""
     return list(HydraConfig.get().overrides.task)
+
+
+def composed_config(config_name: str, schema: type[T], words: Sequence[str], verb: str) -> T:
+    """The config that the overrides `words` ask for, without a command line.
+
+    Raises:
+        UserError: as `launch`.
+    """
+    with composing(config_name, schema, words, verb):
+        return to_schema(hydra.compose(config_name, overrides=list(words)), schema, words)
+
+
+def plain_config(overrides: Sequence[str], schema: type[Any], config_name: str | None = None) -> dict[str, Any]:
+    """What `overrides` compose to as plain dictionaries, with keys and groups that they add (`+group@key=NAME`)."""
+    ConfigStore.instance().store(name="run_schema", node=schema)
+    with conf_of_hydra():
+        content: Any = OmegaConf.to_container(hydra.compose(config_name, overrides=list(overrides)))
+    return content if isinstance(content, dict) else {}
 
 
 def to_schema(

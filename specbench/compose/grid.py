@@ -9,11 +9,9 @@ Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import product
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -23,18 +21,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.cli.hydra_app import launch_one, one_line, to_schema
-from specbench.cli.overrides import parsed, value_of
-from specbench.cli.unnamed import conf_of_hydra, store_unnamed
+from specbench.compose.hydra_app import composing, launch_composed, one_line, to_schema
+from specbench.compose.unnamed import conf_of_hydra, store_unnamed
+from specbench.compose.words import parsed, value_of
 from specbench.config.checks import RULE_OF
 from specbench.config.tree import KEYS_OF
-from specbench.config.verbs import ChooseConfig, check_choose, require_used
+from specbench.config.verbs import require_used
 from specbench.errors import UserError
-from specbench.files import require_writable
-from specbench.tasks.task import check_own_rows
-
-if TYPE_CHECKING:
-    from specbench.cli.console import Screen
 
 T = TypeVar("T")
 Overrides = list[str]
@@ -69,7 +62,21 @@ def launch_each(
             raise UserError(one_line(error, schema)) from error
         task(configs)
 
-    launch_one(job, config_name, schema, [*common, *combinations[0]], verb)
+    launch_composed(job, config_name, schema, [*common, *combinations[0]], verb, raises=True)
+
+
+def compose_grid(
+    words: Sequence[str], config_name: str, schema: type[T], verb: str, defaults: dict[str, list[str]] | None = None
+) -> list[T]:
+    """The configs that `launch_each` calls its task with, without a command line.
+
+    Raises:
+        UserError: as `hydra_app.launch`.
+    """
+    common, combinations = combined(words, config_name, schema, verb, defaults)
+    each = [[*common, *these] for these in combinations]
+    with composing(config_name, schema, each[0], verb):
+        return compose_each(config_name, schema, each)
 
 
 def combined(
@@ -93,25 +100,6 @@ def compose_each(
     rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
     listed = rest if first is None else [first, *rest]
     return [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
-
-
-@contextmanager
-def progress(configs: Sequence[ChooseConfig], stream: IO[str] | None = None) -> Iterator[Screen]:
-    """The progress on `stream` (default: stderr) of a comparison of `configs`, which are checked first.
-
-    Raises:
-        UserError: a config cannot be measured.
-        MachineError: the folder of results cannot be written.
-    """
-    for config in configs:
-        check_choose(config)
-    require_writable(configs[0].results)
-    for task, limit in {repr(config.task): (config.task, config.limit) for config in configs}.values():
-        check_own_rows(task, limit, later_turns=False)
-    from specbench.cli.console import Screen
-
-    with Screen(stream or sys.stderr, "working", "{} of {}") as screen:
-        yield screen
 
 
 def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Overrides:

@@ -10,12 +10,12 @@ from typing import IO, TYPE_CHECKING, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specbench.cli.formats import terminal
-from specbench.cli.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
 from specbench.records.proved import prompts_for_proof
+from specbench.report.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
+from specbench.report.terminal import terminal
 
 if TYPE_CHECKING:
-    from specbench.experiment.runner import Result
+    from specbench.records.store import Result
 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal

@@ -15,7 +15,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import ChoiceSweep, Override
 
-from specbench.cli.overrides import parsed
+from specbench.compose.words import parsed
 from specbench.config.catalogue import GROUPS as HELD
 from specbench.config.catalogue import held
 from specbench.config.extensions import Group, extensions, loaded
@@ -28,13 +28,18 @@ EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "t
 LOCAL = ("/", "./", "../", "~")
 
 
+def store(group: str, name: str, content: dict[str, Any], package: str | None = None) -> None:
+    """Make `content` the choice `name` of `group`, at `package` of the config (unset: the group's place)."""
+    ConfigStore.instance().store(group=group, name=name, node=content, package=package)
+
+
 @cache
 def store_held() -> None:
     """Make a choice of everything that shares a file with others."""
     for group in HELD:
         for name, choice in held(group).items():
             package = "_global_" if group == "experiment" else None
-            ConfigStore.instance().store(group=group, name=name, node=choice.content, package=package)
+            store(group, name, choice.content, package)
 
 
 @contextmanager
@@ -54,7 +59,7 @@ def store_extensions() -> dict[str, dict[str, str]]:
             package = entry.dist.name if entry.dist is not None else entry.module
             held = {} if kind == "rules" else loaded(kind, name)
             node = dict(held) if kind in ("tasks", "targets") else {"name": name, "kind": name}
-            ConfigStore.instance().store(group=group, name=name, node={"rule": name} if kind == "rules" else node)
+            store(group, name, {"rule": name} if kind == "rules" else node)
             note = node.get("note") or (held.__doc__ if kind == "drafts" else "")
             found.setdefault(group, {})[name] = f"{(note or '').strip()} (from the package {package})".strip()
     return found
@@ -68,7 +73,7 @@ def store_unnamed(words: Iterable[str]) -> None:
         for value in _values(override) if group in GROUPS else ():
             if (node := _node(group, value)) is not None:
                 *folders, name = (part for part in value.split("/") if part)
-                ConfigStore.instance().store(group="/".join([group, *folders]), name=name, node=node)
+                store("/".join([group, *folders]), name, node)
 
 
 def _values(override: Override) -> Sequence[str]:

@@ -1,13 +1,13 @@
 """The jobs of a sweep that run in this process: ordered so that each model is loaded once, and kept between jobs.
 
-What they need is printed before the first job. Hydra's basic launcher takes jobs as the sweep's lists multiply out, the
-last list varying fastest. Other launchers (joblib, SLURM, Ray) run jobs in processes of their own and are not changed.
+Hydra's basic launcher takes jobs as the sweep's lists multiply out, the last list varying fastest. Other launchers
+(joblib, SLURM, Ray) run jobs in processes of their own and are not changed.
 """
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -15,33 +15,42 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from omegaconf import open_dict
 
-from specbench.cli import sweep_log
-from specbench.cli.hydra_app import Job, to_schema
-from specbench.cli.job import shared_models
-from specbench.cli.overrides import by_models
+from specbench.compose.hydra_app import Job, to_schema
+from specbench.compose.words import by_models
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
+
+
+@dataclass(frozen=True)
+class Around:
+    """What happens around the jobs of a sweep.
+
+    Attributes:
+        count: receives the number of jobs, whichever launcher runs them.
+        announce: receives the jobs, the folder of results and the name of the experiment ('' without one) before the
+            first of several jobs of this process.
+        sharing: a context in which the jobs of this process run.
+    """
+
+    count: Callable[[int], None]
+    announce: Callable[[list[Job[RunConfig]], str, str], None]
+    sharing: Callable[[], AbstractContextManager[None]]
 
 
 class OrderedLauncher(BasicLauncher):
     """The basic launcher with jobs that need the same models next to each other."""
 
+    around: ClassVar[Around]
+
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         jobs = by_models(job_overrides)
         if len(jobs) > 1:
-            self._announce(jobs)
-        with shared_models():
+            assert self.config is not None
+            experiment = self.config.hydra.runtime.choices.get("experiment") or ""
+            self.around.announce([self._composed(job) for job in jobs], self.config.results, experiment)
+        with self.around.sharing():
             returned: Sequence[JobReturn] = super().launch(jobs, initial_job_idx)
         return returned
-
-    def _announce(self, jobs: Sequence[Sequence[str]]) -> None:
-        """Say how many jobs there are, and the memory and time that they need."""
-        from specbench.cli.dry_run import outline, plan
-
-        assert self.config is not None
-        experiment = self.config.hydra.runtime.choices.get("experiment")
-        for line in outline(plan([self._composed(job) for job in jobs], self.config.results), experiment or ""):
-            print(line, file=sys.stderr)
 
     def _composed(self, overrides: Sequence[str]) -> Job[RunConfig]:
         assert self.hydra_context is not None and self.config is not None
@@ -55,7 +64,7 @@ class OrderedLauncher(BasicLauncher):
 
 
 @contextmanager
-def ordered_launcher() -> Iterator[None]:
+def ordered_launcher(around: Around) -> Iterator[None]:
     """A context in which Hydra's basic launcher is replaced by ours, and its basic sweeper counts the jobs.
 
     Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
@@ -68,9 +77,10 @@ def ordered_launcher() -> Iterator[None]:
 
     def counted(*given: Any) -> list[list[list[str]]]:
         batches: list[list[list[str]]] = split(*given)
-        sweep_log.expect(sum(map(len, batches)))
+        around.count(sum(map(len, batches)))
         return batches
 
+    OrderedLauncher.around = around
     registry[launcher], registry[sweeper].split_arguments = OrderedLauncher, staticmethod(counted)
     try:
         yield
