@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FORMATS = ("table", "csv", "json")
-Rows = Sequence[Mapping[str, Any]]
+OutputRows = Sequence[Mapping[str, Any]]
 
 
 def checked_format(form: str) -> str:
@@ -58,7 +58,7 @@ def _console_class() -> "type[Console]":
 
 
 def print_rows(
-    form: str, rows: Rows, draw: Callable[[], object], *, document: Any = None, columns: Iterable[str] = ()
+    form: str, rows: OutputRows, draw: Callable[[], object], *, document: Any = None, columns: Iterable[str] = ()
 ) -> None:
     """Print `rows` in `form`.
 
@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_csv(rows: Rows, columns: Iterable[str]) -> None:
+def _print_csv(rows: OutputRows, columns: Iterable[str]) -> None:
     """A line a row; nested values under dotted names. Lists have no place in a cell."""
     flat = [dict(_flat(plain(row))) for row in rows]
     names = list(dict.fromkeys([*columns, *(name for row in flat for name in row)]))

@@ -154,7 +154,7 @@ class BlockwiseSession:
 Project = Callable[[Tensor], Tensor]
 
 
-class Heads(Protocol):
+class DraftHeads(Protocol):
     """Heads on states, each for a later token."""
 
     heads: int
@@ -167,10 +167,10 @@ class Heads(Protocol):
         ...
 
 
-H = TypeVar("H", bound=Heads)
+H = TypeVar("H", bound=DraftHeads)
 
 
-class LaterHeads(Heads, Protocol):
+class LaterHeads(DraftHeads, Protocol):
     """Heads on states alone, ours or published (`models.medusa`, `methods.medusa.published`)."""
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
@@ -178,7 +178,7 @@ class LaterHeads(Heads, Protocol):
         ...
 
 
-class OnHeads(OnStates, Generic[H]):
+class HeadsDraft(OnStates, Generic[H]):
     """`heads` on the states of `target`; `project` is its output projection."""
 
     def __init__(self, target: Model, heads: H, project: Project, rows: int) -> None:
@@ -226,8 +226,8 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
             say(f"{key}: its {self.counted} draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return self.on(target, target.network.get_output_embeddings().weight.shape[0])
+        return self.draft_on(target, target.network.get_output_embeddings().weight.shape[0])
 
-    def on(self, target: EagerModel, rows: int) -> Draft:
+    def draft_on(self, target: EagerModel, rows: int) -> Draft:
         """The draft; `rows` is how many logits the target's output projection has."""
         raise NotImplementedError
