@@ -89,7 +89,7 @@ class BlockwiseSession:
         return self._after(self._depths[first:], 0.0)
 
     def _after(self, depths: Sequence[int], operations: float) -> Continuations:
-        """Nothing beyond the last head, or without a state."""
+        """The continuations `depths` tokens ahead; none beyond the last head, or where the target has read nothing."""
         size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
         if heads_KV is None or max(depths) >= len(heads_KV):
             return Found([()] * len(depths), size, self.draft.device)
@@ -143,7 +143,7 @@ class BlockwiseSession:
             self.session.extend(tokens[self.session.length :])
 
     def _q(self, states_ND: Tensor, which: slice) -> Tensor:
-        """Rows [heads x N, V], head by head."""
+        """q [heads x N, V] of the heads `which` for N states, all rows of a head together."""
         return standardise(self._logits(states_ND, which), self.sampling, self.draft.target.vocabulary_size)
 
     def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
@@ -174,7 +174,7 @@ class LaterHeads(DraftHeads, Protocol):
     """Heads on states alone, ours or published (`models.medusa`, `methods.medusa.published`)."""
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
-        """[heads, N, V] of the heads `which`."""
+        """Logits [heads, N, V] of the heads `which` for N states of the target."""
         ...
 
 

@@ -32,7 +32,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class NotStorable(ValueError):
-    """What a graph holds that has no form here."""
+    """Raised where a graph holds a value that cannot be written to a file."""
 
 
 def stored(module: GraphModule, weights: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class EagerModel:
         return logits_NV
 
     def _same_engine(self, network: Any) -> "EagerModel":
-        """`network`, which has some of the same weights, run by the same engine."""
+        """A model of this engine over `network`, a part of this model's network that shares its weights."""
         return EagerModel(network, self.vocabulary_size, self.eos_ids)
 
     def start(self, prompt: Prompt) -> LayeredSession:

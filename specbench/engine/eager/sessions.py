@@ -43,7 +43,7 @@ class SessionModel(Protocol):
 
 
 class EagerSession:
-    """What both families share: a self-attention cache as long as the tokens read, and the nodes of a tree.
+    """A session over a `transformers` cache that grows, for both families; its nodes of a tree are cached at the end.
 
     Its first layers may be ahead for a while, see `ShallowSession`.
     """
@@ -116,12 +116,12 @@ class EagerSession:
 
     @property
     def _layers(self) -> list[Any]:
-        """Self-attention caches, layer by layer."""
+        """The self-attention caches of all layers, by layer number."""
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
         return layers
 
     def _caches(self, part: Part) -> list[Any]:
-        """Those of them that `part` extends."""
+        """The self-attention caches of the layers whose attention runs in `part`."""
         layers = self._layers
         return [layers[number] for number in part.caching]
 

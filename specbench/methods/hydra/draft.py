@@ -31,7 +31,7 @@ class ReadingHeads(DraftHeads, Protocol):
         ...
 
     def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
-        """[N, V] of head J."""
+        """Logits [N, V] of head J, for N states and the J narrowed tokens after each."""
         ...
 
 

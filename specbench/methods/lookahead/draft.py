@@ -63,7 +63,7 @@ class Window:
         return UnverifiedTokens(tokens, parents)
 
     def learn(self, best: Sequence[int]) -> None:
-        """Take in the target's argmax tokens after each token of `tree()`."""
+        """Add n-grams to the pool and a row to the window from the argmax tokens `best` after each of `tree()`."""
         newest = list(best[-self.columns :])
         for column, token in enumerate(newest):
             first, *rest = (*(row[column] for row in self.rows), token)
