@@ -160,7 +160,7 @@ class EagerSession:
         logits_LV: Tensor = output.logits[0]
         return logits_LV
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -198,7 +198,7 @@ class EncoderDecoderSession(EagerSession):
             )
         return keys, values
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
 
 
@@ -214,5 +214,5 @@ class DecoderOnlySession(EagerSession):
             options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
             self._read(read_first, **options)
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         return {"input_ids": self.model.ids(tokens)}
