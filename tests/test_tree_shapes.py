@@ -74,8 +74,8 @@ def test_widths_and_the_nodes_that_a_size_leaves() -> None:
     shape = TreeShape.of_widths([2, 2])
     assert shape.parents == (ROOT, ROOT, 0, 0, 1, 1)
     assert (shape.size, shape.depth, shape.ranks, shape.children) == (7, 2, [0, 1, 0, 1, 0, 1], [2, 2, 2, 0, 0, 0, 0])
-    assert shape.cut(4) == TreeShape((ROOT, ROOT, 0))
-    assert shape.cut(100) == shape
+    assert shape.truncated(4) == TreeShape((ROOT, ROOT, 0))
+    assert shape.truncated(100) == shape
 
 
 def test_of_equal_values_the_shallower_node_remains() -> None:

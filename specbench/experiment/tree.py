@@ -118,7 +118,7 @@ def plan_of(config: RunConfig, acceptance: AcceptanceByRank | None) -> Plan:
     if tree.shape == "widths":
         assert tree.widths is not None
         shape = TreeShape.of_widths(tree.widths)
-        return FixedShape(shape if tree.size is None else shape.cut(int(tree.size)))
+        return FixedShape(shape if tree.size is None else shape.truncated(int(tree.size)))
     assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None

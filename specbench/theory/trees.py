@@ -92,7 +92,7 @@ class TreeShape:
     def most_children(self) -> int:
         return max(self.children)
 
-    def cut(self, size: int) -> "TreeShape":
+    def truncated(self, size: int) -> "TreeShape":
         """The `size` nodes, root included, with the least depth plus ranks on their path; of equals the shallower."""
         sums: list[int] = []
         for node, parent in enumerate(self.parents):
