@@ -72,7 +72,7 @@ def test_a_lenient_run_at_t_0_keeps_its_speed_and_says_how_many_texts_are_identi
     shown = capfd.readouterr().out
     assert "lenient l=1e-12 (lossy)" in shown and "lossy: the rule changes" in shown
     records = Records(tmp_path)
-    assert len(records.frame) == 1 and len(records.beyond) == 1
+    assert len(records.paper_runs) == 1 and len(records.beyond) == 1
     row = TABLES["table4"](records).shown.iloc[-1]
     assert row["γ"] == "3, lenient l=1e-12 (lossy)" and row["EMP"].endswith(" lossy")
     main(["results", "--results", str(tmp_path), "--group-by", "accept", "--format", "json"])

@@ -20,7 +20,7 @@ from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import BlockwiseDraft
-from specbench.methods.blockwise.network import Heads
+from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
@@ -38,9 +38,9 @@ def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, see
     return target, BlockwiseDraft(target, random_heads(width), target.project, 64)
 
 
-def random_heads(width: int) -> Heads:
+def random_heads(width: int) -> BlockwiseHeads:
     torch.manual_seed(1)
-    heads = Heads(K, width, 16)
+    heads = BlockwiseHeads(K, width, 16)
     torch.nn.init.normal_(heads.out_KHD, std=0.3)
     return heads.requires_grad_(False)
 
@@ -192,20 +192,20 @@ def test_heads_are_kept_with_their_target_and_refused_for_another(tmp_path: Path
     own = network("t5", 4)
     heads = random_heads(WIDTH)
     heads.save(tmp_path, "mine", fingerprint(own))
-    again = Heads.load(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
+    again = BlockwiseHeads.load(tmp_path, own.to(torch.bfloat16), "draft")  # rounding is not another target
     assert torch.equal(again.out_KHD, heads.out_KHD.to(torch.bfloat16))
     with pytest.raises(UserError, match="were trained on mine, and this target's weights are others"):
-        Heads.load(tmp_path, network("t5", 5), "draft")
+        BlockwiseHeads.load(tmp_path, network("t5", 5), "draft")
     with pytest.raises(UserError, match="draft.path=.*missing: no blockwise heads are in this folder"):
-        Heads.load(tmp_path / "missing", own, "draft")
+        BlockwiseHeads.load(tmp_path / "missing", own, "draft")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no blockwise heads are in this folder"):
-        Heads.load(tmp_path, own, "draft")
+        BlockwiseHeads.load(tmp_path, own, "draft")
 
 
 def test_heads_begin_as_the_targets_own() -> None:
     states_ND = torch.randn(3, WIDTH)
-    assert torch.equal(Heads(K, WIDTH, 16)(states_ND), states_ND.expand(K - 1, 3, WIDTH))
+    assert torch.equal(BlockwiseHeads(K, WIDTH, 16)(states_ND), states_ND.expand(K - 1, 3, WIDTH))
 
 
 def test_a_network_that_changes_its_logits_after_the_head_is_refused() -> None:

@@ -10,7 +10,7 @@ from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft, DraftSession, start_beside
+from specbench.algorithm.draft import Draft, DraftSession, start_draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.cascades import Inside, of_cascades
 from specbench.engine.eager.model import EagerModel
@@ -114,7 +114,7 @@ class AsIfFresh:
         raise NotImplementedError
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        self.session = start_beside(session, self.draft, prompt, sampling)
+        self.session = start_draft(session, self.draft, prompt, sampling)
         self.rollback, self.score = self.session.rollback, self.session.score
         return self
 

@@ -142,7 +142,7 @@ def test_a_disturbed_run_says_so_and_is_in_no_table(run, tmp_path: Path, capfd: 
     assert summary["waited"] == pytest.approx(0.4) and summary["speedup_measured"] is not None
     assert record["prompts"][0]["load"] == {"ran_s": 1.2, "waited_s": 0.8}
     records = Records(tmp_path)
-    assert records.frame.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
+    assert records.paper_runs.empty and records.beyond.empty and records.disturbed == [record["run_id"]]
     assert any("another process used the machine" in note for note in TABLES["table2"](records).notes)
     main(["results", "--results", str(tmp_path)])
     out = capfd.readouterr().out
@@ -177,7 +177,7 @@ def test_a_table_takes_the_record_that_was_not_disturbed(tmp_path: Path) -> None
     undisturbed = make(tmp_path, gamma=3)
     make(tmp_path, gamma=3, seed=1, disturbed=True, disturbed_by=SIGNS, created="2026-02-02T03:04:05+00:00")
     records, said = Records(tmp_path), list[str]()
-    assert list(records.frame["run_id"]) == [undisturbed]
+    assert list(records.paper_runs["run_id"]) == [undisturbed]
     assert len(keep(records, said.append)) == 1 and "not kept, another process used the machine" in said[0]
 
 
@@ -190,7 +190,7 @@ def test_a_disturbed_record_of_a_run_does_not_hide_its_kept_copy(tmp_path: Path)
     disturbed = {"disturbed": True, "disturbed_by": SIGNS, "created": "2026-02-02T03:04:05+00:00"}
     store.write(tmp_path, {**record, "summary": {**record["summary"], **disturbed}})
     records = Records(tmp_path)
-    assert list(records.frame["run_id"]) == [run_id] and records.disturbed == []
+    assert list(records.paper_runs["run_id"]) == [run_id] and records.disturbed == []
     assert not records.whole(run_id)["summary"].get("disturbed")
     assert drawing_folder(records, tmp_path / "tables", list[str]().append) == tmp_path / "tables"
     assert [row["disturbed"] for row in Catalog(tmp_path).rows()] == [True]
@@ -205,7 +205,7 @@ def test_a_new_disturbed_record_leaves_the_committed_drawings_as_they_are(tmp_pa
 
 
 def test_an_empty_folder_has_no_disturbed_record(tmp_path: Path) -> None:
-    assert Records(tmp_path).disturbed == [] and Records(tmp_path).every.empty
+    assert Records(tmp_path).disturbed == [] and Records(tmp_path).chains.empty
 
 
 SUMMARY = {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from toy import PROMPT, VOCABULARY, ToyModel, random_table
 from specbench.algorithm.acceptance.base import Proposal, Verdict
 from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.config.draft import DraftConfig
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule
 from specbench.methods.model.draft import ModelDraft
@@ -141,3 +143,10 @@ def test_a_draft_whose_q_is_wrong_is_caught(fault: str) -> None:
         return
     with pytest.raises(NotConforming):
         check_draft(Wrong(fault), VOCABULARY, PROMPT, [1, 2, 0, 1])
+
+
+def test_a_kind_of_another_package_may_use_the_former_names_of_flags() -> None:
+    class Older(DraftConfig):
+        finds: ClassVar[bool] = True
+
+    assert Older.found_in_text and not DraftConfig.found_in_text and not Older.inside_target

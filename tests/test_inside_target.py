@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 from specbench.engine.saved_heads import WEIGHTS, fingerprint
-from specbench.methods.blockwise.network import Heads
+from specbench.methods.blockwise.network import BlockwiseHeads
 
 Folders = dict[str, Path]
 Run = Callable[..., tuple[int, str]]
@@ -44,7 +44,7 @@ def heads(folders: Folders, tmp_path: Path) -> Path:
     folder.mkdir()
     torch.manual_seed(0)
     target = AutoModelForSeq2SeqLM.from_pretrained(folders["t5"])
-    Heads(4, 32, 8).save(folder, "t5", fingerprint(target))
+    BlockwiseHeads(4, 32, 8).save(folder, "t5", fingerprint(target))
     return folder
 
 

@@ -21,7 +21,7 @@ from specbench.engine.session import Prompt, without
 from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.methods.layer_skip.draft import LayerSkipDraft
 from specbench.sampling import Sampling, standardise
-from specbench.theory.trees import FixedShape, Shape
+from specbench.theory.trees import FixedShape, TreeShape
 
 KINDS = ["t5", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE = 3, 40
@@ -148,7 +148,7 @@ def test_engines_write_the_same_text(kind: str, engine: str) -> None:
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_tree_of_it(kind: str) -> None:
     draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])
-    tree = TreeDraft(draft, FixedShape(Shape.of_widths([2, 2])), "distinct", frozenset({1}))
+    tree = TreeDraft(draft, FixedShape(TreeShape.of_widths([2, 2])), "distinct", frozenset({1}))
     for prompt in prompts(kind):
         assert greedy(TARGETS[kind], tree, prompt, 2) == own(kind, prompt)
 

@@ -22,7 +22,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.lookahead.draft import LookaheadDraft, Window
 from specbench.sampling import Sampling
-from specbench.theory.trees import Shape
+from specbench.theory.trees import TreeShape
 
 CPU = torch.device("cpu")
 VERIFYING = sys.modules["specbench.algorithm.acceptance.verify"]
@@ -143,7 +143,7 @@ def test_the_window_is_a_tree_whose_columns_are_n_grams() -> None:
     assert window.rows == [[8, 9, 7]] * 3
     beside = window.tree()
     assert beside.tokens == [8, 9, 7] * 3 and beside.parents == [-1, 0, 1, 0, 1, 2, 3, 4, 5]
-    assert Shape(tuple(beside.parents)).depths == [1, 2, 3, 2, 3, 4, 3, 4, 5]  # the position of each after the text
+    assert TreeShape(tuple(beside.parents)).depths == [1, 2, 3, 2, 3, 4, 3, 4, 5]  # the position of each after the text
     window.learn([*range(10, 19)])
     assert window.rows == [[8, 9, 7], [8, 9, 7], [16, 17, 18]]
     assert window.pool == {8: [(8, 8, 16)], 9: [(9, 9, 17)], 7: [(7, 7, 18)]}

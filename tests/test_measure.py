@@ -68,12 +68,12 @@ def summary(  # type: ignore[type-arg]
     prompts: list[dict] = PROMPTS,
     greedy: bool = True,
     gamma: int | None = 3,
-    falls: bool = False,
+    falls_with_position: bool = False,
     at_once: bool = False,
 ) -> dict:
     return summarise(
-        prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64, falls=falls, at_once=at_once, resamples=200,
-        seed=0,
+        prompts, gamma=gamma, greedy=greedy, c_hat=0.1, max_new_tokens=64,
+        falls_with_position=falls_with_position, at_once=at_once, resamples=200, seed=0,
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_where_agreement_falls_with_the_position_one_alpha_is_no_prediction() ->
     its first tokens, so that alpha is 1; 2.5 tokens a pass are right, of which Eq. 1 would make 4."""
     text = [a_pass(3, 1), a_pass(3, 2)] * 10
     prompts = [raw(50, text, [1.0] * 50)] * 2
-    one_alpha, falling = summary(prompts), summary(prompts, falls=True)
+    one_alpha, falling = summary(prompts), summary(prompts, falls_with_position=True)
     assert one_alpha["tokens_per_pass_predicted"] == pytest.approx(4)
     assert falling["prediction"] == "by position"
     tokens = falling["tokens_per_pass_predicted"]
@@ -149,7 +149,7 @@ def test_a_token_that_was_not_proposed_though_there_was_room_was_not_accepted() 
 def test_passes_are_summed_as_they_were() -> None:
     """A look-up that proposes in one pass of ten. v is of that pass; what a pass costs is nearer to 1."""
     passes = [a_pass(3, 0, verify_s=1.6)] + [a_pass(0, 0, verify_s=1.0, draft_s=0.0)] * 9
-    s = summary([raw(10, passes, [0.0] * 10)] * 2, falls=True)
+    s = summary([raw(10, passes, [0.0] * 10)] * 2, falls_with_position=True)
     assert s["verify_cost"] == 1.6
     assert s["checking_per_pass"] == pytest.approx((1.6 + 9) / 10)
     spent = s["drafting_per_pass"] + s["checking_per_pass"] + s["accepting_per_pass"]

@@ -32,12 +32,12 @@ from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaDraft
 from specbench.methods.medusa.network import MedusaHeads
 from specbench.sampling import Sampling
-from specbench.theory.trees import ByConfidence, FixedShape, Shape
+from specbench.theory.trees import ByConfidence, FixedShape, TreeShape
 
 KINDS, FAMILIES = ["medusa", "hydra"], ["t5", "gpt2"]
 HEADS, WIDTH, ROWS = 4, 32, 64
 GREEDY = Sampling(0.0)
-SHAPE = FixedShape(Shape.of_widths([3, 2, 1]))
+SHAPE = FixedShape(TreeShape.of_widths([3, 2, 1]))
 
 
 def random_heads(kind: str) -> Any:

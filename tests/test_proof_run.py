@@ -104,7 +104,7 @@ def test_a_small_run_says_how_many_prompts_would_prove_it(tmp_path: Path, capfd:
     records = Records(tmp_path)
     made = page(records)
     assert f"z = +0.30, but {said}" in made and f"{run_id[-8:]} (unproved)" in made
-    (row,) = records.frame.to_dict("records")
+    (row,) = records.paper_runs.to_dict("records")
     assert row["unproved"] and row["too_small"]
     assert [cells["EMP"].endswith(" not proved") for cells in table2(records).shown.to_dict("records")].count(True) == 1
     summary = records.whole(run_id)["summary"]

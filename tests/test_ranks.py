@@ -10,7 +10,7 @@ from branches import Branch, outcomes
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.tree import transport
-from specbench.algorithm.acceptance.tree.base import Tree
+from specbench.algorithm.acceptance.tree.base import DraftedTree
 from specbench.algorithm.acceptance.tree.expected import distinct, fixed, k_sequential, of_k_sequential, replaced
 from specbench.algorithm.acceptance.tree.rounds import (
     WithoutReplacement,
@@ -77,7 +77,7 @@ def test_the_formulas_are_those_of_the_rules_played(seed: int) -> None:
 
     def played(chance: Branch) -> tuple[int, int]:
         tokens = children(chance, True)
-        verdict = accept_k_sequential(p.expand(4, -1), q.expand(3, -1), Tree(tokens, [ROOT] * 3), chance)
+        verdict = accept_k_sequential(p.expand(4, -1), q.expand(3, -1), DraftedTree(tokens, [ROOT] * 3), chance)
         return (verdict.path[0], tokens[verdict.path[0]]) if verdict.path else (3, verdict.token)
 
     of_each = torch.zeros(4, 4)  # [rank, token]; 3: none was accepted

@@ -13,7 +13,7 @@ from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree.base import Tree
+from specbench.algorithm.acceptance.tree.base import DraftedTree
 from specbench.algorithm.acceptance.tree.rounds import accept_k_sequential
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
@@ -26,16 +26,16 @@ from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import bootstrap, ratio
-from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Shape
+from specbench.theory.trees import ROOT, ByConfidence, FixedShape, TreeShape
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 TARGET, DRAFT = ToyModel(random_table(11)), ModelDraft(ToyModel(random_table(12)), VOCABULARY)
-SHAPES = {"chain": Shape.chain(3), "wide": Shape.of_widths([3]), "tree": Shape.of_widths([2, 2, 1])}
+SHAPES = {"chain": TreeShape.chain(3), "wide": TreeShape.of_widths([3]), "tree": TreeShape.of_widths([2, 2, 1])}
 
 
 def test_counting_the_passes_of_a_tree_by_hand() -> None:
     first, second, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
-    two = Shape.of_widths([2, 1])  # a second child of the second level is not there
+    two = TreeShape.of_widths([2, 1])  # a second child of the second level is not there
     assert tree_passes([[first, first, none, none]], two).tolist() == [[0, 0, 1], [0, 0, 1]]
     assert tree_passes([[second, second, none]], two).sum() == 2  # accepted, then the target's own; then one more
     assert tree_passes([[second, first]], two, most=9).tolist() == [[0, 0, 1], [0, 0, 0]]  # it drafted the end
@@ -46,9 +46,9 @@ def test_counting_the_passes_of_a_tree_by_hand() -> None:
     # Level 2 has other children than level 1: a proposal that begins a token earlier.
     assert tree_passes([[first, first, none], [none, none, none]], two).tolist() == [[0, 0, 1], [0, 0, 1]]
     assert tree_passes([[first, first, none], [none, first, none]], two).sum() == 1
-    assert tree_passes([[first, first, none, none], [first] * 4], Shape.chain(3)).sum() == 2  # no third head
+    assert tree_passes([[first, first, none, none], [first] * 4], TreeShape.chain(3)).sum() == 2  # no third head
     chain = walk([one for (one,) in given], gamma=3, most=9).passes.sum()
-    assert tree_passes([given], Shape.chain(3), 9).sum() == pytest.approx(chain)
+    assert tree_passes([given], TreeShape.chain(3), 9).sum() == pytest.approx(chain)
 
 
 def ranks_along(text: list[int], sampling: Sampling, seed: int) -> Ranks:
@@ -96,7 +96,7 @@ def test_passes_under_k_seq_follow_its_own_ranks(shape: str) -> None:
 
     def played(chance: Branch) -> tuple[bool, int]:
         tokens = [chance.draw(q) for _ in range(children)]
-        one_level = Tree(tokens, [ROOT] * children)
+        one_level = DraftedTree(tokens, [ROOT] * children)
         verdict = accept_k_sequential(p.expand(children + 1, -1), q.expand(children, -1), one_level, chance)
         return bool(verdict.path), tokens[verdict.path[0]] if verdict.path else verdict.token
 

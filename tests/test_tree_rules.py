@@ -15,7 +15,7 @@ from branches import Branch, outcomes
 
 from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.tree.base import Tree, TreeRule, Uniforms
+from specbench.algorithm.acceptance.tree.base import DraftedTree, TreeRule, Uniforms
 from specbench.algorithm.acceptance.tree.rounds import (
     WithoutReplacement,
     WithReplacement,
@@ -72,7 +72,7 @@ def one_position(
     def play(chance: Branch) -> tuple[int, int]:
         tokens = children(q, count, chance)
         nodes = len(tokens)
-        verdict = rule(p.expand(nodes + 1, -1), q.expand(nodes, -1), Tree(tokens, [ROOT] * nodes), chance)
+        verdict = rule(p.expand(nodes + 1, -1), q.expand(nodes, -1), DraftedTree(tokens, [ROOT] * nodes), chance)
         return (tokens[verdict.path[0]] if verdict.path else verdict.token), verdict.accepted
 
     law, acceptance = torch.zeros_like(p), 0.0
@@ -185,7 +185,7 @@ def error_of_texts(
             drawn = [chance.draw(row) for row in rows] if merged else children(DRAFT[before], len(siblings), chance)
             for node, token, row in zip(siblings, drawn, rows, strict=True):
                 tokens[node], q_rows[node], texts[node] = token, row, (*texts[parent], token)
-        tree = Tree(tokens, parents)
+        tree = DraftedTree(tokens, parents)
         p_NV = torch.stack([TARGET[texts[node][-2:]] for node in (ROOT, *range(len(parents)))])
         verdict = rule(p_NV, torch.stack(q_rows), tree, chance)
         return (*(tree.tokens[node] for node in verdict.path), verdict.token)
@@ -230,7 +230,7 @@ def test_children_beyond_the_tokens_that_q_can_draw() -> None:
 
 def test_a_tree_of_nothing_is_a_draw_from_the_target() -> None:
     for rule, _ in RULES.values():
-        verdict = rule(P.unsqueeze(0), P.new_empty(0, 4), Tree([], []), Uniforms(0, torch.Generator(), P.device))
+        verdict = rule(P.unsqueeze(0), P.new_empty(0, 4), DraftedTree([], []), Uniforms(0, torch.Generator(), P.device))
         assert verdict.accepted == 0
 
 
@@ -291,7 +291,7 @@ def test_a_chain_is_algorithm_1_on_the_same_uniform_numbers(count: int, dtype: t
             expected = chain_rule(p, rows, tokens, torch.Generator().manual_seed(seed))
             for rule in rules:
                 chance = Uniforms(count, torch.Generator().manual_seed(seed), p.device)
-                found = rule(p, rows, Tree.chain(tokens), chance)
+                found = rule(p, rows, DraftedTree.chain(tokens), chance)
                 assert (list(found.path), found.token) == (list(expected.path), expected.token)
             accepted.add(expected.accepted)
     assert accepted == set(range(count + 1))

@@ -468,7 +468,7 @@ def test_auto_says_why_and_the_paper_keeps_its_own(
     assert summary["vocabulary"] == "slem" and "less than 50%" in summary["vocabulary_reason"]
     assert "its vocabulary differs from that of unigram; they share" in "".join(capfd.readouterr())
     records = Records(tmp_path)
-    assert records.frame.empty and list(records.beyond["vocabulary"]) == ["slem"]
+    assert records.paper_runs.empty and list(records.beyond["vocabulary"]) == ["slem"]
 
 
 def test_alpha_says_what_the_mismatch_costs(

@@ -10,14 +10,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Beside, PendingProposal, Proposal
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
 from specbench.engine.session import Model, Prompt, Read, Reading, Session
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT
 
 Proposed = Proposal | PendingProposal
-NOTHING_BESIDE = Beside([], [])
+NONE_UNVERIFIED = UnverifiedTokens([], [])
 
 
 class DraftSession(Protocol):
@@ -69,7 +69,7 @@ def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
         return Read(session, torch.cat([*before, proposal.read_G]))
-    beside = proposal.beside or NOTHING_BESIDE
+    beside = proposal.beside or NONE_UNVERIFIED
     if proposal.parents is None and not beside.tokens:
         return Read(session, unread + proposal.tokens)
     stem, own = len(unread), range(ROOT, len(proposal.tokens) - 1) if proposal.parents is None else proposal.parents
@@ -279,7 +279,7 @@ def in_batch(draft: Draft, rows: int) -> Draft:
     return draft.in_batch(rows) if isinstance(draft, Batchable) else draft
 
 
-def start_beside(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
+def start_draft(session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> DraftSession:
     """Start `draft` on `prompt`; `session` is the target's session on the same prompt."""
     return (
         draft.start_on(session, prompt, sampling) if isinstance(draft, ReadsTarget) else draft.start(prompt, sampling)
@@ -314,7 +314,7 @@ class Drafting:
     def __init__(self, session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> None:
         """`session` is the target's, on the same prompt."""
         self.target = session
-        self.own = start_beside(session, draft, prompt, sampling)
+        self.own = start_draft(session, draft, prompt, sampling)
         self.propose = proposing(self.own)
         # Asked once: a check of a protocol takes microseconds, and a pass has few.
         self._watching = self.own if isinstance(self.own, SeesVerification) else None

@@ -3,7 +3,7 @@
 A `Gamma` is a policy; `start()` returns its state for one completion, which is updated after each pass. So gamma only
 depends on past passes: it is fixed before any token of the proposal is drawn, and the output keeps the target's
 distribution. (A draft may end its proposal earlier, depending on the tokens drawn: `methods.model.draft`.)
-`GammaChoice` is the policy that a run chose, as plain values.
+`DraftingPlan` is the policy that a run chose, as plain values.
 
 >>> Adaptive(alpha=0.8, prices={1: 1.2, 3: 1.4, 5: 1.6}).start().next()
 5
@@ -151,7 +151,7 @@ class AdaptiveState:
 
 
 @dataclass(frozen=True)
-class GammaChoice:
+class DraftingPlan:
     """The choice that `gamma=` of a config was resolved to.
 
     The journal and the record hold it as plain values, so that a resumed run uses the same policy and a reader sees
@@ -208,7 +208,7 @@ class GammaChoice:
         return values
 
     @classmethod
-    def from_json(cls, values: GammaRecord) -> "GammaChoice":
+    def from_json(cls, values: GammaRecord) -> "DraftingPlan":
         prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
         return cls(
             values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children, Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_beside
+from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_draft
 from specbench.engine.session import Prompt, Session
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Plan, best_first
@@ -33,7 +33,7 @@ class TreeDraft:
         return self._grower(self.draft.start(prompt, sampling), sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
-        return self._grower(start_beside(session, self.draft, prompt, sampling), sampling)
+        return self._grower(start_draft(session, self.draft, prompt, sampling), sampling)
 
     def in_batch(self, rows: int) -> "TreeDraft":
         return TreeDraft(in_batch(self.draft, rows), self.plan, self.children, self.eos_ids)
@@ -44,7 +44,7 @@ class TreeDraft:
 
 
 @dataclass
-class _Tree:
+class _GrowingTree:
     """A tree as it grows: token, parent, depth and value of each node, its row of q [V] if it was drawn, its number.
 
     The number is that under which the draft has read the node.
@@ -86,7 +86,7 @@ class TreeDraftSession:
         return self._by_confidence(self.draft.plan, tokens, gamma)
 
     def _by_shape(self, plan: FixedShape, tokens: Sequence[int], depth: int, generator: torch.Generator) -> Proposal:
-        tree, counts, depth = _Tree(), plan.shape.children, min(depth, plan.depth)
+        tree, counts, depth = _GrowingTree(), plan.shape.children, min(depth, plan.depth)
         first_child = _first_children(counts)
         level = [(ROOT, ROOT)]  # nodes here, and in the shape
         continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
@@ -108,7 +108,7 @@ class TreeDraftSession:
         return Proposal(tree.tokens, None, tree.operations, tree.parents, children, tree.rows or None)
 
     def _by_confidence(self, plan: ByConfidence, tokens: Sequence[int], depth: int) -> Proposal:
-        tree, depth = _Tree(), min(depth, plan.depth)
+        tree, depth = _GrowingTree(), min(depth, plan.depth)
         level = [ROOT]
         continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
         for reached in range(1, depth + 1):
@@ -132,14 +132,14 @@ class TreeDraftSession:
         parents = [number[tree.parents[node]] for node in kept]
         return Proposal([tree.tokens[node] for node in kept], None, tree.operations, parents)
 
-    def _after_level(self, tree: _Tree, nodes: Sequence[int]) -> Continuations:
+    def _after_level(self, tree: _GrowingTree, nodes: Sequence[int]) -> Continuations:
         parents = [tree.read[tree.parents[node]] for node in nodes]
         for node in nodes:
             tree.read[node] = len(tree.read) - 1
         continuations = self.session.after_nodes([tree.tokens[node] for node in nodes], parents)
         return self._counted(tree, continuations, len(nodes))
 
-    def _counted(self, tree: _Tree, continuations: Continuations, nodes: int) -> Continuations:
+    def _counted(self, tree: _GrowingTree, continuations: Continuations, nodes: int) -> Continuations:
         """Operations of the draft: leaves cost nothing, since they are not read."""
         operations = continuations.operations
         tree.operations += self.draft.operations * nodes if operations is None else operations

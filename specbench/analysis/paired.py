@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specbench.analysis.sample_size import detectable
-from specbench.records.schema import PromptRecord, Way
+from specbench.records.schema import DecodingMode, PromptRecord
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio_of_ratios
 
 Pairs = list[tuple[PromptRecord, PromptRecord]]
@@ -91,7 +91,7 @@ def difference_of_ratios(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
 
 
-def _time(prompt: PromptRecord, way: Way) -> tuple[float, int]:
+def _time(prompt: PromptRecord, way: DecodingMode) -> tuple[float, int]:
     return prompt[way]["decode_s"], len(prompt[way]["tokens"])
 
 

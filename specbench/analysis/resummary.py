@@ -29,7 +29,7 @@ def resummarised(record: RunRecord) -> RunRecord:
         greedy=summary["temperature"] == 0 and not summary["simulated"],
         c_hat=summary["c_hat"],
         max_new_tokens=config["max_new_tokens"],
-        falls=kind.falls and not summary["simulated"],
+        falls_with_position=kind.falls_with_position and not summary["simulated"],
         at_once=kind.at_once,
         resamples=config["resamples"],
         seed=config["seed"],

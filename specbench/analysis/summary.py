@@ -59,7 +59,7 @@ def summarise(
     greedy: bool,
     c_hat: float,
     max_new_tokens: int,
-    falls: bool,
+    falls_with_position: bool,
     at_once: bool = False,
     resamples: int,
     seed: int,
@@ -68,13 +68,12 @@ def summarise(
     """The measured and predicted columns of a run, without what the config and the completions say.
 
     `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
-    `falls`: the draft is accepted less often the further ahead it drafts, so that predictions are made from the
-    acceptance at each position (`analysis.forecast.theorems`). `at_once`: one step of the draft gives a whole proposal;
-    `c_step` is its time. Speedups are None where the completions differ by more than rounding, or sampled completions
-    fail their
-    proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and speeds are given: `lossy`
-    goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the target's own completion), and
-    the predictions are made from it.
+    `falls_with_position`: the draft is accepted less often the further ahead it drafts, so that predictions are made
+    from the acceptance at each position (`analysis.forecast.theorems`). `at_once`: one step of the draft gives a whole
+    proposal; `c_step` is its time. Speedups are None where the completions differ by more than rounding, or sampled
+    completions fail their proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and
+    speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the
+    target's own completion), and the predictions are made from it.
     """
     steps_s = [step for prompt in prompts for step in prompt["baseline"]["steps_s"]]
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"]["passes"]]
@@ -130,7 +129,7 @@ def summarise(
         predicted = unpredicted() if tokens is None else by_rank(tokens, trees["depth_per_pass"], costs, counted)
     elif gamma is None:
         predicted = unpredicted()
-    elif falls:
+    elif falls_with_position:
         lengths = [len(prompt["speculative"]["tokens"]) for prompt in prompts]
         predicted = by_position(acceptance_when_asked(prompts, gamma), lengths, costs, counted)
     elif batch > 1 and not ruled:

@@ -32,7 +32,7 @@ def generate_many(
         place = slice(0, len(tokens)) if encoder_decoder else slice(length - len(tokens), length)
         ids[row, place], mask[row, place] = torch.tensor(tokens, device=device), 1
     begun = length
-    keywords: dict[str, Any] = {}
+    keywords: dict[str, object] = {}
     if encoder_decoder:
         keywords["decoder_input_ids"] = torch.tensor([prompt.prefix for prompt in prompts], device=device)
         begun = len(prompts[0].prefix)

@@ -138,7 +138,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded) -> IntervalRecord |
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
     lossy rule accepts more than alpha.
     """
-    if candidate.rule != "exact" or candidate.config.draft.falls:
+    if candidate.rule != "exact" or candidate.config.draft.falls_with_position:
         return None
     config = candidate.config
     counts = list(zip(did.accepted, did.tested, strict=True))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.gamma import GammaChoice
+from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
@@ -21,7 +21,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.experiment.tree import measured_acceptance, plan_of, with_tree
-from specbench.theory.trees import FixedShape, by_level, expected_tokens, is_same_at_every_level
+from specbench.theory.trees import FixedShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
@@ -48,13 +48,13 @@ def _grown(
     elif acceptance is None:
         acceptance = acceptance_vector(ranks, children) if ranks else measured_acceptance(config, bare, prompts, texts)
     plan = plan_of(config, acceptance)
-    choice = GammaChoice(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
+    choice = DraftingPlan(config.tree.label(), None, most=plan.depth, acceptance=acceptance)
     parts = with_tree(config, bare, choice)
     assert isinstance(parts.draft, TreeDraft)
     passes = []
     for prompt, text, one in zip(prompts, texts, along, strict=True):
         counted = forecast_passes(
-            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.finds, k_seq
+            parts.target, parts.draft, prompt, text, sampling, most, one.ranks, config.draft.found_in_text, k_seq
         )  # fmt: skip
         if counted is None:
             raise UserError(
@@ -65,7 +65,7 @@ def _grown(
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
     one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
     if isinstance(plan, FixedShape) and ranks and one_acceptance_per_rank:
-        tokens = expected_tokens(plan.shape, acceptance)
+        tokens = expected_tree_tokens(plan.shape, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))
     grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)

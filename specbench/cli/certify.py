@@ -59,13 +59,13 @@ def job(form: str, file: Path, config: CertifyConfig) -> int:
 
     found = certify(config, file, say)
     document = as_document(found)
-    print_rows(form, [_flat(document)], lambda: draw(found), document=document)
+    print_rows(form, [{**document, **_counts(found)}], lambda: draw(found), document=document)
     for reason, rows in found.left_out.items():
         print(f"{rows} rows left out: {reason}", file=aside(form))
     return found.certificate.exit_code
 
 
-def as_document(found: Certified) -> dict[str, Any]:
+def as_document(found: Certified) -> dict[str, object]:
     """The verdict and its evidence as plain values, for `--format json`."""
     certificate = found.certificate
     return {
@@ -156,7 +156,7 @@ def _only(files: list[str]) -> Path:
     return Path(files[0])
 
 
-def _flat(document: dict[str, Any]) -> dict[str, Any]:
-    """A row for CSV: the departures are only counted."""
-    departing = document["departures"]
-    return {**document, "departures": len(departing), "faults": sum(not one["is_rounding"] for one in departing)}
+def _counts(found: Certified) -> dict[str, int]:
+    """The departures as CSV has them: how many there are, and how many are not rounding."""
+    faults = sum(not one.is_rounding for _, one in found.departures)
+    return {"departures": len(found.departures), "faults": faults}

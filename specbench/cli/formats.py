@@ -11,7 +11,7 @@ from specbench.errors import UserError, closest_first
 from specbench.escaping import csv_cell
 
 FORMATS = ("table", "csv", "json")
-Rows = Sequence[Mapping[str, Any]]
+OutputRows = Sequence[Mapping[str, Any]]
 
 
 def checked_format(form: str) -> str:
@@ -27,7 +27,7 @@ def aside(form: str) -> IO[str]:
 
 
 def print_rows(
-    form: str, rows: Rows, draw: Callable[[], object], *, document: Any = None, columns: Iterable[str] = ()
+    form: str, rows: OutputRows, draw: Callable[[], object], *, document: Any = None, columns: Iterable[str] = ()
 ) -> None:
     """Print `rows` in `form`.
 
@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print_csv(rows: Rows, columns: Iterable[str]) -> None:
+def _print_csv(rows: OutputRows, columns: Iterable[str]) -> None:
     """A line a row; nested values under dotted names. Lists have no place in a cell."""
     flat = [dict(_flat(plain(row))) for row in rows]
     names = list(dict.fromkeys([*columns, *(name for row in flat for name in row)]))

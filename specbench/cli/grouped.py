@@ -41,7 +41,7 @@ def _groups(results: str, key: str) -> list[Row]:
     from specbench.records.identity import config_digest
 
     records = Records(results)
-    frame = pd.concat([records.every, records.learning], ignore_index=True)
+    frame = pd.concat([records.chains, records.learning], ignore_index=True)
     frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
     rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
     made = []

@@ -88,7 +88,7 @@ def _check(gamma: int | None, c: float | None, v: float | None) -> None:
         raise UserError(f"--v {v:g}: is for the best γ, which needs --c too")
 
 
-def _differences(sources: Sequence[Source]) -> list[dict[str, Any]]:
+def _differences(sources: Sequence[Source]) -> list[dict[str, object]]:
     """α of each file less that of each later file."""
     from specbench.interop.readings.estimate import difference
 
@@ -102,7 +102,7 @@ def _differences(sources: Sequence[Source]) -> list[dict[str, Any]]:
     return rows
 
 
-def _document(source: Source) -> dict[str, Any]:
+def _document(source: Source) -> dict[str, object]:
     return {
         "file": source.file,
         "format": source.form.name,
@@ -116,7 +116,7 @@ def _document(source: Source) -> dict[str, Any]:
     }
 
 
-def _rows(sources: Sequence[Source]) -> Sequence[dict[str, Any]]:
+def _rows(sources: Sequence[Source]) -> Sequence[dict[str, object]]:
     """A row for each number that is printed, and for each that is estimated."""
     rows = []
     for source in sources:
@@ -129,10 +129,10 @@ def _rows(sources: Sequence[Source]) -> Sequence[dict[str, Any]]:
     return rows
 
 
-def _estimated(source: Source) -> list[dict[str, Any]]:
+def _estimated(source: Source) -> list[dict[str, object]]:
     found, ends = source.estimate, source.reading.ends
     assert found is not None
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
 
     def add(name: str, value: float | None, meaning: str, bonus: str = "", low: Any = None, high: Any = None) -> None:
         if value is not None:
@@ -154,7 +154,7 @@ def _estimated(source: Source) -> list[dict[str, Any]]:
     return rows
 
 
-def _draw(sources: Sequence[Source], differences: Sequence[dict[str, Any]]) -> None:
+def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specbench.analysis.sample_size import Spread, alpha_spread, speedup_spread
 from specbench.analysis.summary import PARTS
 from specbench.cli.formats import print_rows
-from specbench.records.schema import WAYS, Row, RunRecord
+from specbench.records.schema import DECODING_MODES, Row, RunRecord
 
 NO_SPREAD = 1e-9  # a relative deviation below this is rounding
 WITHIN = (
@@ -79,7 +79,7 @@ def share(text: str) -> float:
 def of_run(record: RunRecord) -> list[Planned]:
     """alpha, and the speedups where the run has some."""
     prompts, summary = record["prompts"], record["summary"]
-    ways = [prompt[way] for prompt in prompts for way in WAYS]
+    ways = [prompt[way] for prompt in prompts for way in DECODING_MODES]
     seconds = sum(way["decode_s"] + way["start_s"] for way in ways) / len(prompts)
     spreads = {}
     if not summary.get("simulated"):

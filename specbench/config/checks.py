@@ -65,7 +65,7 @@ def check(config: RunConfig) -> None:
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     check_model("target", config.target)
     config.draft.check("draft")
-    if config.draft.inside and (config.target.device_map or config.target.tp_plan):
+    if config.draft.inside_target and (config.target.device_map or config.target.tp_plan):
         raise UserError(
             f"draft={config.draft.kind}: works inside the target, which must be on one device for it; "
             "leave target.device_map and target.tp_plan null"
@@ -172,7 +172,7 @@ def _check_tree_in_run(config: RunConfig) -> None:
     if (objection := config.draft.objection_to_tree()) is not None:
         others = " | ".join(kind for kind, draft in DRAFT_KINDS.items() if draft.grows_trees)
         raise UserError(f"tree={tree.shape}: draft={config.draft.label()}: {objection}; use tree=none, or {others}")
-    if config.draft.finds and tree.children not in ("distinct", "fixed"):
+    if config.draft.found_in_text and tree.children not in ("distinct", "fixed"):
         raise UserError(
             f"tree.children={tree.children}: draft={config.draft.label()} does not draw its tokens; leave the key out"
         )

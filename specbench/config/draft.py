@@ -11,6 +11,7 @@ from specbench.config.model import ModelConfig, NamedConfig, check_model, name_o
 from specbench.config.ranges import require
 from specbench.errors import UserError
 
+FORMER_FLAGS = {"inside": "inside_target", "falls": "falls_with_position", "finds": "found_in_text"}
 # Keys of drafts that an earlier version had: by the kinds that had them, the default, which old records hold.
 REMOVED_DEFAULTS: dict[str, dict[str, object]] = {"early-exit": {"reuse": False}, "layer-skip": {"reuse": False}}
 # And what to do instead.
@@ -22,9 +23,9 @@ class DraftConfig(NamedConfig):
     """A draft. Each kind is a subclass with the keys that it alone reads.
 
     What is said of a kind as a whole:
-    inside: it works inside the target, on its layers or states.
-    falls: it is accepted less often the further ahead it drafts, since a whole proposal comes from one place, so that
-        one alpha does not describe it.
+    inside_target: it works inside the target, on its layers or states.
+    falls_with_position: it is accepted less often the further ahead it drafts, since a whole proposal comes from one
+        place, so that one alpha does not describe it.
     at_once: one step of it drafts all tokens of a proposal.
     paper: the paper measures such drafts.
     grows_trees: trees of its tokens can be grown (`algorithm.growing`).
@@ -32,7 +33,7 @@ class DraftConfig(NamedConfig):
     first_alone: it predicts from the target's state after the text, so that no other draft's tokens can come before its
         own in a proposal.
     own_tree: its proposals are trees, whatever `tree` says, so that only rules for trees verify them.
-    finds: its tokens are found in a text, and not drawn.
+    found_in_text: its tokens are found in a text, and not drawn.
     builder: its `DraftBuilder` as 'module:Class', since building needs torch and this file does not.
     """
 
@@ -40,15 +41,21 @@ class DraftConfig(NamedConfig):
     cache_dir: str | None = key(None, "cache folder of fitted counts and indexes")
 
     builder: ClassVar[str | None] = None
-    inside: ClassVar[bool] = False
-    falls: ClassVar[bool] = False
+    inside_target: ClassVar[bool] = False
+    falls_with_position: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     paper: ClassVar[bool] = False
     grows_trees: ClassVar[bool] = False
     scores_children: ClassVar[bool] = False
-    finds: ClassVar[bool] = False
+    found_in_text: ClassVar[bool] = False
     own_tree: ClassVar[bool] = False
     first_alone: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Let kinds of other packages set flags by the names that these had."""
+        for old, new in FORMER_FLAGS.items():
+            if old in vars(cls):
+                setattr(cls, new, vars(cls)[old])
 
     def label(self) -> str:
         """The draft's name in tables."""
@@ -108,8 +115,8 @@ class TrainedConfig(DraftConfig, ModelConfig):
     learner: what trains them, a `train.frozen.FrozenTargetLearner` as 'module:Class'.
     """
 
-    inside: ClassVar[bool] = True
-    falls: ClassVar[bool] = True
+    inside_target: ClassVar[bool] = True
+    falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
     first_alone: ClassVar[bool] = True

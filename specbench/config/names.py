@@ -26,7 +26,7 @@ def beyond_the_paper(name: str) -> bool:
 
 def falls_with_position(name: str) -> bool:
     """Whether a draft of this label is accepted less often the further ahead it drafts, so that one α does not do."""
-    return _is_of(name, [kind for kind, config in DRAFT_KINDS.items() if config.falls])
+    return _is_of(name, [kind for kind, config in DRAFT_KINDS.items() if config.falls_with_position])
 
 
 def alpha_is_of(name: str) -> str | None:

@@ -120,7 +120,7 @@ class Batch:
         return found
 
     def _reading(self, read: Read) -> "RowSession":
-        """The session of `read`, its tree grown by what is read."""
+        """The session that answers `read`, after adding the tokens to its tree of candidates."""
         session = read.session
         assert isinstance(session, RowSession) and session.batch is self
         if read.parents is not None:
@@ -214,7 +214,7 @@ class RowSession:
 
     @property
     def end(self) -> int:
-        """Slots of the row that count: those of the sequence, then those of a tree."""
+        """The number of slots in use: tokens of the sequence, then nodes of a tree."""
         return self.length + len(self.tree)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:

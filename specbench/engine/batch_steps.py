@@ -94,7 +94,7 @@ class EagerSteps:
         last_row: bool,
     ) -> Tensor:
         cache: Any = markers.cache_over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
-        inputs: dict[str, Any] = {"input_ids": ids_BL}
+        inputs: dict[str, object] = {"input_ids": ids_BL}
         if of_source:
             # The cache returns the buffers instead of its input, so that a source of one token suffices.
             width = self._network.get_encoder().config.d_model

@@ -19,7 +19,7 @@ class CudaMark:
         self._event, self._earlier_s = event, earlier_s
 
     @staticmethod
-    def on(device: torch.device) -> "CudaMark":
+    def record(device: torch.device) -> "CudaMark":
         """A mark of the current time, without synchronising."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(device))
@@ -43,7 +43,7 @@ def clock_of(network: Any) -> tuple[Now, Marking | None]:
     device = network.device
     if device.type == "cuda":
         devices = _gpus(network) or {device}
-        return partial(_after_gpus, devices), partial(CudaMark.on, device) if len(devices) == 1 else None
+        return partial(_after_gpus, devices), partial(CudaMark.record, device) if len(devices) == 1 else None
     return (_after_mps if device.type == "mps" else time.perf_counter), None
 
 

@@ -163,7 +163,7 @@ def extend(network: Any, more_LD: Tensor) -> range:
     return range(first, first + len(more_LD))
 
 
-def read_look_ahead(network: Any, folders: Sequence[Path], key: str) -> Positions:
+def read_pass_embeddings(network: Any, folders: Sequence[Path], key: str) -> Positions:
     """Have `network` read the look-ahead embeddings in each of `folders`, and return the ids that stand for them.
 
     Raises:

@@ -118,7 +118,7 @@ class Translation:
         return whole[:known]
 
     def beginnings(self, spelled: bytes) -> list[int]:
-        """The target's tokens that the text `spelled` begins with."""
+        """The target's tokens whose bytes are a prefix of the text `spelled`, the shortest first."""
         ends = range(1, min(len(spelled), self._longest) + 1)
         return [self._tokens[spelled[:end]] for end in ends if spelled[:end] in self._tokens]
 

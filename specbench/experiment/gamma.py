@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import monotonic
 
 from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.gamma import GammaChoice
+from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.costs.probe import Candidate, Round, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
@@ -26,7 +26,7 @@ PROBE_S = 10.0
 RESAMPLES = 200
 
 
-def with_gamma(config: RunConfig, parts: Parts, before: GammaChoice | None) -> tuple[Parts, GammaChoice]:
+def with_gamma(config: RunConfig, parts: Parts, before: DraftingPlan | None) -> tuple[Parts, DraftingPlan]:
     """`parts` with the policy of the config, and the choice: `before`, or made now.
 
     Ranks time their own passes but take the first rank's choice.
@@ -39,22 +39,22 @@ def with_gamma(config: RunConfig, parts: Parts, before: GammaChoice | None) -> t
     return replace(parts, spec=replace(parts.spec, gamma=choice.policy)), choice
 
 
-def choose_gamma(config: RunConfig, parts: Parts) -> GammaChoice:
+def choose_gamma(config: RunConfig, parts: Parts) -> DraftingPlan:
     """The gamma of a config: a number as it is given, or from a probe."""
     confidence = config.draft.confidence_bound()
     if isinstance(config.gamma, int) and confidence is None:
-        return GammaChoice(config.gamma, config.gamma)
+        return DraftingPlan(config.gamma, config.gamma)
     if isinstance(config.gamma, int) or config.gamma == "heuristic":
         while_sure = "" if confidence is None else f" while q ≥ {confidence:g}"
         most = config.gamma if isinstance(config.gamma, int) else None
-        return GammaChoice(f"{config.gamma}{while_sure}", None, most)
+        return DraftingPlan(f"{config.gamma}{while_sure}", None, most)
     ranked = _probe(config, parts)
     if not ranked:  # texts of a token or two
-        return GammaChoice(config.gamma, 1, probe=[])
+        return DraftingPlan(config.gamma, 1, probe=[])
     best, rows = ranked[0], [one.to_json() for one in ranked]
     if config.gamma == "auto":
-        return GammaChoice(config.gamma, best.gamma, probe=rows)
-    return GammaChoice(
+        return DraftingPlan(config.gamma, best.gamma, probe=rows)
+    return DraftingPlan(
         config.gamma, None, alpha=best.alpha.value, prices={one.gamma: _price(one) for one in ranked}, probe=rows
     )
 

@@ -155,7 +155,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
 
 def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None) -> TreeForecast:
     k_seq = parts.spec.verification.k_sequential
-    most, finds = parts.config.max_new_tokens, parts.config.draft.finds
+    most, finds = parts.config.max_new_tokens, parts.config.draft.found_in_text
     passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
     way: str = draft.children
     if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
@@ -207,7 +207,7 @@ BATCHES = 8  # of a group: few passes at its end have empty rows
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchParts:
     """The target and the draft of a run, with room for `number` sequences at a time."""
 
     number: int
@@ -215,9 +215,9 @@ class Rows:
     draft: Draft
 
     @staticmethod
-    def of(parts: Parts, number: int) -> "Rows":
+    def of(parts: Parts, number: int) -> "BatchParts":
         """Raises UserError where the target or a model of the draft cannot be batched, or the rows do not fit."""
-        return Rows(number, Batch.of(parts.target, number), in_batch(parts.draft, number))
+        return BatchParts(number, Batch.of(parts.target, number), in_batch(parts.draft, number))
 
 
 def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:
@@ -227,7 +227,7 @@ def groups(places: Sequence[int], batch: int) -> Iterator[list[int]]:
         yield [place for place in places if place // size == number]
 
 
-def warm_up_rows(parts: Parts, rows: Rows) -> None:
+def warm_up_rows(parts: Parts, rows: BatchParts) -> None:
     """As `measure_prompt.warm_up`, in rows."""
     if parts.config.warmup:
         decode_rows(parts, rows, shortened(parts), range(min(len(parts.prompts), rows.number)))
@@ -238,7 +238,7 @@ def warm_up_rows(parts: Parts, rows: Rows) -> None:
             require_same(parts, place, baseline, ours)
 
 
-def measure_group(parts: Parts, rows: Rows, places: Sequence[int]) -> list[PromptRecord]:
+def measure_group(parts: Parts, rows: BatchParts, places: Sequence[int]) -> list[PromptRecord]:
     """The raw record of each prompt of a group, as `measure_prompt` makes it of a single prompt."""
     before = core_times()
     found = decode_rows(parts, rows, parts.spec, places)
@@ -250,7 +250,7 @@ def measure_group(parts: Parts, rows: Rows, places: Sequence[int]) -> list[Promp
     ]
 
 
-def decode_rows(parts: Parts, rows: Rows, spec: DecodingSpec, places: Sequence[int]) -> list[tuple[Trace, Trace]]:
+def decode_rows(parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequence[int]) -> list[tuple[Trace, Trace]]:
     """The baseline and the speculative decoding of each prompt. Which goes first alternates from group to group."""
 
     def baseline(place: int) -> Decoding:

@@ -19,8 +19,8 @@ from specbench.loading.vocabularies import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
 from specbench.records.schema import (
+    DECODING_MODES,
     SCHEMA_VERSION,
-    WAYS,
     FailedRecord,
     Learnt,
     Names,
@@ -52,7 +52,7 @@ def make_record(
         greedy=config.sampling.temperature == 0 and config.simulate.alpha is None,
         c_hat=_operations_per_drafted_token(parts, prompts) / parts.target.operations,
         max_new_tokens=config.max_new_tokens,
-        falls=config.draft.falls and config.simulate.alpha is None,
+        falls_with_position=config.draft.falls_with_position and config.simulate.alpha is None,
         at_once=config.draft.at_once,
         resamples=config.resamples,
         seed=config.seed,
@@ -162,7 +162,7 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
     if metric is None or config.simulate.alpha is not None:
         return UNSCORED
     references = [prompt["reference"] or "" for prompt in prompts]
-    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in WAYS)
+    alone, ours = ([prompt[way]["text"] for prompt in prompts] for way in DECODING_MODES)
     try:
         less = quality_difference(metric, ours, alone, references)
         return {
@@ -180,5 +180,5 @@ def _quality(config: RunConfig, prompts: list[PromptRecord]) -> Quality:
 
 def _tokens_of(prompts: list[PromptRecord]) -> set[int]:
     """Every token that was emitted or drafted."""
-    written = {t for prompt in prompts for way in WAYS for t in prompt[way]["tokens"]}
+    written = {t for prompt in prompts for way in DECODING_MODES for t in prompt[way]["tokens"]}
     return written | {t for p in prompts for a_pass in p["speculative"]["passes"] for t in a_pass["tokens"]}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from specbench.algorithm.gamma import GammaChoice
+from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.resummary import resummarised
 from specbench.config.schema import RunConfig
@@ -19,7 +19,7 @@ from specbench.experiment.build import Parts, build, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
-from specbench.experiment.measure import Rows, groups, measure_group, measure_prompt, warm_up, warm_up_rows
+from specbench.experiment.measure import BatchParts, groups, measure_group, measure_prompt, warm_up, warm_up_rows
 from specbench.experiment.memory import require_memory
 from specbench.experiment.record import failed_record, make_record
 from specbench.loading.devices import agree, join
@@ -129,9 +129,9 @@ def follow(config: RunConfig, progress: Progress, loader: ModelLoader | None = N
             _decode_in_turn(parts, missing, answers, lambda prompt: None)
 
 
-def _choice_before(journal: Journal) -> GammaChoice | None:
+def _choice_before(journal: Journal) -> DraftingPlan | None:
     """The gamma that this run chose before it was interrupted."""
-    return GammaChoice.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
+    return DraftingPlan.from_json(journal.parts[-1]["gamma"]) if journal.parts else None
 
 
 def _reused(file: Path) -> Result:
@@ -160,7 +160,7 @@ def _note(file: Path, config: RunConfig, run_id: str, error: Exception) -> None:
         store.write(config.results, failed_record(config, run_id, error))
 
 
-def _decode_missing(parts: Parts, journal: Journal, choice: GammaChoice, progress: Progress) -> None:
+def _decode_missing(parts: Parts, journal: Journal, choice: DraftingPlan, progress: Progress) -> None:
     total = len(parts.examples)
     if parts.config.draft.learns and 0 < (lost := len(journal.prompts)) < total:
         journal.restart()
@@ -181,7 +181,7 @@ def _decode_missing(parts: Parts, journal: Journal, choice: GammaChoice, progres
     progress.say("warming up")
     if parts.config.batch > 1:
         require_memory(parts)
-        rows = Rows.of(parts, parts.config.batch)
+        rows = BatchParts.of(parts, parts.config.batch)
         warm_up_rows(parts, rows)
         with already_collected():
             for group in groups(missing, parts.config.batch):

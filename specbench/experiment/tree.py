@@ -11,7 +11,7 @@ from typing import cast
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.decoding.alone import autoregressive
-from specbench.algorithm.gamma import GammaChoice
+from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
@@ -22,7 +22,7 @@ from specbench.engine.session import Prompt
 from specbench.experiment.build import Parts
 from specbench.experiment.measure import generator_for
 from specbench.records.schema import AcceptanceByRank
-from specbench.theory.trees import ByConfidence, FixedShape, Plan, Shape, best_shape, best_size
+from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape, best_size
 
 # The target's completions of prompts that are not measured, from which a gamma or a tree is chosen.
 
@@ -46,27 +46,27 @@ TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
 
 
 @lru_cache(maxsize=64)  # the choice of a tree and the draft that grows it ask for the same
-def _best_shape(acceptance: str, size: int, depth: int) -> Shape:
+def _best_shape(acceptance: str, size: int, depth: int) -> TreeShape:
     return best_shape(json.loads(acceptance), size, depth)
 
 
-def choose_tree(config: RunConfig, parts: Parts) -> GammaChoice:
+def choose_tree(config: RunConfig, parts: Parts) -> DraftingPlan:
     """The tree of a config, with the acceptance by rank that its shape is made from."""
     tree = config.tree
     acceptance = tree.acceptance
     if not tree.is_probed:
-        return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
     prompts, texts = own_texts(config, parts)
     acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
     if tree.size != AUTO:
-        return GammaChoice(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
     assert tree.depth is not None
     grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
     middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
     costs = tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
     size, depth, _ = best_size(acceptance, costs.verify, costs.level, tree.depth)
     shape = best_shape(acceptance, size, depth)
-    return GammaChoice(
+    return DraftingPlan(
         f"{tree.label()}: {shape.size}", None, most=shape.depth, acceptance=acceptance, size=size, verify=costs.verify,
         level=costs.level,
     )  # fmt: skip
@@ -85,7 +85,7 @@ def measured_acceptance(
              for index, one in enumerate(zip(prompts, texts, strict=True))],
             cast(Children, config.tree.children),
         )  # fmt: skip
-    one_level = _grower(config, parts, FixedShape(Shape.of_widths([MOST_RANKS])))
+    one_level = _grower(config, parts, FixedShape(TreeShape.of_widths([MOST_RANKS])))
     generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
     return acceptance_when_grown(
         parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
@@ -100,7 +100,7 @@ def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, tex
     return reader.found
 
 
-def with_tree(config: RunConfig, parts: Parts, choice: GammaChoice) -> Parts:
+def with_tree(config: RunConfig, parts: Parts, choice: DraftingPlan) -> Parts:
     """`parts` whose draft proposes trees."""
     if choice.size is not None:
         tree = replace(config.tree, size=choice.size, depth=choice.most)
@@ -117,8 +117,8 @@ def plan_of(config: RunConfig, acceptance: AcceptanceByRank | None) -> Plan:
     tree = config.tree
     if tree.shape == "widths":
         assert tree.widths is not None
-        shape = Shape.of_widths(tree.widths)
-        return FixedShape(shape if tree.size is None else shape.cut(int(tree.size)))
+        shape = TreeShape.of_widths(tree.widths)
+        return FixedShape(shape if tree.size is None else shape.truncated(int(tree.size)))
     assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None

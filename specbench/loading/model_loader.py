@@ -64,7 +64,7 @@ class ModelRequest:
         key: the config's name of it, for messages.
         with_states: its sessions return the input of its head, with its states after so many layers (`taps`).
         of_prompt: also those of the prompt.
-        look_ahead: they read the look-ahead embeddings in these folders.
+        pass_embeddings: they read the look-ahead embeddings in these folders.
         changes: its weights will be changed, so that no other run shares it.
         kept_tokens: it predicts these tokens alone.
     """
@@ -77,7 +77,7 @@ class ModelRequest:
     with_states: bool = False
     taps: tuple[int, ...] = ()
     of_prompt: bool = False
-    look_ahead: tuple[Path, ...] = ()
+    pass_embeddings: tuple[Path, ...] = ()
     changes: bool = False
     kept_tokens: tuple[int, ...] | None = None
 
@@ -90,7 +90,7 @@ class ModelRequest:
         """The identity of a model in memory: the source of its weights, and its engine."""
         source = [getattr(self.model, field.name) for field in fields(ModelConfig) if field.name not in LABELS]
         simulated = self.run.simulate.alpha is not None  # such a run takes the ends of completions away
-        states = (self.with_states, self.taps, self.of_prompt, self.look_ahead)
+        states = (self.with_states, self.taps, self.of_prompt, self.pass_embeddings)
         run = (self.run.dtype, self.device, self.run.engine, self.numerics, states, simulated, self.kept_tokens)
         return (source, files_of(self.model), *run)
 
@@ -118,7 +118,7 @@ class ModelLoader:
             request.numerics,
             request.taps,
             request.of_prompt,
-            request.look_ahead,
+            request.pass_embeddings,
             request.kept_tokens,
         )
         if model.fell_back is not None and model.engine != "eager":

@@ -102,7 +102,7 @@ def borrow_parallel_decoder(decoder: ParallelDecoder, target: Any) -> None:
 
 
 def _feed(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
-    """What stands before and after the layer."""
+    """Fill the projection before the layer, and for a layer with taps the norm and the head after it."""
     width = eagle.shape.layer.width
     nn.init.normal_(eagle.fc.weight, std=SMALL * width**-0.5)
     eagle.fc.weight[:, -width:] += torch.eye(width)

@@ -46,7 +46,7 @@ class DraftBuilder(Generic[Kind]):
     needs_states = False  # whether the target must hand over what its head reads
     taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
     needs_prompt_states = False  # and those of the whole prompt, where the decoder reads it
-    look_ahead: tuple[Path, ...] = ()  # folders of embeddings that the target must read
+    pass_embeddings: tuple[Path, ...] = ()  # folders of embeddings that the target must read
 
     def __init__(self, request: DraftRequest[Kind]) -> None:
         """Check the config. Raises UserError for an unsupported combination."""
@@ -84,7 +84,7 @@ def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> Needed:
     """What a target must return and read for all of these drafts: the last fields of a `ModelRequest`."""
     making = list(builders)
     taps = sorted({depth for one in making for depth in one.taps})
-    folders = sorted({folder for one in making for folder in one.look_ahead})
+    folders = sorted({folder for one in making for folder in one.pass_embeddings})
     handed = any(one.needs_states for one in making), tuple(taps), any(one.needs_prompt_states for one in making)
     return *handed, tuple(folders)
 

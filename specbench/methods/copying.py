@@ -34,7 +34,7 @@ class Trie:
         return [_ranked(node) for node in self._nodes[first:]]
 
     def _followers(self, places: Places) -> dict[int, Places]:
-        """Each token that stands at `places`, and where."""
+        """The distinct tokens at `places`, each with the places that hold it."""
         found: dict[int, Places] = {}
         for run, of_run in enumerate(places):
             for place in of_run:

@@ -89,7 +89,7 @@ class BlockwiseSession:
         return self._after(self._depths[first:], 0.0)
 
     def _after(self, depths: Sequence[int], operations: float) -> Continuations:
-        """Nothing beyond the last head, or without a state."""
+        """The continuations `depths` tokens ahead; none beyond the last head, or where the target has read nothing."""
         size, heads_KV = self.draft.target.vocabulary_size, self._heads_KV
         if heads_KV is None or max(depths) >= len(heads_KV):
             return Found([()] * len(depths), size, self.draft.device)
@@ -143,7 +143,7 @@ class BlockwiseSession:
             self.session.extend(tokens[self.session.length :])
 
     def _q(self, states_ND: Tensor, which: slice) -> Tensor:
-        """Rows [heads x N, V], head by head."""
+        """q [heads x N, V] of the heads `which` for N states, all rows of a head together."""
         return standardise(self._logits(states_ND, which), self.sampling, self.draft.target.vocabulary_size)
 
     def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
@@ -154,7 +154,7 @@ class BlockwiseSession:
 Project = Callable[[Tensor], Tensor]
 
 
-class Heads(Protocol):
+class DraftHeads(Protocol):
     """Heads on states, each for a later token."""
 
     heads: int
@@ -167,18 +167,18 @@ class Heads(Protocol):
         ...
 
 
-H = TypeVar("H", bound=Heads)
+H = TypeVar("H", bound=DraftHeads)
 
 
-class LaterHeads(Heads, Protocol):
+class LaterHeads(DraftHeads, Protocol):
     """Heads on states alone, ours or published (`models.medusa`, `methods.medusa.published`)."""
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
-        """[heads, N, V] of the heads `which`."""
+        """Logits [heads, N, V] of the heads `which` for N states of the target."""
         ...
 
 
-class OnHeads(OnStates, Generic[H]):
+class HeadsDraft(OnStates, Generic[H]):
     """`heads` on the states of `target`; `project` is its output projection."""
 
     def __init__(self, target: Model, heads: H, project: Project, rows: int) -> None:
@@ -226,8 +226,8 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
             say(f"{key}: its {self.counted} draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return self.on(target, target.network.get_output_embeddings().weight.shape[0])
+        return self.draft_on(target, target.network.get_output_embeddings().weight.shape[0])
 
-    def on(self, target: EagerModel, rows: int) -> Draft:
+    def draft_on(self, target: EagerModel, rows: int) -> Draft:
         """The draft; `rows` is how many logits the target's output projection has."""
         raise NotImplementedError

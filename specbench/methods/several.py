@@ -24,7 +24,7 @@ class SeveralBuilder(DraftBuilder[Several]):
             builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
             for name, part in self.draft.drafts.items()
         ]
-        self.needs_states, self.taps, self.needs_prompt_states, self.look_ahead = needed_of_target(self.parts)
+        self.needs_states, self.taps, self.needs_prompt_states, self.pass_embeddings = needed_of_target(self.parts)
 
     def fit(self, say: Say) -> None:
         for part in self.parts:

@@ -21,7 +21,7 @@ COLUMNS = [
 
 def alphas(records: Records) -> pd.DataFrame:
     """One row a measurement; `lenience` is as in a run's summary, `run_id` names the record."""
-    of_runs = measured(records.every).reindex(columns=COLUMNS)
+    of_runs = measured(records.chains).reindex(columns=COLUMNS)
     scored = pd.DataFrame([row for file in alpha_files(records.results) for row in _rows(file)], columns=COLUMNS)
     scored = scored[~(scored["prompts"] < records.fewest_prompts)]
     both = [frame for frame in (of_runs, scored) if not frame.empty]

@@ -30,11 +30,11 @@ EXPECTED = [
 class Records:
     """All usable records as tables, a row each.
 
-    `frame` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the paper;
-    `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`, batches
-    only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them with chains
-    of single prompts. All are empty without records. The column `config` is a digest of every key of the run,
-    `setting` of all but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because
+    `paper_runs` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the
+    paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
+    batches only in `batches`, and drafts that learn between prompts only in `learning`, so that no table mixes them
+    with chains of single prompts. All are empty without records. The column `config` is a digest of every key of the
+    run, `setting` of all but gamma; `unproved` says that nothing proves a record's completions (`too_small`: because
     its proof has too little power), `falls` that the draft's acceptance falls with the position, so that alpha, that of
     a proposal's first token, predicts no speed.
 
@@ -59,21 +59,21 @@ class Records:
         alone = (large["batch"] == 1) & ~learns
         as_paper = large["gamma"].notna() & (large["accept"] == "exact") & ~own_draft
         chain = large["tree"].isna()
-        self.frame = large[alone & chain & as_paper].reset_index(drop=True)
+        self.paper_runs = large[alone & chain & as_paper].reset_index(drop=True)
         self.beyond = large[alone & chain & ~as_paper].reset_index(drop=True)
         self.trees = large[alone & ~chain].reset_index(drop=True)
         self.batches = large[(large["batch"] > 1) & ~learns].reset_index(drop=True)
         self.learning = large[learns].reset_index(drop=True)
 
     @property
-    def every(self) -> pd.DataFrame:
-        """`frame` and `beyond`."""
-        return pd.concat([self.frame, self.beyond], ignore_index=True)
+    def chains(self) -> pd.DataFrame:
+        """`paper_runs` and `beyond`: chains of single prompts."""
+        return pd.concat([self.paper_runs, self.beyond], ignore_index=True)
 
     @property
-    def all_kinds(self) -> pd.DataFrame:
-        """`every`, `trees`, `batches` and `learning`: for lists of records, where nothing is compared."""
-        return pd.concat([self.every, self.trees, self.batches, self.learning], ignore_index=True)
+    def all_runs(self) -> pd.DataFrame:
+        """`chains`, `trees`, `batches` and `learning`: for lists of records, where nothing is compared."""
+        return pd.concat([self.chains, self.trees, self.batches, self.learning], ignore_index=True)
 
     def whole(self, run_id: str) -> RunRecord:
         """All that a record holds."""

@@ -21,7 +21,7 @@ def comparable(records: Records) -> pd.DataFrame:
 
     `policy` is the gamma policy; empty for a number.
     """
-    frame = measured(records.every)
+    frame = measured(records.chains)
     frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
     return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
 

@@ -43,7 +43,7 @@ def _ratio(record: RunRecord, totals: Callable[[list[PassRecord]], tuple[float, 
 
 def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> pd.DataFrame:
     """Measured points of neural drafts for the figures over alpha: those inside the axes, at the gammas drawn there."""
-    frame = one_sample(neural(records.frame))
+    frame = one_sample(neural(records.paper_runs))
     frame = frame[frame["gamma"].isin(gammas) & frame["alpha"].between(*alphas)]
     rows = []
     for _, row in frame.iterrows():
@@ -60,7 +60,7 @@ def points(records: Records, gammas: set[int], alphas: tuple[float, float]) -> p
 
 def outside(records: Records, alphas: tuple[float, float]) -> list[str]:
     """Pairs whose alpha is off the paper's axes, in words."""
-    frame = records.frame[~records.frame["alpha"].between(*alphas)]
+    frame = records.paper_runs[~records.paper_runs["alpha"].between(*alphas)]
     best = frame.sort_values("tokens").drop_duplicates(PAIR, keep="last")
     return [
         f"{row['target']}+{row['draft']} T={row['temperature']:g} α={row['alpha']:.2f}" for _, row in best.iterrows()

@@ -74,12 +74,12 @@ def page(records: Records, step: Callable[[], None] = lambda: None) -> str:
     return environment.get_template("page.html.j2").render(
         css=Markup(files("specbench.report").joinpath("templates/page.css").read_text(encoding="utf-8")),
         results=str(records.results),
-        summary=_summary(records.every),
+        summary=_summary(records.chains),
         score=score(records, scored).notes[0],
         overview=_table(overview(scored)),
         contents=contents,
         **parts,
-        records=[_record(row) for row in records.all_kinds.to_dict("records")],
+        records=[_record(row) for row in records.all_runs.to_dict("records")],
         traps=paper()["traps"],
         empty=EMPTY,
     )

@@ -23,7 +23,9 @@ def chosen_runs(records: Records) -> pd.DataFrame:
 
     Records whose prompts have categories come first, then records with the most parts, then those of the best drafts.
     """
-    newest = records.frame.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(PAIR)
+    newest = records.paper_runs.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(
+        PAIR
+    )
     counts = [_counts(records, run_id) for run_id in newest["run_id"]]
     ranked = newest.assign(
         parted=pd.Series([has for has, _ in counts], index=newest.index, dtype=bool),

@@ -69,7 +69,7 @@ def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
     """The cells as a table; `scored` are those of `records`, if they are there already."""
     scored = cells(records) if scored is None else scored
     values = pd.DataFrame(scored)
-    ours = records.every[records.every["run_id"].isin(values["run_id"].dropna())]
+    ours = records.chains[records.chains["run_id"].isin(values["run_id"].dropna())]
     numbers = counts(scored)
     said = [f"{sum(of.values())} {kind} ({_counted(of)})" for kind, of in numbers.items()]
     under = [

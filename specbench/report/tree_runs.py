@@ -29,7 +29,7 @@ def tree_runs(records: Records) -> pd.DataFrame:
         return pd.DataFrame(columns=[*KEPT, "shape", "size", "tokens_low", "tokens_high"])
     trees = choose(trees.assign(label=trees["tree"]), [*SAME, "accept", "label"])
     pairs = set(trees[SAME].itertuples(index=False, name=None))
-    chains = measured(records.every)
+    chains = measured(records.chains)
     chains = one_sample(chains[chains["gamma"].notna() & (chains["accept"] == "exact")])
     chains = chains[[pair in pairs for pair in chains[SAME].itertuples(index=False, name=None)]]
     rows = [_row(records, one) for one in [*chains.to_dict("records"), *trees.to_dict("records")]]

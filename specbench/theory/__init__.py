@@ -71,8 +71,9 @@ def horizontal_lengths(
 def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float = 1.0) -> float:
     """Expected speedup of trees, G(n, d) / (t(n) + d c): Theorem 3.8 with v (Chen et al. 2024, "Sequoia", section 4).
 
-    `tokens` is G, the tokens of a pass over the tree (`trees.expected_tokens`), `depth` d in draft steps, since one
-    step drafts a level, and `verify_cost` t, the cost of verifying the tree's n nodes. A chain's depth is its gamma.
+    `tokens` is G, the tokens of a pass over the tree (`trees.expected_tree_tokens`), `depth` d in draft steps, since
+    one step drafts a level, and `verify_cost` t, the cost of verifying the tree's n nodes. A chain's depth is its
+    gamma.
     """
     return tokens / (depth * c + verify_cost)
 

@@ -34,17 +34,17 @@ def is_same_at_every_level(acceptance: Acceptance) -> bool:
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """`parents[i]` is ROOT or an earlier node; nodes come level by level, siblings by rank."""
 
     parents: tuple[int, ...]
 
     @classmethod
-    def chain(cls, tokens: int) -> "Shape":
+    def chain(cls, tokens: int) -> "TreeShape":
         return cls(tuple(range(ROOT, tokens - 1)))
 
     @classmethod
-    def of_widths(cls, widths: Sequence[int]) -> "Shape":
+    def of_widths(cls, widths: Sequence[int]) -> "TreeShape":
         """Each node of depth d has `widths[d]` children."""
         parents: list[int] = []
         level = [ROOT]
@@ -92,7 +92,7 @@ class Shape:
     def most_children(self) -> int:
         return max(self.children)
 
-    def cut(self, size: int) -> "Shape":
+    def truncated(self, size: int) -> "TreeShape":
         """The `size` nodes, root included, with the least depth plus ranks on their path; of equals the shallower."""
         sums: list[int] = []
         for node, parent in enumerate(self.parents):
@@ -102,13 +102,13 @@ class Shape:
         )
         return self.only(order[: size - 1])
 
-    def only(self, nodes: Sequence[int]) -> "Shape":
+    def only(self, nodes: Sequence[int]) -> "TreeShape":
         """The tree of these nodes, which has the parent of each."""
         number = {ROOT: ROOT} | {node: place for place, node in enumerate(sorted(nodes))}
-        return Shape(tuple(number[self.parents[node]] for node in sorted(nodes)))
+        return TreeShape(tuple(number[self.parents[node]] for node in sorted(nodes)))
 
 
-def expected_tokens(shape: Shape, acceptance: Acceptance) -> float:
+def expected_tree_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """Expected tokens of a pass, the bonus token included (Chen et al. 2024, "Sequoia", Proposition 3.4).
 
     The sum over all nodes of the product of the acceptance of the ranks on the path to it. Ranks past the end of
@@ -129,7 +129,7 @@ def expected_tokens(shape: Shape, acceptance: Acceptance) -> float:
 class FixedShape:
     """The same tree in each pass. Which token a node has is drawn, or the likeliest tokens are taken."""
 
-    shape: Shape
+    shape: TreeShape
 
     @property
     def depth(self) -> int:
@@ -198,7 +198,7 @@ def _values(acceptance: Acceptance, size: int, depth: int) -> Iterator[NDArray[n
         yield from (list(_by_depth(acceptance, size, levels))[-1][0] for levels in range(1, depth + 1))
 
 
-def best_shape(acceptance: Acceptance, size: int, depth: int | None = None) -> Shape:
+def best_shape(acceptance: Acceptance, size: int, depth: int | None = None) -> TreeShape:
     """The tree of `size` nodes, its root included, and at most `depth` levels below it with the most expected tokens.
 
     A smaller tree if no tree of that depth has as many nodes. A node has at most as many children as P has ranks.
@@ -206,7 +206,7 @@ def best_shape(acceptance: Acceptance, size: int, depth: int | None = None) -> S
     levels = size - 1 if depth is None else min(depth, size - 1)
     found = list(_by_depth(acceptance, size, levels))
     if not found:
-        return Shape(())
+        return TreeShape(())
     largest = int(np.flatnonzero(found[-1][0] > 0)[-1])
     return _in_levels([table for _, table in found], largest)
 
@@ -238,7 +238,7 @@ def _by_depth(acceptance: Acceptance, size: int, levels: int) -> Iterator[tuple[
         yield value, (taken, stacked.argmax(0))
 
 
-def _in_levels(tables: Sequence[Table], size: int) -> Shape:
+def _in_levels(tables: Sequence[Table], size: int) -> TreeShape:
     """The shape that the tables chose, level by level."""
     parents: list[int] = []
     level = [(ROOT, size)]
@@ -253,7 +253,7 @@ def _in_levels(tables: Sequence[Table], size: int) -> Shape:
                 below.append((len(parents), child))
                 parents.append(node)
         level = below
-    return Shape(tuple(parents))
+    return TreeShape(tuple(parents))
 
 
 def best_first(values: Sequence[float], depths: Sequence[int], most: int) -> list[int]:

@@ -21,7 +21,7 @@ from specbench.train.schema import Recipe
 
 @dataclass
 class Facts:
-    """What training and measuring found out."""
+    """The measured values that a model card states."""
 
     parameters: int
     rows: int

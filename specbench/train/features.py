@@ -23,7 +23,7 @@ def pairs(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -
 
 
 def pairs_of_ids(sources: list[list[int]], targets: list[list[int]]) -> Dataset:
-    """The same from ids that exist already (a target's own outputs)."""
+    """Training features from token ids that exist already, such as a target's own outputs."""
     return Dataset.from_dict(
         {
             "input_ids": sources,

@@ -76,7 +76,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
     @property
     @abstractmethod
     def trained(self) -> Any:
-        """The module that is trained, which `save` writes."""
+        """The module whose weights are trained; `save` writes it."""
 
     @property
     @abstractmethod
@@ -85,11 +85,11 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     @abstractmethod
     def called(self, ahead: int) -> str:
-        """What the card calls that which proposes the token `ahead` after the next."""
+        """The name, in the model card, of the head that predicts `ahead` tokens after the next."""
 
     @abstractmethod
     def read(self, given: dict[str, torch.Tensor]) -> S:
-        """Run the target on one batch."""
+        """Run the frozen target on one batch, and return its logits and what the loss needs besides."""
 
     @abstractmethod
     def loss_of(self, seen: S, labels_BT: torch.Tensor) -> torch.Tensor:

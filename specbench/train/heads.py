@@ -48,7 +48,7 @@ class HeadLearner(FrozenTargetLearner[Seen]):
 
     @property
     def width(self) -> int:
-        """D."""
+        """The width D of the target's last state."""
         width: int = self.target.get_output_embeddings().weight.shape[1]
         return width
 

@@ -6,7 +6,6 @@ Independent of data or optimisers.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
@@ -116,7 +115,7 @@ def _gpt2(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadMo
     return GPT2LMHeadModel(config)
 
 
-def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+def _of_both(shape: ModelShape, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
     """The keys that the configs of both families have: vocabulary, special tokens, and whether the head is tied."""
     return {
         "vocab_size": len(tokenizer),

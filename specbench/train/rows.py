@@ -157,7 +157,7 @@ class HeldOut:
             self.add(row)
 
     def add(self, row: Row) -> None:
-        """Hold this row out, too."""
+        """Add `row` to the rows that must not be trained on."""
         for name in self.fields:
             sentence = words(row[name])
             for word in sentence:

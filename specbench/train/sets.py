@@ -183,7 +183,7 @@ def training_set(
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
-    """The rows looked at while training, if the recipe names any."""
+    """The features of the recipe's evaluation rows; None where it names none."""
     plan = recipe.data
     if not plan.eval_path:
         return None

@@ -105,7 +105,7 @@ def test_a_failure_does_not_hide_the_kept_record_of_the_run(tmp_path: Path) -> N
     file = store.record_file(tmp_path, run_id)
     record = json.loads(file.read_text())
     store.write(tmp_path, record | {"summary": {"task": "ende-mini", store.FAILED: "no memory"}})
-    assert Records(tmp_path).frame["run_id"].tolist() == [run_id]
+    assert Records(tmp_path).paper_runs["run_id"].tolist() == [run_id]
     assert [row.get(store.FAILED) for row in Catalog(tmp_path).rows(failed=True)] == [None, "no memory"]
 
 

@@ -42,7 +42,7 @@ OTHER: dict[str, dict[str, Any]] = {
 def test_records_that_differ_in_one_key_both_stay(key: str, tmp_path: Path) -> None:
     other = replace(CONFIG, **OTHER[key])
     made = {make(tmp_path, config=asdict(CONFIG)), make(tmp_path, config=asdict(other), again=1)}
-    assert set(Records(tmp_path).every["run_id"]) == made
+    assert set(Records(tmp_path).chains["run_id"]) == made
     keep(Records(tmp_path), print)
     assert {file.name for file in kept_folder(tmp_path).iterdir()} == {f"{run_id}.json.gz" for run_id in made}
     assert key in differing(asdict(CONFIG), asdict(other))

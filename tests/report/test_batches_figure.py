@@ -25,7 +25,7 @@ def records(tmp_path: Path) -> Records:
 @HERE
 def test_they_fill_no_cell_of_a_table(records: Records) -> None:
     assert len(records.batches) >= 4
-    assert (records.every["batch"] == 1).all() and len(records.every) > 0
+    assert (records.chains["batch"] == 1).all() and len(records.chains) > 0
     ids = {run_id.rpartition("-")[2] for run_id in records.batches["run_id"]}
     for name, table in TABLES.items():
         shown = render(table(records), "markdown")

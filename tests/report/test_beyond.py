@@ -132,4 +132,4 @@ def test_no_other_draft_gets_into_the_papers_figures(draft: str, tmp_path: Path)
     make(tmp_path, draft="bigram", gamma=3)
     make(tmp_path, draft=draft, gamma=3)
     records = Records(tmp_path)
-    assert records.frame["draft"].tolist() == ["bigram"] and records.beyond["draft"].tolist() == [draft]
+    assert records.paper_runs["draft"].tolist() == ["bigram"] and records.beyond["draft"].tolist() == [draft]

@@ -48,7 +48,7 @@ def test_without_records_a_figure_says_how_to_fill_it(name: str, nothing: Record
 def test_points_name_their_records(name: str, drawn: dict[str, Drawn], records: Records) -> None:
     figure = drawn[name]
     assert figure.run_ids
-    assert set(figure.run_ids) <= set(records.frame["run_id"])
+    assert set(figure.run_ids) <= set(records.paper_runs["run_id"])
     assert figure.points["run_id"].notna().all()
 
 
@@ -154,7 +154,7 @@ def test_points_beside_the_axes_are_told(drawn: dict[str, Drawn]) -> None:
 
 
 def test_the_timeline_is_the_recorded_time(records: Records) -> None:
-    record = records.whole(records.frame["run_id"].iloc[0])
+    record = records.whole(records.paper_runs["run_id"].iloc[0])
     for prompt in record["prompts"]:
         ours, alone = prompt["speculative"], prompt["baseline"]
         calls = speculative_calls(prompt)
@@ -184,7 +184,7 @@ def test_survival_is_the_product_of_conditional_shares_and_stops_at_the_end_of_t
 
 
 def test_parts_of_a_pass_add_up_to_the_measured_speedup(records: Records) -> None:
-    for run_id, measured in zip(records.frame["run_id"], records.frame["speedup_measured"], strict=True):
+    for run_id, measured in zip(records.paper_runs["run_id"], records.paper_runs["speedup_measured"], strict=True):
         row = parts(records.whole(run_id))
         spent = sum(row[part] for part in ("draft", "verify", "accept", "host"))
         assert row["tokens_per_pass"] / spent == pytest.approx(measured)

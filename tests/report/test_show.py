@@ -11,7 +11,7 @@ from specbench.report.passes import lines, typical_prompt
 
 
 def test_the_kept_tokens_are_the_text(records: Records) -> None:
-    record = records.whole(records.frame["run_id"].iloc[0])
+    record = records.whole(records.paper_runs["run_id"].iloc[0])
     for prompt in record["prompts"]:
         rows = lines(record, prompt, width=10_000)
         assert len(rows) == len(prompt["speculative"]["passes"])
@@ -30,7 +30,7 @@ def test_nothing_after_the_end_of_a_completion_is_shown() -> None:
 
 
 def test_long_text_is_cut_at_the_front(records: Records) -> None:
-    record = records.whole(records.frame["run_id"].iloc[0])
+    record = records.whole(records.paper_runs["run_id"].iloc[0])
     for row in lines(record, record["prompts"][typical_prompt(record)], width=40):
         assert len(row.before) + sum(len(piece.text) for piece in row.pieces) <= 41
 
@@ -42,7 +42,7 @@ def test_a_record_without_drafted_tokens_says_what_to_do() -> None:
 
 
 def test_the_command_line(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_id = Records(results).frame["run_id"].iloc[0]
+    run_id = Records(results).paper_runs["run_id"].iloc[0]
     assert main(["show", run_id, "--prompt", "2", f"results={results}", "--picture", str(tmp_path / "one.svg")]) == 0
     out = capsys.readouterr().out
     assert "prompt 2 of 20" in out

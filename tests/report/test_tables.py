@@ -131,7 +131,7 @@ def test_a_gamma_that_changes_is_named_and_in_no_figure_over_gamma(tmp_path: Pat
         make(tmp_path, gamma=gamma)
     adaptive = make(tmp_path, gamma=4, summary_gamma=None, gamma_requested="adaptive")
     records = Records(tmp_path)
-    assert records.frame["gamma"].tolist() == [1, 3, 5]
+    assert records.paper_runs["gamma"].tolist() == [1, 3, 5]
     shown = TABLES["table4"](records).shown
     assert shown["γ"].tolist()[-4:] == ["1", "3", "5", "adaptive"]
     assert shown["record"].tolist()[-1] == digest(adaptive)
@@ -159,7 +159,7 @@ def test_table_4_says_what_a_prediction_is_made_from(tmp_path: Path) -> None:
 def test_values_are_those_of_the_record(records: Records) -> None:
     values = pd.read_csv(io.StringIO(render(TABLES["table4"](records), "csv")))
     ours = values.dropna(subset="run_id")
-    assert len(ours) == len(records.frame)
+    assert len(ours) == len(records.paper_runs)
     for _, row in ours.iterrows():
         summary = records.whole(row["run_id"])["summary"]
         assert row["empirical"] == pytest.approx(summary["speedup_measured"])
@@ -169,13 +169,13 @@ def test_values_are_those_of_the_record(records: Records) -> None:
 def test_the_newest_record_of_a_config_is_shown(tmp_path: Path) -> None:
     make(tmp_path, prompts=4)
     new = make(tmp_path, prompts=4, again=1, created="2026-05-01T00:00:00+00:00")
-    assert Records(tmp_path).frame["run_id"].tolist() == [new]
+    assert Records(tmp_path).paper_runs["run_id"].tolist() == [new]
 
 
 def test_gammas_are_compared_over_the_same_prompts(tmp_path: Path) -> None:
     few = [make(tmp_path, gamma=gamma, prompts=4) for gamma in (1, 3, 7)]
     many = make(tmp_path, gamma=7, prompts=9, seed=5)
-    frame = Records(tmp_path).frame
+    frame = Records(tmp_path).paper_runs
     assert set(frame["run_id"]) == {*few, many}
     assert one_sample(frame)["run_id"].tolist() == few
 
@@ -190,13 +190,13 @@ def test_a_damaged_record_is_named_and_skipped(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "runs" / "broken.json").write_text('{"schema": 1')
     with pytest.warns(UserWarning, match=r"broken\.json: skipped"):
-        assert len(Records(tmp_path).frame) == 1
+        assert len(Records(tmp_path).paper_runs) == 1
 
 
 def test_a_failed_run_is_no_record(tmp_path: Path) -> None:
     make(tmp_path)
     make(tmp_path, draft="other", error="no memory")
-    assert Records(tmp_path).frame["draft"].tolist() == ["t5-nano"]
+    assert Records(tmp_path).paper_runs["draft"].tolist() == ["t5-nano"]
 
 
 def test_alpha_under_lenience_where_a_record_has_it(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_the_parts_of_runs_add_up_to_the_run(records: Records) -> None:
     values = table.values.set_index("run_id")
     assert 0 < len(set(values.index)) <= 4 and len(table.shown) == len(values)
     for run_id in set(values.index):
-        own, run = values.loc[[run_id]], records.frame.set_index("run_id").loc[run_id]
+        own, run = values.loc[[run_id]], records.paper_runs.set_index("run_id").loc[run_id]
         for by, group in own.groupby("by"):
             assert group["tokens"].sum() == run["tokens"], by
             assert (group["alpha"] * group["tokens"]).sum() / run["tokens"] == pytest.approx(run["alpha"])
@@ -347,7 +347,7 @@ def test_drafts_that_learn_between_prompts_fill_no_cell(tmp_path: Path) -> None:
     make(tmp_path)
     learns = make(tmp_path, seed=1, draft="t5-nano-online", learnt_positions=5, learning_rate=0.1)
     records = Records(tmp_path)
-    assert list(records.learning["run_id"]) == [learns] and learns in set(records.all_kinds["run_id"])
+    assert list(records.learning["run_id"]) == [learns] and learns in set(records.all_runs["run_id"])
     assert not [name for name, table in TABLES.items() if digest(learns) in render(table(records), "markdown")]
 
 

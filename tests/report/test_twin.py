@@ -16,7 +16,7 @@ def test_a_twin_fills_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     few = ["limit=2", "max_new_tokens=12", "draft=bigram", "sampling.temperature=0", f"results={tmp_path}"]
     assert main(["sweep", "experiment=table3-mini", "threads=1", f"draft.cache_dir={tmp_path}", *few]) == 0
     records = Records(tmp_path)
-    assert records.frame["draft"].tolist() == ["bigram"]
+    assert records.paper_runs["draft"].tolist() == ["bigram"]
     shown = TABLES["table3"](records).shown
     assert shown["M_q, ours"].tolist()[-1] == "bigram"
     assert shown["T=0, ours"].str.startswith("0.").tolist()[-1]

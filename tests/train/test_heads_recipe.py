@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.methods.blockwise.network import Heads
+from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.train.recipe import train
 from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
 
@@ -45,7 +45,7 @@ def test_heads_learn_on_a_frozen_t5_and_are_kept_with_it(t5_recipe: Recipe, pair
     facts = json.loads((folder / "config.json").read_text())
     assert (facts["heads"], facts["target"]) == (3, target.name)
     assert "α of head 3, toy, T=1" in (folder / "README.md").read_text()
-    Heads.load(folder, AutoModelForSeq2SeqLM.from_pretrained(target), "draft")
+    BlockwiseHeads.load(folder, AutoModelForSeq2SeqLM.from_pretrained(target), "draft")
     first = load_file(folder / "heads.safetensors")
     (folder / "heads.safetensors").unlink()
     assert all((weight == first[name]).all() for name, weight in load_file(train(recipe) / "heads.safetensors").items())
@@ -70,7 +70,7 @@ def test_heads_continue_from_earlier_heads(t5_recipe: Recipe, tmp_path: Path) ->
 def test_heads_of_a_decoder_only_target(gpt_recipe: Recipe) -> None:
     target = train(gpt_recipe)
     folder = train(heads_recipe(gpt_recipe, target, 3, hold_out=24))
-    Heads.load(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
+    BlockwiseHeads.load(folder, AutoModelForCausalLM.from_pretrained(target), "draft")
     assert "α of head 2, held-out rows, T=0" in (folder / "README.md").read_text()
 
 

@@ -21,7 +21,7 @@ RESIDUAL_EPSILON = 1e-9
 Children = Literal["fixed", "replaced", "distinct"]
 
 
-class Beside(NamedTuple):
+class UnverifiedTokens(NamedTuple):
     """Tokens that the target reads in the same run as a proposal, but that are not candidates for acceptance.
 
     They are further nodes of the tree, numbered after the proposal's tokens. A parent is the number of an earlier node,
@@ -52,7 +52,7 @@ class Proposal(NamedTuple):
     children: Children = "fixed"
     q_NV: Sequence[Tensor] | None = None
     asked: int = 0
-    beside: Beside | None = None
+    beside: UnverifiedTokens | None = None
 
     @property
     def size(self) -> int:

@@ -4,8 +4,8 @@ At T = 0 a lossless rule compares one-hot rows, so its verdict only depends on w
 `target_rows` then computes argmax tokens instead of rows, which on a CPU would cost as much as the rest of the
 verification, and `verify` computes the verdict from these tokens. A test compares both with the rule on the rows.
 
-A proposal that is still on the device is verified there (`settle`): the drafted tokens and the verdict come to the host
-in one copy.
+A proposal that is still on the device is verified there (`verdict_on_host`): the drafted tokens and the verdict come to
+the host in one copy.
 
 Shapes: G drafted tokens, L positions, V logits of the head or tokens of the vocabulary.
 """
@@ -30,7 +30,7 @@ from specbench.algorithm.acceptance.base import (
 from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.acceptance.exact import accept_exact
 from specbench.algorithm.acceptance.match import accept_match
-from specbench.algorithm.acceptance.tree.base import Tree, Uniforms
+from specbench.algorithm.acceptance.tree.base import DraftedTree, Uniforms
 from specbench.algorithm.acceptance.tree.plausible import accept_plausible
 from specbench.algorithm.acceptance.tree.rounds import ROUNDS, KSequential, walk
 from specbench.algorithm.acceptance.tree.traversal import accept_traversal
@@ -54,7 +54,7 @@ class RowsOfTree:
 
 LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block, accept_match)
 # p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
-Rows = Tensor | RowsOfTree | list[int]
+TargetRows = Tensor | RowsOfTree | list[int]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Verification:
 
 def target_rows(
     logits_LV: Tensor, proposal: Proposal | PendingProposal, verification: Verification, vocabulary_size: int
-) -> Rows:
+) -> TargetRows:
     """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
@@ -107,12 +107,12 @@ def target_rows(
     return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
 
 
-def settle(
-    rows: Rows, proposal: Proposal | PendingProposal, verification: Verification, generator: torch.Generator
+def verdict_on_host(
+    rows: TargetRows, proposal: Proposal | PendingProposal, verification: Verification, generator: torch.Generator
 ) -> tuple[Proposal, Verdict]:
-    """`proposal` on the host, and the verdict on it; `rows` are from `target_rows`.
+    """Verify `proposal`, on the device if it is still there, and return it and the verdict on the host.
 
-    Raises FloatingPointError where p or q is not finite.
+    `rows` are from `target_rows`. Raises FloatingPointError where p or q is not finite.
     """
     if isinstance(proposal, Proposal):
         return proposal, verify(rows, proposal, verification, generator)
@@ -131,7 +131,7 @@ def settle(
     return proposal.known(tokens, count), Verdict.chain(accepted, token)
 
 
-def verify(rows: Rows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
+def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
     """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`."""
     if proposal.parents is not None:
         return _verify_tree(rows, proposal, proposal.parents, verification, generator)
@@ -145,10 +145,10 @@ def verify(rows: Rows, proposal: Proposal, verification: Verification, generator
 
 
 def _verify_tree(
-    rows: Rows, proposal: Proposal, parents: Sequence[int], verification: Verification, generator: torch.Generator
+    rows: TargetRows, proposal: Proposal, parents: Sequence[int], verification: Verification, generator: torch.Generator
 ) -> Verdict:
     """The verdict on a tree; a tree that is a chain gets the chain's verdict, on the same random numbers."""
-    tree = Tree(proposal.tokens, parents)
+    tree = DraftedTree(proposal.tokens, parents)
     if isinstance(rows, list):
         return _tree_by_argmax(rows, tree)
     chance = Uniforms(len(tree.tokens), generator, rows[0].device)
@@ -169,7 +169,7 @@ def _verify_tree(
     raise ValueError("no rule for trees")
 
 
-def _tree_by_argmax(best_N: Sequence[int], tree: Tree) -> Verdict:
+def _tree_by_argmax(best_N: Sequence[int], tree: DraftedTree) -> Verdict:
     """As `_by_argmax`, for a tree: descend from the root as long as a child is the argmax."""
     path: list[int] = []
     node = ROOT

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specbench.algorithm.acceptance.verify import settle, target_rows
+from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.decoding.spec import DecodingSpec, Pass, Trace
 from specbench.algorithm.draft import Draft, Drafting, Outcome, Proposed, expect, models_of, read_of
 from specbench.engine.session import Model, Prompt, Read, get_ready, up_to_end
@@ -77,7 +77,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         verified_at = yield WITHIN
 
         size = proposal.size
-        proposal, (path, token) = settle(rows, proposal, verification, generator)
+        proposal, (path, token) = verdict_on_host(rows, proposal, verification, generator)
         drafted = proposal.tokens
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted

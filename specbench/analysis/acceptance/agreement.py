@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import TokenRule
 from specbench.algorithm.acceptance.match import greedy_rows, match_probability
-from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_beside
+from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_draft
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.translated import TranslatedModel
@@ -179,12 +179,12 @@ def agreements(
     tokens = [*prompt.prefix, *generated]
     first = len(prompt.prefix)
     session = target.start(prompt)
-    drafting = [start_beside(session, draft, prompt, sampling) for draft in drafts]
+    drafting = [start_draft(session, draft, prompt, sampling) for draft in drafts]
     found = [replace(_empty(rules, sampling), stops_at_end=getattr(one, "stops_at_end", True)) for one in drafting]
     readers = readers or [None] * len(drafts)
     ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
         None if reader is None or sampling.temperature > 0
-        else start_beside(session, draft, prompt, before_argmax(sampling))
+        else start_draft(session, draft, prompt, before_argmax(sampling))
         for draft, reader in zip(drafts, readers, strict=True)
     ]  # fmt: skip
     for start, logits_LV in logits_along(session, tokens, first):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.records.schema import OfTrees, PassRecord, PositionCounts, PromptRecord
-from specbench.theory.trees import ROOT, Shape
+from specbench.theory.trees import ROOT, TreeShape
 
 # Passes that completions of given lengths need, from a fixed acceptance probability at each position of a proposal.
 #
@@ -63,7 +63,7 @@ def parents_of(a_pass: PassRecord) -> list[int] | None:
 def levels(a_pass: PassRecord) -> int:
     """How many tokens the longest path of a pass has: all that were drafted, where they were a chain."""
     parents = parents_of(a_pass)
-    return a_pass["drafted"] if parents is None else Shape(tuple(parents)).depth
+    return a_pass["drafted"] if parents is None else TreeShape(tuple(parents)).depth
 
 
 def offered(a_pass: PassRecord) -> int:
@@ -94,7 +94,7 @@ def rank_counts(passes: Sequence[PassRecord]) -> tuple[list[int], list[int]]:
         parents, path = parents_of(one), one.get("path")
         if parents is None or path is None:
             continue
-        shape, ended = Shape(tuple(parents)), one["emitted"] <= one["accepted"]
+        shape, ended = TreeShape(tuple(parents)), one["emitted"] <= one["accepted"]
         taken = path[: one["accepted"]]
         visited = [ROOT, *taken][: len(taken) if ended else len(taken) + 1]
         for place, node in enumerate(visited):

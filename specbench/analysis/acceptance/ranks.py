@@ -1,8 +1,8 @@
 """Acceptance by rank: how often a draft's first, second, ... child is accepted, by teacher forcing.
 
 It is read along the target's own completion together with alpha (`analysis.acceptance.agreement`). Expected tokens of
-trees are made from it (`trees.expected_tokens`, `analysis.forecast.trees`), and compared with the best that any rule
-could do.
+trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.trees`), and compared with the best that any
+rule could do.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
 """

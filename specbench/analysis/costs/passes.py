@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.analysis.forecast.passes import walk
-from specbench.records.schema import WAYS, PassRecord, PromptRecord, Throughput, TraceRecord, Way
+from specbench.records.schema import DECODING_MODES, DecodingMode, PassRecord, PromptRecord, Throughput, TraceRecord
 
 # Tokens a second of the machine, seconds a token of one completion, and how many rows decoded at once.
 #
@@ -44,7 +44,7 @@ def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Thro
     }
 
 
-def _of_way(prompts: Sequence[PromptRecord], way: Way) -> tuple[float, float, float]:
+def _of_way(prompts: Sequence[PromptRecord], way: DecodingMode) -> tuple[float, float, float]:
     """Mean rows, tokens a second, seconds a token of a row."""
     traces = [prompt[way] for prompt in prompts]
     tokens = sum(len(trace["tokens"]) for trace in traces)
@@ -124,7 +124,7 @@ class PassCosts:
 
 def pass_costs(prompts: Sequence[PromptRecord]) -> PassCosts:
     """The mean pass over the mean step of the baseline, over all prompts of a run; in a batch of a row's share."""
-    alone, ours = ([prompt[way] for prompt in prompts] for way in WAYS)
+    alone, ours = ([prompt[way] for prompt in prompts] for way in DECODING_MODES)
     steps_s = [s / rows for trace in alone for s, rows in zip(trace["steps_s"], rows_of(trace), strict=True)]
     passes = [(one, rows) for trace in ours for one, rows in zip(trace["passes"], rows_of(trace), strict=True)]
     step_s = sum(steps_s) / len(steps_s)

@@ -14,7 +14,7 @@ from specbench.algorithm.draft import models_of
 from specbench.algorithm.growing import TreeDraft
 from specbench.engine.session import Model, Prompt, captured_first, get_ready
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, Shape
+from specbench.theory.trees import ROOT, TreeShape
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 REPEATS, WARMUP = 12, 2
@@ -89,6 +89,6 @@ def tree_costs(
     )
 
 
-def binary(size: int) -> Shape:
+def binary(size: int) -> TreeShape:
     """A tree of `size` nodes with its root, of two children a node, level by level."""
-    return Shape(tuple((node - 1) // 2 if node > 1 else ROOT for node in range(size - 1)))
+    return TreeShape(tuple((node - 1) // 2 if node > 1 else ROOT for node in range(size - 1)))

@@ -64,7 +64,7 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
     made = found.sample
     totals = made.totals
     now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["scored_tokens"])
-    if made.gamma is None or made.tree or made.falls:
+    if made.gamma is None or made.tree or made.falls_with_position:
         kind = "γ changed from pass to pass" if made.gamma is None else "acceptance differs from position to position"
         return Need("alpha", now, None, 1.0, None, kind)
     measured, tokens = float(found.levels.measured), float(found.levels.tokens_per_pass)

@@ -25,7 +25,7 @@ class Sample:
         gamma: drafted tokens of a full pass; for a tree its levels; None where it changed from pass to pass.
         depth: positions of the longest proposal.
         lengths: the lengths of completions that occur; column `texts of L` counts them.
-        falls: whether acceptance falls with the position.
+        falls_with_position: whether acceptance falls with the position.
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
     """
@@ -36,7 +36,7 @@ class Sample:
     depth: int
     lengths: list[int]
     tree: bool
-    falls: bool
+    falls_with_position: bool
     ruled: bool
     missing: list[str]
 
@@ -55,8 +55,8 @@ def sample(record: RunRecord) -> Sample:
     gamma = deepest if tree else summary["gamma"]
     depth = max(gamma or 0, deepest)
     simulated, ruled = bool(summary.get("simulated")), all("rule" in prompt for prompt in prompts)
-    falls = DRAFT_KINDS[record["config"]["draft"]["kind"]].falls and not simulated
-    plain = not (tree or ruled or falls or simulated) and summary.get("accept", "exact") == "exact"
+    falls_with_position = DRAFT_KINDS[record["config"]["draft"]["kind"]].falls_with_position and not simulated
+    plain = not (tree or ruled or falls_with_position or simulated) and summary.get("accept", "exact") == "exact"
     most = record["config"]["max_new_tokens"]
     lengths = sorted({len(prompt["speculative"]["tokens"]) for prompt in prompts})
     rows = [
@@ -70,11 +70,12 @@ def sample(record: RunRecord) -> Sample:
     return Sample(
         {name: np.array([row[name] for row in rows], float) for name in rows[0]},
         {name: np.array([row[name] for row in varied], float) for name in PARTS},
-        gamma, depth, lengths, tree, falls, ruled, _missing(record, gamma, tree, falls, ruled),
+        gamma, depth, lengths, tree, falls_with_position, ruled,
+        _missing(record, gamma, tree, falls_with_position, ruled),
     )  # fmt: skip
 
 
-def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, ruled: bool) -> list[str]:
+def _missing(record: RunRecord, gamma: int | None, tree: bool, falls_with_position: bool, ruled: bool) -> list[str]:
     """Data that the record lacks; their effect is part of the unexplained factor."""
     summary, without = record["summary"], "the record does not hold"
     rest = "the effect of dependent positions is part of the unexplained factor"
@@ -86,7 +87,7 @@ def _missing(record: RunRecord, gamma: int | None, tree: bool, falls: bool, rule
         return [f"{without} the tree that would be drafted at each token: {rest}"]
     if ruled:
         return [f"{without} the rule's acceptance at each token, only its sums: {rest}"]
-    if falls:
+    if falls_with_position:
         return [f"{without} the acceptance of later draft tokens at each token: {rest}"]
     if summary.get("accept", "exact") != "exact":
         return [f"{without} q / p at each token: the gain of accept={summary['accept']} remains unexplained"]

@@ -130,7 +130,7 @@ def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
         alpha = totals["rule"] / totals["scored_tokens"]
         after["rule"] = tokens = _of_alpha(made, totals, alpha)[1]
         chances = same_at_every_position(alpha, made.depth)
-    if made.gamma is not None and (made.falls or made.tree):
+    if made.gamma is not None and (made.falls_with_position or made.tree):
         chances = _by_position(made, totals)
         after["shape"] = tokens = expected_by_position(chances)
     if made.gamma is not None:

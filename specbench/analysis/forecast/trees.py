@@ -2,8 +2,8 @@
 
 Given the completion, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`),
 and a pass goes down the tree along the completion's own tokens. So ends are counted as they are, and neighbours that
-are not independent; Proposition 3.4 of Sequoia (`trees.expected_tokens`) has one acceptance by rank for all tokens of a
-completion that never ends.
+are not independent; Proposition 3.4 of Sequoia (`trees.expected_tree_tokens`) has one acceptance by rank for all tokens
+of a completion that never ends.
 
 A tree that grows by the draft's confidence has another shape at each token: there the draft proposes along the
 completion, and its passes are those of decoding, since its children are not drawn.
@@ -22,13 +22,13 @@ from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
 from specbench.analysis.forecast.passes import NEGLIGIBLE
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, FixedShape, Plan, Shape
+from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape
 
 Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
 
 
 def tree_passes(
-    given: Given, shape: Shape, most: int | None = None, of_count: Mapping[int, Given] | None = None
+    given: Given, shape: TreeShape, most: int | None = None, of_count: Mapping[int, Given] | None = None
 ) -> NDArray[np.float64]:
     """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
 
@@ -66,7 +66,7 @@ def tree_passes(
     return found
 
 
-def _children(shape: Shape) -> dict[int, list[int]]:
+def _children(shape: TreeShape) -> dict[int, list[int]]:
     """The children of the root and of each node, by rank."""
     found: dict[int, list[int]] = {node: [] for node in range(ROOT, len(shape.parents))}
     for node, parent in enumerate(shape.parents):

@@ -18,7 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft, start_beside
+from specbench.algorithm.draft import Draft, start_draft
 from specbench.analysis.acceptance.agreement import logits_along
 from specbench.analysis.proof.lossless import NOISE_FACTOR
 from specbench.engine.session import Model, Prompt
@@ -79,7 +79,7 @@ def evidence(
     """
     tokens, first = [*prompt.prefix, *written], len(prompt.prefix)
     session = target.start(prompt)
-    proposing = start_beside(session, draft, prompt, drafting or sampling)
+    proposing = start_draft(session, draft, prompt, drafting or sampling)
     found, odd = Evidence(tokens=len(written)), list[int]()
     for start, logits_LV in logits_along(session, tokens, first):
         p_LV = standardise(logits_LV, sampling, target.vocabulary_size)

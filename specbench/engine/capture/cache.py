@@ -39,7 +39,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class NotTold(ValueError):
-    """What a digest cannot tell of a network."""
+    """Raised where a network has a setting whose value a digest cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _tensors(network: Any) -> dict[str, Tensor]:
 
 
 def _digest(network: Any, settings: object) -> str:
-    """Of all that a capture depends on. Raises NotTold."""
+    """A digest of all that a capture depends on: module code, settings, weights, versions. Raises NotTold."""
     found = hashlib.sha256()
     versions = [sys.version, torch.__version__, transformers.__version__, _own_code(), str(torch.get_default_dtype())]
     _tell(found, [versions, settings, str(network.device)])  # a graph names its GPU by number

@@ -178,7 +178,7 @@ def cache_over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> C
 
 
 def replaced(buffers: Sequence[Tensor]) -> Cache:
-    """A cache that holds new states, for `recorded`, and returns buffers."""
+    """A cache that returns `buffers` to attention, and holds the new keys and values for `recorded`."""
     return Cache(layers=[ReplacingLayer(keys, values) for keys, values in _pairs(buffers)])
 
 

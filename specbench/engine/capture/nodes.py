@@ -15,14 +15,14 @@ aten = torch.ops.aten
 
 
 def finished(module: GraphModule) -> GraphModule:
-    """`module` without what nothing uses."""
+    """`module`, its unused nodes removed and its code generated anew, in place."""
     module.graph.eliminate_dead_code(is_impure_node=has_effect)
     module.recompile()
     return module
 
 
 def compiled_to_python(module: GraphModule) -> Callable[..., Any]:
-    """What `module` computes, as a function that is ready to run."""
+    """`module` as a Python function of its inputs, generated from its nodes."""
     LazyGraphModule.force_recompile(module)
     ready: Callable[..., Any] = module.forward
     return ready

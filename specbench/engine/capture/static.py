@@ -80,7 +80,7 @@ class StaticModel(EagerModel):
         self._forget_placed()
 
     def _forget_placed(self) -> None:
-        """Masks, positions and position biases are looked up anew."""
+        """Drop cached masks, positions and position biases, and compute those of usual sizes again."""
         for cache in (self.sources, self.positions, self.tree_positions):
             cache.clear()
         self._prepare()

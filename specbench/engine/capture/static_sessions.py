@@ -68,7 +68,7 @@ class StaticSession:
                 self._run(prompt.prefix[:-1], last_row=not model.states_of_prompt)
 
     def _begin(self, model: CapturedModel) -> None:
-        """Nothing read, and no buffers yet."""
+        """Set the state of a session that has read nothing and holds no buffers."""
         self.model = model
         self.length = self.ahead = 0
         self.ahead_part: Part | None = None
@@ -123,7 +123,7 @@ class StaticSession:
         self.ahead += len(path)
 
     def _by(self, reader: SessionModel) -> "StaticSession":
-        """This session read by a part of its model, over that part's buffers."""
+        """A session of `reader`, a part of the model, over the buffers that this session has for its layers; cached."""
         model = cast(CapturedModel, reader)
         if model not in self._parts:
             made = self._parts[model] = copy.copy(self)
@@ -142,7 +142,7 @@ class StaticSession:
             buffer[:, :, : len(source)] = state
 
     def reserve(self, needed: int) -> None:
-        """Make room for `needed` tokens; cached tokens are moved."""
+        """Take buffers with room for `needed` tokens from the pool, and copy the cached tokens into them."""
         old, self._capacity = self._held.get("self"), self.model.capacity(needed)
         new = self.model.pool.take("self", self._capacity)
         if old is not None:
@@ -153,7 +153,7 @@ class StaticSession:
         self._parts.clear()
 
     def _collect(self) -> None:
-        """Buffers as a step takes them."""
+        """List the buffers as a step takes them: keys and values layer by layer, self-attention first."""
         self._buffers = [
             tensor for kind in ("self", "cross") if kind in self._held for tensor in self._held[kind].layers
         ]
@@ -182,7 +182,7 @@ class StaticSession:
         return logits_LV
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
-        """Logits of a block that one step reads."""
+        """Logits [L, V] of `tokens`, all read in one step; [1, V] with `last_row`."""
         count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
         if parents is not None or tree.parents:
             tree.grow(tokens, parents)
@@ -260,7 +260,7 @@ class StaticSession:
         return *layout.tensors, *step.of_layout(*inputs, *fixed)
 
     def _of_source(self, step: Step, ids_1L: Tensor, count: int) -> tuple[Tensor, ...]:
-        """The tensors that the step computes from sizes and the source's length."""
+        """The results of the first two parts of `step`, which sizes and the source's length determine; cached."""
         rows = ids_1L.shape[1]
         cached, key = self.model.sources, (id(step), self._sources, rows, self._capacity)
         found = cached.get(key)

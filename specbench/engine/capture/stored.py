@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from specbench.engine.capture.torch_private import LazyGraphModule, open_sizes
 
 NAMESPACES = ("aten", "prims", "specbench")
-MODULES: dict[str, Any] = {"_operator": operator, "math": math, "torch": torch}  # whose functions compute on sizes
+MODULES: dict[str, object] = {"_operator": operator, "math": math, "torch": torch}  # whose functions compute on sizes
 CALLING = ("attrgetter", "call", "itemgetter", "methodcaller")  # of operator: these run what they are given
 MOST_CONSTANTS = 2**14  # numbers of a tensor that is no weight
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -32,10 +32,10 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class NotStorable(ValueError):
-    """What a graph holds that has no form here."""
+    """Raised where a graph holds a value that cannot be written to a file."""
 
 
-def stored(module: GraphModule, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def stored(module: GraphModule, weights: Mapping[str, Tensor]) -> dict[str, object]:
     """`module` as plain values. Raises NotStorable."""
     names = {id(tensor): name for name, tensor in weights.items()}
     open_: dict[str, int] = {}
@@ -65,7 +65,7 @@ def restored(document: Mapping[str, Any], weights: Mapping[str, Tensor], device:
     """The graph that `stored` made `document` of, over `weights`. Raises whatever a damaged document leads to."""
     graph, root, made = Graph(), torch.nn.Module(), dict[str, Node]()
     sizes, without_data = open_sizes(document["open"])
-    values: dict[str, Any] = {}  # a tensor without data stands for all of its size and dtype
+    values: dict[str, object] = {}  # a tensor without data stands for all of its size and dtype
     for index, entry in enumerate(document["nodes"]):
         op, name = entry["op"], entry["name"]
         if op == "get_attr":
@@ -210,7 +210,7 @@ def _size(expression: ast.expr, sizes: Mapping[str, Any]) -> Any:
     raise NotStorable(ast.dump(expression))
 
 
-def _stored_tensor(tensor: Any) -> dict[str, Any]:
+def _stored_tensor(tensor: Any) -> dict[str, object]:
     """A tensor that the network's code made while it ran, with its numbers."""
     if type(tensor) is not Tensor or tensor.numel() > MOST_CONSTANTS:
         raise NotStorable("a large tensor that is no weight")

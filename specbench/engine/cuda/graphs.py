@@ -149,7 +149,7 @@ class CudaGraphModel(StaticModel):
             self._asked[key] = lambda capture: StepGraph(capture, step, count, numbers_1C, held)
 
     def ask_rollout(self, choice: Choice, count: int, steps: int, buffers: Sequence[Tensor]) -> None:
-        """As `ask`, for a rollout."""
+        """Have a rollout of `steps` steps captured the next time that captures are made."""
         if (key := self._key((choice, steps), count, buffers)) not in self._graphs:
             program, held = self.program, list(buffers)
             numbers_1C = self.numbers(held[0].shape[2])
@@ -204,7 +204,7 @@ def _grown(size: int, needed: int) -> int:
 
 
 class CudaGraphSession(StaticSession):
-    """A static session that replays."""
+    """A static session whose steps replay CUDA graphs where one is captured for their size."""
 
     model: CudaGraphModel
 

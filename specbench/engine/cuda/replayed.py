@@ -167,7 +167,7 @@ class RolloutGraph:
 
 
 class NotCaptured(RuntimeError):
-    """Why a rollout is no graph."""
+    """Raised, with the reason, where a rollout cannot be captured as one CUDA graph."""
 
 
 def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:

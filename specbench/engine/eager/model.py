@@ -35,7 +35,7 @@ class EagerModel:
     tap_depths: tuple[int, ...] = ()  # after how many layers the taps are
     tap_width = 0  # columns of them, the last
     states_of_prompt = False  # sessions hand over the states of the whole prompt, too
-    look_ahead: Positions = MappingProxyType({})  # what tokens its sessions read as look-ahead positions
+    pass_embeddings: Positions = MappingProxyType({})  # of PaSS: folder -> ids that stand for its embeddings
 
     def __init__(self, network: Any, vocabulary_size: int, eos_ids: frozenset[int]) -> None:
         self.network = network.eval()
@@ -67,7 +67,7 @@ class EagerModel:
         return logits_NV
 
     def _same_engine(self, network: Any) -> "EagerModel":
-        """`network`, which has some of the same weights, run by the same engine."""
+        """A model of this engine over `network`, a part of this model's network that shares its weights."""
         return EagerModel(network, self.vocabulary_size, self.eos_ids)
 
     def start(self, prompt: Prompt) -> LayeredSession:

@@ -24,7 +24,7 @@ MASKED_ATTENTION = ("sdpa", "eager", markers.NAME)  # implementations that take 
 
 
 class Placement:
-    """How `network` takes positions."""
+    """Gives a layout's positions and masks to `network` in the way that its architecture takes them."""
 
     def __init__(self, network: Any) -> None:
         self._network = network

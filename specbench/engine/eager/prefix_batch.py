@@ -92,7 +92,7 @@ class PrefixBatch:
         """
         ids_NL = tokens_NT[:, cached:].clamp(min=0).to(self._model.device)
         if self._encoded is None:
-            inputs: dict[str, Any] = {"input_ids": ids_NL}
+            inputs: dict[str, object] = {"input_ids": ids_NL}
         else:
             inputs = {"decoder_input_ids": ids_NL, "encoder_outputs": (self._encoded.expand(len(ids_NL), -1, -1),)}
         logits_NLV: Tensor = self._model.network(

@@ -43,7 +43,7 @@ class SessionModel(Protocol):
 
 
 class EagerSession:
-    """What both families share: a self-attention cache as long as the tokens read, and the nodes of a tree.
+    """A session over a `transformers` cache that grows, for both families; its nodes of a tree are cached at the end.
 
     Its first layers may be ahead for a while, see `ShallowSession`.
     """
@@ -116,12 +116,12 @@ class EagerSession:
 
     @property
     def _layers(self) -> list[Any]:
-        """Self-attention caches, layer by layer."""
+        """The self-attention caches of all layers, by layer number."""
         layers: list[Any] = getattr(self._cache, "self_attention_cache", self._cache).layers
         return layers
 
     def _caches(self, part: Part) -> list[Any]:
-        """Those of them that `part` extends."""
+        """The self-attention caches of the layers whose attention runs in `part`."""
         layers = self._layers
         return [layers[number] for number in part.caching]
 
@@ -160,7 +160,7 @@ class EagerSession:
         logits_LV: Tensor = output.logits[0]
         return logits_LV
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -198,7 +198,7 @@ class EncoderDecoderSession(EagerSession):
             )
         return keys, values
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         return {"decoder_input_ids": self.model.ids(tokens), "encoder_outputs": self._encoded}
 
 
@@ -214,5 +214,5 @@ class DecoderOnlySession(EagerSession):
             options: dict[str, Any] = {} if model.states_of_prompt else {"logits_to_keep": 1}
             self._read(read_first, **options)
 
-    def _inputs(self, tokens: Tokens) -> dict[str, Any]:
+    def _inputs(self, tokens: Tokens) -> dict[str, object]:
         return {"input_ids": self.model.ids(tokens)}

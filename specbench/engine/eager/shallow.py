@@ -23,7 +23,7 @@ class Whole(Protocol):
     ahead_part: Part | None  # which layers those are
 
     def drop_ahead(self) -> None:
-        """Forget what the first layers have read alone."""
+        """Drop the tokens that only the first layers have read, so that all layers have read equally many."""
         ...
 
     def crop_ahead(self, tokens: int) -> None:

@@ -118,7 +118,7 @@ class LastRead:
             self._rows_LD, self._nodes_ND, self._end = logits_LV[:, -width:], None, end
 
     def put_nodes(self, logits_LV: Tensor, width: int, first: int) -> None:
-        """Hold those of nodes, of which row 0 is node number `first`."""
+        """Hold the states of tree nodes `first`, `first` + 1, ... in the last `width` columns of `logits_LV`."""
         if width:
             earlier = [] if self._nodes_ND is None else [self._nodes_ND[:first]]
             self._nodes_ND = torch.cat([*earlier, logits_LV[:, -width:]])
@@ -138,7 +138,7 @@ class LastRead:
         return rows if rows is None or not tap_width else rows[:, :-tap_width]
 
     def tapped(self, start: int, stop: int, tap_width: int) -> Tensor | None:
-        """These last columns of the same tokens."""
+        """The last `tap_width` columns of the states at tokens `start` to `stop` - 1; None if those are not held."""
         rows = self._rows(start, stop)
         return None if rows is None else rows[:, rows.shape[1] - tap_width :]
 

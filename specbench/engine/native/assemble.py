@@ -27,7 +27,7 @@ GELUS = {"none": Op.GELU, "tanh": Op.GELU_TANH}
 
 
 class Unknown(Exception):
-    """An operation, or a form of it, that is torch's."""
+    """Raised at an operation, or a form of one, that the native kernels lack; torch runs it."""
 
 
 @dataclass(frozen=True)

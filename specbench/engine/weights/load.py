@@ -19,7 +19,7 @@ from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.states import return_states
-from specbench.engine.saved_heads import read_look_ahead
+from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
 from specbench.engine.weights.random import WordNumbers, config_of, random_network
@@ -148,7 +148,7 @@ def load_model(
     numerics: str = "fast",
     taps: tuple[int, ...] = (),
     states_of_prompt: bool = False,
-    look_ahead: tuple[Path, ...] = (),
+    pass_embeddings: tuple[Path, ...] = (),
     kept_tokens: tuple[int, ...] | None = None,
 ) -> EagerModel:
     """The weights of `model` on `device`, run by `engine`.
@@ -167,7 +167,7 @@ def load_model(
         numerics: invariant | fast | auto, see `engines.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
         states_of_prompt: also those of a decoder-only model's prompt.
-        look_ahead: its sessions read the look-ahead embeddings in these folders.
+        pass_embeddings: its sessions read the look-ahead embeddings in these folders.
         kept_tokens: it predicts these tokens alone (`short_head`).
 
     Raises:
@@ -190,11 +190,11 @@ def load_model(
     network = _from_pretrained(auto, model, key, device, dtype=dtype)
     if kept_tokens is not None:
         shorten_head(network, kept_tokens, key)
-    positions = read_look_ahead(network, look_ahead, "draft")
+    positions = read_pass_embeddings(network, pass_embeddings, "draft")
     width = return_states(network, key, taps) if with_states else 0
     made = with_engine(engine, network, vocabulary.size, _ends(network, vocabulary), numerics)
     made.state_width, made.tap_width = width * (1 + len(taps)), width * len(taps)
-    made.tap_depths, made.states_of_prompt, made.look_ahead = taps, states_of_prompt, positions
+    made.tap_depths, made.states_of_prompt, made.pass_embeddings = taps, states_of_prompt, positions
     return made
 
 

@@ -141,7 +141,7 @@ def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:
 
 
 def _log_probability(judge: _Judge, row: Output) -> float:
-    """Of a completion under the target, natural logarithm."""
+    """The log-probability (natural) of a completion under the target."""
     tokens, first = [*row.prompt.prefix, *row.tokens], len(row.prompt.prefix)
     total = 0.0
     for start, logits_LV in logits_along(judge.target.start(row.prompt), tokens, first):

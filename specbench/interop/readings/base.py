@@ -110,7 +110,7 @@ class Known:
 
 
 def of_requests(requests: int) -> Pooling:
-    """How a number is pooled that a tool prints for each of `requests`."""
+    """The pooling, in words, of a number that a tool prints for each of `requests`."""
     return "mean of requests" if requests > 1 else "one request"
 
 

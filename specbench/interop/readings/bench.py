@@ -8,7 +8,6 @@ longest: one that drafted fewer, or none, looks like one of the longest that was
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from specbench.errors import UserError
 from specbench.interop.readings.base import (
@@ -235,7 +234,7 @@ def _tensorrt_json(document: Document) -> dict[str, float]:
 
 
 def _tensorrt_text(document: Document) -> dict[str, float]:
-    short: dict[str, Any] = dict(zip(("DT", "ADT", "DAR", "AL"), TENSORRT, strict=True))
+    short: dict[str, str] = dict(zip(("DT", "ADT", "DAR", "AL"), TENSORRT, strict=True))
     short |= {"Number of requests": "num_requests", "Average Output Length (tokens)": "avg_output_length"}
     found: dict[str, float] = {}
     for line in document.lines:

@@ -149,7 +149,7 @@ class Document:
 
     @cached_property
     def _first(self) -> int:
-        """Where the first character stands that is not blank."""
+        """The position of the first character that is not blank."""
         start = self._begin
         for piece in self._pieces():
             if rest := piece.lstrip():

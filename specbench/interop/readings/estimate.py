@@ -192,7 +192,7 @@ def _alpha(
 
 
 def _with_gamma(tally: Tally, gamma: int | None) -> Tally:
-    """The tally with what follows if each pass drafted `gamma` tokens."""
+    """`tally` completed by the counts that follow if each pass drafted `gamma` tokens."""
     if gamma is None or (tally.passes is not None and tally.drafted is not None):
         return tally
     if tally.drafted is not None:
@@ -230,7 +230,7 @@ def _log_likelihood(alpha: float, accepted: int, rejections: int) -> float:
 
 
 def _solve(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function crosses 0 between `low` and `high`."""
+    """The root of the increasing function `rising` between `low` and `high`, by bisection."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) > 0 else (middle, high)

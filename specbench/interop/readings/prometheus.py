@@ -118,7 +118,7 @@ def read_counters(document: Document, known: Known, prefix: str, engine: str, wa
 
 
 def _grown(now: Counters, before: Counters, document: Document, earlier: Document) -> Counters:
-    """What counters grew by. Raises UserError where one fell."""
+    """The increase of each counter since `before`. Raises UserError where one fell."""
     positions = [
         later - (before.at_position[place] if place < len(before.at_position) else 0)
         for place, later in enumerate(now.at_position)

@@ -153,7 +153,7 @@ def _agreeing(drafted: Sequence[int], written: Sequence[int]) -> int:
     return next((number for number, (a, b) in pairs if a != b), min(len(drafted), len(written)))
 
 
-def _keywords(sampling: Sampling) -> dict[str, Any]:
+def _keywords(sampling: Sampling) -> dict[str, object]:
     """`sampling` as `generate` takes it, whose own top-k is 50 where none is given."""
     if sampling.temperature == 0:
         return {"do_sample": False}

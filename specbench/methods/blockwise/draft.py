@@ -19,14 +19,14 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model
-from specbench.methods.blockwise.network import Heads
+from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.methods.heads import HeadsBuilder, OnStates
 
 
 class BlockwiseDraft(OnStates):
     """`heads` on the states of `target`; `project` is its output projection."""
 
-    def __init__(self, target: Model, heads: Heads, project: Callable[[Tensor], Tensor], rows: int) -> None:
+    def __init__(self, target: Model, heads: BlockwiseHeads, project: Callable[[Tensor], Tensor], rows: int) -> None:
         """`rows` is how many logits `project` gives."""
         self.heads = heads
         self.project = project
@@ -48,10 +48,12 @@ class BlockwiseDraft(OnStates):
 class BlockwiseBuilder(HeadsBuilder):
     """Builds `draft=blockwise`."""
 
-    heads = Heads
+    heads = BlockwiseHeads
 
     def longest(self) -> int:
         return super().longest() - 1
 
-    def on(self, target: EagerModel, rows: int) -> Draft:
-        return BlockwiseDraft(target, Heads.load(self.folder, target.network, self.request.key), target.project, rows)
+    def draft_on(self, target: EagerModel, rows: int) -> Draft:
+        return BlockwiseDraft(
+            target, BlockwiseHeads.load(self.folder, target.network, self.request.key), target.project, rows
+        )

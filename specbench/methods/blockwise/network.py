@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from specbench.engine.saved_heads import SavedHeads
 
 
-class Heads(SavedHeads):
+class BlockwiseHeads(SavedHeads):
     """Heads 2 ... k. They start as copies of head 1: the layer's second half is zero."""
 
     KIND, RECIPE, SHAPE = "blockwise", "blockwise", ("heads", "width", "hidden")

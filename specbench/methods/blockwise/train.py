@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.methods.blockwise.network import Heads
+from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.train.distill import distillation_loss
 from specbench.train.heads import HeadLearner, Seen
 from specbench.train.schema import Recipe
@@ -22,12 +22,12 @@ from specbench.train.schema import Recipe
 class BlockwiseLearner(HeadLearner):
     """Head 1 is the target's own."""
 
-    heads: Heads
+    heads: BlockwiseHeads
     first = 2
 
     def __init__(self, target: PreTrainedModel, heads: int, hidden: int | None, kl_weight: float) -> None:
         super().__init__(target, kl_weight)
-        self.heads = Heads(heads, self.width, hidden or self.width).to(target.device)
+        self.heads = BlockwiseHeads(heads, self.width, hidden or self.width).to(target.device)
         self.later = heads - 1
 
     @classmethod

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification, settle, target_rows
+from specbench.algorithm.acceptance.verify import Verification, target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, expect, in_batch, models_of, proposing, read_of, start_beside
+from specbench.algorithm.draft import Draft, expect, in_batch, models_of, proposing, read_of, start_draft
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Reading, up_to_end
@@ -77,7 +77,7 @@ class CascadeSession(ModelDraftSession):
         self.rolling = None  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
-        self.drafting = start_beside(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
+        self.drafting = start_draft(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
         self.inner_proposing = proposing(self.drafting)
         # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
         # all that it has read, by parent and token; and the rows that followed.
@@ -95,7 +95,7 @@ class CascadeSession(ModelDraftSession):
             inner = yield from self.inner_proposing(sequence, most, generator)
             logits_LV = yield read_of(self.session, sequence[self.session.length :], inner)
             rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
-            inner, (path, token) = settle(rows, inner, self.verification, generator)
+            inner, (path, token) = verdict_on_host(rows, inner, self.verification, generator)
             drafted = inner.tokens
             if isinstance(rows, Tensor):
                 q_rows += rows[: len(path) + 1].split(1)
@@ -158,7 +158,7 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         assert isinstance(via, ModelDraftConfig) and inner is not None
         self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
         inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
-        if inner.inside:  # the middle model, which is its target
+        if inner.inside_target:  # the middle model, which is its target
             run = replace(run, target=via, gamma=draft.inner_gamma)
         self.inner = builder_for(request.part(inner, "inner", run))
 

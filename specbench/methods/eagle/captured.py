@@ -156,13 +156,13 @@ def _marked(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, sc
 
 
 def _hidden(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores: the lowest number where nothing may be read."""
+    """The attention mask as a bias: 0 where `visible`, else the lowest number of `dtype`."""
     none = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, none, torch.finfo(dtype).min)
 
 
 def _bias(eagle: Eagle, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """[1, 1 or H, L, C] in the cache's dtype: of distances, and what is hidden."""
+    """The attention bias [1, 1 or H, L, C]: relative position bias, and the dtype's lowest number where hidden."""
     visible = layout.visible_BLC.unsqueeze(1)
     slots = torch.arange(layout.positions_BC.shape[1], device=visible.device)
     near: Any = eagle.layer.bias_by_distance(slots)

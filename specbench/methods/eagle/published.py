@@ -237,7 +237,7 @@ def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ..
 
 
 def _tensors(made: PublishedEagle, device: torch.device) -> dict[str, Tensor]:
-    """All tensors by our names."""
+    """The state dict with this package's parameter names, on `device`."""
     key, source = made.key, made.source
     files = weight_files(source, made.pinned, key)
     if not files:

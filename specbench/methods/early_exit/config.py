@@ -15,7 +15,7 @@ class EarlyExitConfig(DraftConfig):
     kind: str = "early-exit"
     builder: ClassVar[str | None] = "specbench.methods.early_exit.draft:EarlyExitBuilder"
     layers: int = key(1, "number of the target's first decoder layers that draft")
-    inside: ClassVar[bool] = True
+    inside_target: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
 

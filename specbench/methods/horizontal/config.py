@@ -18,7 +18,7 @@ class HorizontalConfig(SeveralConfig):
     lengths: list[int] = fresh(
         lambda: [1], "how many tokens each draft but the last proposes; the last draft proposes the rest of γ"
     )
-    falls: ClassVar[bool] = True
+    falls_with_position: ClassVar[bool] = True
 
     def label(self) -> str:
         own = [part.label() for part in self.drafts.values()]

@@ -24,7 +24,7 @@ from specbench.algorithm.draft import (
     in_batch,
     models_of,
     proposing,
-    start_beside,
+    start_draft,
 )
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Reading, Session, answered
@@ -56,7 +56,7 @@ class HorizontalDraft:
         return HorizontalSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
-        return HorizontalSession(self, [start_beside(session, draft, prompt, sampling) for draft in self.drafts])
+        return HorizontalSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         for draft, lengths in zip(self.drafts, [*((length,) for length in self.lengths), gammas], strict=True):

@@ -12,13 +12,13 @@ from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
-from specbench.methods.heads import BlockwiseSession, Heads, HeadsBuilder, OnHeads, Project
+from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
 from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer
 from specbench.methods.hydra.published import published_hydra
 from specbench.sampling import Sampling, draw, standardise
 
 
-class ReadingHeads(Heads, Protocol):
+class ReadingHeads(DraftHeads, Protocol):
     """Heads on a state and the tokens after it, ours or published (`models.medusa`, `methods.hydra.published`)."""
 
     @property
@@ -31,11 +31,11 @@ class ReadingHeads(Heads, Protocol):
         ...
 
     def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
-        """[N, V] of head J."""
+        """Logits [N, V] of head J, for N states and the J narrowed tokens after each."""
         ...
 
 
-class HydraDraft(OnHeads[ReadingHeads]):
+class HydraDraft(HeadsDraft[ReadingHeads]):
     """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
 
     def __init__(self, target: Model, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
@@ -170,7 +170,7 @@ class HydraBuilder(HeadsBuilder):
         self.needs_prompt_states = self.published.has_prefix
         return self.published.heads
 
-    def on(self, target: EagerModel, rows: int) -> Draft:
+    def draft_on(self, target: EagerModel, rows: int) -> Draft:
         network = target.network
         heads: ReadingHeads
         if self.published is not None:

@@ -28,7 +28,7 @@ class HydraHeads(SavedHeads):
         self.output = LowRank(heads, width, rank, vocabulary)
 
     def operations(self, rows: int) -> float:
-        """As of `MedusaHeads`: the mean of the heads."""
+        """Arithmetic operations of one head at one position, the mean over heads; `rows` logits each."""
         return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class PrefixCache:
 
     @torch.inference_mode()
     def read(self, states_LD: Tensor) -> None:
-        """Read on: the target's states of the next tokens."""
+        """Run the layer on the target's states [L, D] of the next tokens, and append its outputs."""
         layer, first = self.layer, self.length
         states_1LD = states_LD.unsqueeze(0)
         positions_1L = torch.arange(first, first + len(states_LD), device=states_LD.device).unsqueeze(0)

@@ -122,7 +122,7 @@ class HydraCheckpoint:
         return PrefixLayer(replace(shape, theta=theta, angles=angles))
 
     def _state(self, device: torch.device) -> dict[str, Tensor]:
-        """The tensors by our names."""
+        """The state dict with this package's parameter names, on `device`."""
         files = [file for name in WEIGHTS if (file := find_file(self.source, name, self.pinned, self.key))][:1]
         if not files:
             raise UserError(f"{self.key}: {self.source} has no {' or '.join(WEIGHTS)}")

@@ -25,7 +25,7 @@ class LayerSkipConfig(DraftConfig):
         list,
         "sublayers to skip, N from 0: attnN, mlpN, crossN (encoder-decoder), layerN; [auto]: recommend searches",
     )
-    inside: ClassVar[bool] = True
+    inside_target: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
     scores_children: ClassVar[bool] = True
 

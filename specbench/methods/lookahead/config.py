@@ -17,8 +17,8 @@ class LookaheadConfig(DraftConfig):
     window: int = key(5, "W: positions ahead that the target guesses in each pass")
     ngram: int = key(4, "N: tokens of an n-gram; a proposal has at most N - 1 tokens")
     guesses: int = key(5, "G: the most n-grams that a pass verifies")
-    inside: ClassVar[bool] = True
-    falls: ClassVar[bool] = True
+    inside_target: ClassVar[bool] = True
+    falls_with_position: ClassVar[bool] = True
     own_tree: ClassVar[bool] = True
 
     def objection_to_probe(self) -> str | None:

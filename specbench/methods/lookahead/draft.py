@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Beside, Proposal
+from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.draft import Draft, read_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
@@ -53,17 +53,17 @@ class Window:
         self.rows = [[self._fill() for _ in range(columns)] for _ in range(ngram - 1)]
         self.pool: dict[int, list[tuple[int, ...]]] = {}
 
-    def tree(self, first: int = 0) -> Beside:
+    def tree(self, first: int = 0) -> UnverifiedTokens:
         """Row after row, numbered from `first`; the chain of the oldest, and a column for each of its tokens."""
         tokens = [token for row in self.rows for token in row]
         parents = [
             (first + column - 1 if column else ROOT) if row == 0 else first + (row - 1) * self.columns + column
             for row in range(len(self.rows)) for column in range(self.columns)
         ]  # fmt: skip
-        return Beside(tokens, parents)
+        return UnverifiedTokens(tokens, parents)
 
     def learn(self, best: Sequence[int]) -> None:
-        """Take in the target's argmax tokens after each token of `tree()`."""
+        """Add n-grams to the pool and a row to the window from the argmax tokens `best` after each of `tree()`."""
         newest = list(best[-self.columns :])
         for column, token in enumerate(newest):
             first, *rest = (*(row[column] for row in self.rows), token)
@@ -125,7 +125,7 @@ class LookaheadSession:
         operations = len(beside.tokens) * target.operations if beside else 0.0
         return Proposal(drafted, None, operations, parents, beside=beside)
 
-    def _beside(self, length: int, first: int) -> Beside | None:
+    def _beside(self, length: int, first: int) -> UnverifiedTokens | None:
         """The window, whose nodes are numbered from `first`; None where the target has no positions left for it."""
         most, needed = self.draft.target.longest, self.draft.window + self.draft.ngram
         return self.window.tree(first) if most is None or length + needed <= most else None

@@ -18,9 +18,9 @@ class LookupConfig(DraftConfig):
     kind: str = "lookup"
     builder: ClassVar[str | None] = "specbench.methods.lookup.draft:LookupBuilder"
     match: int = key(3, MATCH)
-    falls: ClassVar[bool] = True
+    falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
-    finds: ClassVar[bool] = True
+    found_in_text: ClassVar[bool] = True
 
     def check(self, key: str) -> None:
         require(1 <= self.match <= MOST_MATCHED, f"{key}.match", self.match, f"from 1 to {MOST_MATCHED}")

@@ -6,12 +6,12 @@ from specbench.algorithm.draft import Draft
 from specbench.config.ranges import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
 from specbench.methods.build import source_of
-from specbench.methods.heads import HeadsBuilder, LaterHeads, OnHeads
+from specbench.methods.heads import HeadsBuilder, HeadsDraft, LaterHeads
 from specbench.methods.medusa.network import MedusaHeads
 from specbench.methods.medusa.published import PublishedMedusa, published
 
 
-class MedusaDraft(OnHeads[LaterHeads]):
+class MedusaDraft(HeadsDraft[LaterHeads]):
     """Medusa's heads: given the state, independent of each other."""
 
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
@@ -30,7 +30,7 @@ class MedusaBuilder(HeadsBuilder):
             return MAX_GAMMA  # the weights say how many heads there are
         return super().longest()
 
-    def on(self, target: EagerModel, rows: int) -> Draft:
+    def draft_on(self, target: EagerModel, rows: int) -> Draft:
         key, network = self.request.key, target.network
         heads: LaterHeads
         if self.is_published:

@@ -32,7 +32,7 @@ class PublishedHead(nn.Module):
         self.output_VD = None if output_VD is None else nn.Parameter(output_VD, requires_grad=False)
 
     def logits(self, states_ND: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """[N, V]."""
+        """Logits [N, V] of the head for N states of the target."""
         for weight_DD, bias_D in zip(self.weights, self.biases, strict=True):
             states_ND = states_ND + F.silu(F.linear(states_ND, weight_DD, bias_D))
         return project(states_ND) if self.output_VD is None else F.linear(states_ND, self.output_VD)

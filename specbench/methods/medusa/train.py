@@ -38,13 +38,13 @@ class AllHeadsLearner(HeadLearner):
 
     @property
     def vocabulary(self) -> int:
-        """V."""
+        """The number of logits of a head."""
         rows: int = self.target.get_output_embeddings().weight.shape[0]
         return rows
 
     @abstractmethod
     def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
-        """[N, V] of the head `ahead` from the chosen of the first T - ahead states."""
+        """Logits [N, V] of the head `ahead` for the N chosen of the first T - ahead states."""
 
     def loss(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
         # Texts too short for a head leave it out; the sum of nothing still needs a gradient.

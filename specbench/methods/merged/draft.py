@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Merged
-from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_beside
+from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
 from specbench.loading.model_loader import Say
@@ -33,7 +33,7 @@ class MergedDraft:
         return MergedSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MergedSession":
-        return MergedSession(self, [start_beside(session, draft, prompt, sampling) for draft in self.drafts])
+        return MergedSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
 
     def in_batch(self, rows: int) -> "MergedDraft":
         return MergedDraft([in_batch(draft, rows) for draft in self.drafts])

@@ -52,7 +52,7 @@ class Learner(Protocol):
 
 
 class OnlineDraft(ModelDraft):
-    """`model` must not be shared, since its weights change."""
+    """A model draft that learns from its rejections; `model` must not be shared, since its weights change."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class TextDraftSession:
         return answered(self.proposing(tokens, gamma, generator))
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
-        """Up to `gamma` tokens of the target, from as many of the draft."""
+        """Propose up to `gamma` tokens of the target's vocabulary, translated from the draft's."""
         drafted, _, steps = yield from self._drafted(tokens, gamma, gamma + 1)
         return Proposal(drafted[:gamma], operations=steps * self.model.operations)
 

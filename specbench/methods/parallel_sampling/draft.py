@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Beside, Proposal
+from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
 from specbench.algorithm.draft import Draft
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
@@ -46,13 +46,13 @@ class ParallelDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "ParallelSession":
         return ParallelSession(self, prompt, sampling)
 
-    def positions_after(self, count: int, nodes: Sequence[int], first: int) -> Beside:
+    def positions_after(self, count: int, nodes: Sequence[int], first: int) -> UnverifiedTokens:
         """The first `count` look-ahead positions after each of `nodes`, numbered from `first`."""
         parents = list[int]()
         for node in nodes:
             number = first + len(parents)
             parents += [node, *range(number, number + count - 1)]
-        return Beside(self.ids[:count] * len(nodes), parents)
+        return UnverifiedTokens(self.ids[:count] * len(nodes), parents)
 
 
 class ParallelSession:
@@ -163,11 +163,11 @@ class ParallelBuilder(HeadsBuilder):
         for name in ("device_map", "tp_plan"):
             if getattr(target, name) is not None:
                 raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
-        self.look_ahead = (self.folder,)
+        self.pass_embeddings = (self.folder,)
 
     def load(self, target: EagerModel, say: Say) -> Draft:
         target.require_trees()
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
             say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return ParallelDraft(target, target.look_ahead[self.folder], self.request.device)
+        return ParallelDraft(target, target.pass_embeddings[self.folder], self.request.device)

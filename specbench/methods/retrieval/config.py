@@ -19,9 +19,9 @@ class RetrievalConfig(TextDraftConfig):
     grow: bool = key(
         False, "add each completion to the store once it is decoded; then the order of the prompts matters"
     )
-    falls: ClassVar[bool] = True
+    falls_with_position: ClassVar[bool] = True
     grows_trees: ClassVar[bool] = True
-    finds: ClassVar[bool] = True
+    found_in_text: ClassVar[bool] = True
 
     def label(self) -> str:
         return f"{self.kind}-grow" if self.grow else self.kind

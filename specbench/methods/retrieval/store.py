@@ -119,7 +119,7 @@ class SuffixIndex:
         return found
 
     def _places(self, run: Sequence[int]) -> range:
-        """Which suffixes begin with `run`."""
+        """The range of sorted suffixes that begin with `run`."""
         sought = np.array(run, self._tokens_N.dtype).tobytes()
         text, suffixes, width, length = self._text, self._suffixes, self._width, len(sought)
 

@@ -166,7 +166,7 @@ FIRST_CAPACITY = 64
 
 
 class ParallelCache:
-    """What `decoder` has read of one text."""
+    """The keys and values of the tokens that `decoder` has read of one text, layer by layer."""
 
     def __init__(self, decoder: ParallelDecoder, sources: Callable[[], Sequence[Source]]) -> None:
         """`sources` has for each layer the keys and values of the source."""

@@ -45,7 +45,7 @@ class ParallelDecoder(SavedHeads):
         self.norm = Norm(self.shape)
 
     def bind(self, network: Any) -> "ParallelDecoder":
-        """Draft for `network`, which is no part of this module."""
+        """Use embeddings and head of the target `network`, without registering it as a submodule."""
         head = own_head(network)
         self._of_target: tuple[Callable[[Tensor], Tensor], ...] = (network.get_input_embeddings(), head)
         self.logits_size: int = head.weight.shape[0]
@@ -75,7 +75,7 @@ class ParallelDecoder(SavedHeads):
         return after
 
     def bias(self, block: int, distance_LC: Tensor, visible_LC: Tensor) -> Tensor:
-        """[H, L, C] of layer `block`: of distances, and what is hidden."""
+        """The attention bias [H, L, C] of layer `block`: relative position bias, and -inf where an entry is hidden."""
         layer: Any = self.blocks[block]
         bias_HLC: Tensor = layer.bias_by_distance(distance_LC.clamp(min=0)).masked_fill(~visible_LC, -torch.inf)
         return bias_HLC

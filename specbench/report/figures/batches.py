@@ -23,7 +23,7 @@ PUBLISHED = {
 
 def batches(records: Records) -> Drawn:
     """Draw speedup over the batch, measured and expected, beside published figures."""
-    found = measured(pd.concat([records.every, records.batches], ignore_index=True))
+    found = measured(pd.concat([records.chains, records.batches], ignore_index=True))
     others = [config_digest(records.catalog.head(run_id).config, "batch") for run_id in found["run_id"]]
     chosen = _choose(found.assign(others=others))
     if chosen.empty:

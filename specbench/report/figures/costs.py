@@ -16,7 +16,7 @@ MOST_BARS = 16
 
 def cost(records: Records) -> Drawn:
     """Draw where the time of a pass goes, beside its tokens."""
-    chosen = _choose(records.frame)
+    chosen = _choose(records.paper_runs)
     if chosen.empty:
         return nothing_yet("cost", TITLE)
     rows = [parts(records.whole(run_id)) for run_id in chosen["run_id"]]

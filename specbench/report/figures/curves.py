@@ -111,7 +111,7 @@ def figure3(records: Records) -> Drawn:
         values = [theory.optimal_gamma(float(a), c) for a in alphas]
         axes.plot(alphas, values, color=colour, drawstyle="steps-mid")
         at_end(axes, high, theory.optimal_gamma(spec["at_alpha"], c), rf"$c={c:g}$", colour)
-    best = placed(_fastest(records.frame, (low, high)))
+    best = placed(_fastest(records.paper_runs, (low, high)))
     ends = [float(theory.optimal_gamma(high, c)) for c in best["c"]] if len(best) else []
     for index, ((_, point), end) in enumerate(zip(best.iterrows(), spread(ends, 1.1), strict=True)):
         # Theory at the c of this pair, so that the point has a curve to lie on.

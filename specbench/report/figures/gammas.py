@@ -19,7 +19,7 @@ MOST_PANELS = 6
 
 def gamma(records: Records) -> Drawn:
     """Draw speedup against gamma: predicted, calibrated, measured."""
-    groups = _pairs(records.frame)
+    groups = _pairs(records.paper_runs)
     if not groups:
         return nothing_yet("gamma", TITLE)
     columns = min(3, len(groups)) if len(groups) != 4 else 2

@@ -24,7 +24,7 @@ def position(records: Records) -> Drawn:
 
     A panel for each draft and a line for each temperature.
     """
-    chosen = _longest_drafts(records.frame)
+    chosen = _longest_drafts(records.paper_runs)
     if chosen.empty:
         return nothing_yet("position", POSITION)
     drafts = list(dict.fromkeys(zip(chosen["target"], chosen["draft"], chosen["task"], strict=True)))
@@ -105,7 +105,7 @@ def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def beta(records: Records) -> Drawn:
     """Draw a histogram of beta for each draft, from sampled runs, since at T = 0 beta is 0 or 1."""
-    frame = measured(records.frame)
+    frame = measured(records.paper_runs)
     sampled = frame[frame["temperature"] > 0]
     chosen = _one_a_pair(sampled if not sampled.empty else frame)
     if chosen.empty:

@@ -67,7 +67,7 @@ def sample(record: RunRecord, number: int | None, row: pd.DataFrame | None = Non
 
 def _choose(records: Records) -> "pd.Series[Any] | None":
     """The paper's own setting if there is a run of it; otherwise the neural draft with the highest alpha."""
-    frame = neural(measured(records.frame))
+    frame = neural(measured(records.paper_runs))
     frame = frame[frame["gamma"] >= 3]
     if frame.empty:
         return None

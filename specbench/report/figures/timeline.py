@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
-from specbench.records.schema import PromptRecord, RunRecord, Way
+from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, legend, nothing_yet
 from specbench.report.measured import neural
@@ -67,7 +67,7 @@ def _typical(record: RunRecord, among: int) -> int:
     """Among the prompts with the longest tenth of completions, the index whose speedup is closest to the run's."""
     prompts = record["prompts"][:among]
 
-    def seconds(way: Way, some: list[PromptRecord]) -> float:
+    def seconds(way: DecodingMode, some: list[PromptRecord]) -> float:
         spent: float = sum(p[way]["start_s"] + p[way]["decode_s"] for p in some)
         return spent / sum(len(p[way]["tokens"]) for p in some)
 
@@ -110,7 +110,7 @@ def baseline_calls(prompt: PromptRecord) -> list[Call]:
 def _choose(records: Records) -> pd.DataFrame:
     """The records of one pair and machine at the paper's two gammas; the greedy one, and the higher alpha first."""
     wanted = paper()["figure5"]["gamma"]
-    frame = neural(records.frame)
+    frame = neural(records.paper_runs)
     frame = one_sample(frame[frame["gamma"].isin(wanted)])
     best = frame.iloc[:0]
     rank: tuple[Any, ...] = ()

@@ -18,7 +18,7 @@ AXES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 def verify(records: Records) -> Drawn:
     """Draw v(n), the cost of verifying n tokens."""
-    frame = measured(pd.concat([records.every, records.trees], ignore_index=True))
+    frame = measured(pd.concat([records.chains, records.trees], ignore_index=True))
     frame = frame[frame["verify_cost"].notna() | frame["tree"].notna()]
     points = pd.DataFrame([point for row in frame.to_dict("records") for point in _points(records, row)])
     if points.empty:

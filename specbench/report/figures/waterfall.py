@@ -21,7 +21,7 @@ NAMED = 4  # sentences under the figure
 
 def figure(records: Records) -> Drawn:
     """The waterfall of one record: of a draft that is a model, over the most prompts, at its fastest gamma."""
-    timed = neural(measured(records.frame)).dropna(subset=["speedup_measured"])
+    timed = neural(measured(records.paper_runs)).dropna(subset=["speedup_measured"])
     if timed.empty:
         return nothing_yet("waterfall", TITLE)
     best = choose(timed, PAIR, SIZE_THEN_SPEED)

@@ -28,7 +28,7 @@ TIMED = {
 
 def table5(records: Records) -> Table:
     """Table 5: acceptance and speed under lenience."""
-    printed, frame, runs = _printed(), alphas(records), records.every
+    printed, frame, runs = _printed(), alphas(records), records.chains
     lenient, timed = _lenient_records(frame), _timed(runs)
     rows = [_ours_beside(row, lenient) for row in printed]
     theirs = {(row["target"], row["draft"], row["task"]) for row in printed}

@@ -21,7 +21,7 @@ VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone
 
 def levers(records: Records) -> Table:
     """Table of the factors of the speedup of every run."""
-    frame = measured(records.every).dropna(subset=["speedup_measured"])
+    frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
     found = [(row, waterfall(records.whole(row["run_id"]), resamples=0)) for row in chosen.to_dict("records")]
     under = [

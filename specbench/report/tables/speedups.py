@@ -38,7 +38,7 @@ def table4(records: Records) -> Table:
 def _table(name: str, title: str, records: Records, every_gamma: bool) -> Table:
     rows: list[Row] = []
     used = []
-    ours = records.every if every_gamma else records.frame
+    ours = records.chains if every_gamma else records.paper_runs
     for printed in paper()["table2"]["rows"]:
         rows.append(_printed(printed))
         if every_gamma:

@@ -22,14 +22,14 @@ from specbench.theory.trees import ROOT
 
 
 @dataclass(frozen=True)
-class Tree:
+class DraftedTree:
     """Drafted tokens and the index of each one's parent, ROOT or an earlier node; siblings in the order drawn."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
 
     @classmethod
-    def chain(cls, tokens: Sequence[int]) -> "Tree":
+    def chain(cls, tokens: Sequence[int]) -> "DraftedTree":
         return cls(tokens, range(ROOT, len(tokens) - 1))
 
     @cached_property
@@ -67,10 +67,10 @@ class Uniforms:
         return draw(row_V, self.generator)
 
 
-class Rows(Protocol):
+class NodeRows(Protocol):
     """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
 
     def __getitem__(self, node: int, /) -> Tensor: ...
 
 
-TreeRule = Callable[[Rows, Rows, Tree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)
+TreeRule = Callable[[NodeRows, NodeRows, DraftedTree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)

@@ -4,11 +4,11 @@ Shapes: N nodes, V tokens of the vocabulary.
 """
 
 from specbench.algorithm.acceptance.base import TokenRule, Verdict
-from specbench.algorithm.acceptance.tree.base import Chance, Rows, Tree
+from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
 from specbench.theory.trees import ROOT
 
 
-def accept_plausible(rule: TokenRule, p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+def accept_plausible(rule: TokenRule, p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The longest path on which `rule` accepts each token; of equal paths the likeliest under p, then the first.
 
     The next token is drawn from the distribution that the rule emits after the path.

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Children, Verdict, residual
-from specbench.algorithm.acceptance.tree.base import Chance, Rows, Tree
+from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
 from specbench.theory.trees import ROOT
 
 BISECTIONS = 60
@@ -149,7 +149,7 @@ ROUNDS: dict[Children, type[Node]] = {
 }
 
 
-def walk(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, start: type[Node]) -> Verdict:
+def walk(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance, start: type[Node]) -> Verdict:
     """From the root down to the first node without an accepted child, and a token from its residual."""
     path: list[int] = []
     node = ROOT
@@ -167,22 +167,22 @@ def walk(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, start: type[Node]) 
             return Verdict(path, chance.draw(tests.residual_V))
 
 
-def accept_with_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+def accept_with_replacement(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The verdict on a tree of independent draws from q."""
     return walk(p_NV, q_NV, tree, chance, WithReplacement)
 
 
-def accept_without_replacement(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+def accept_without_replacement(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The verdict on a tree of draws from q without replacement."""
     return walk(p_NV, q_NV, tree, chance, WithoutReplacement)
 
 
-def accept_fixed(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+def accept_fixed(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The verdict on a tree whose children were not drawn; `q_NV` is not used."""
     return walk(p_NV, q_NV, tree, chance, Fixed)
 
 
-def accept_k_sequential(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance) -> Verdict:
+def accept_k_sequential(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
     """The verdict of K-SEQ on a tree of independent draws from q."""
     return walk(p_NV, q_NV, tree, chance, KSequential)
 

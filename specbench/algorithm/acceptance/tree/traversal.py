@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Verdict
-from specbench.algorithm.acceptance.tree.base import Chance, Rows, Tree
+from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
 from specbench.algorithm.acceptance.tree.rounds import without
 from specbench.theory.trees import ROOT
 
@@ -30,7 +30,9 @@ class Visited:
     deleted: list[int] = field(default_factory=list)
 
 
-def accept_traversal(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, replaced: bool = False) -> Verdict:
+def accept_traversal(
+    p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance, replaced: bool = False
+) -> Verdict:
     """The verdict of traversal verification.
 
     The first leaf, depth first, is accepted with its whole path with probability w = min(1, w_parent p(x) / q(x)).
@@ -63,7 +65,7 @@ def accept_traversal(p_NV: Rows, q_NV: Rows, tree: Tree, chance: Chance, replace
         parent.deleted.append(token)
 
 
-def _visit(node: int, weight: Tensor, p_NV: Rows, tree: Tree) -> Visited:
+def _visit(node: int, weight: Tensor, p_NV: NodeRows, tree: DraftedTree) -> Visited:
     return Visited(node, weight, p_NV[node + 1], iter(tree.children[node + 1]))
 
 

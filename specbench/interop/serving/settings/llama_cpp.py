@@ -1,7 +1,6 @@
 """llama.cpp: flags of `llama-server`. Models are GGUF files."""
 
 from pathlib import PurePath
-from typing import Any
 
 from specbench.interop.serving.settings.base import (
     ENCODER_DECODER,
@@ -21,7 +20,7 @@ from specbench.interop.serving.settings.base import (
 def settings(wanted: Recommended) -> Settings:
     """draft-simple for a draft model, ngram-simple for prompt lookup."""
     require_rule(wanted, "llama.cpp", ("exact", "onehot"))
-    values: dict[str, Any]
+    values: dict[str, object]
     notes = no_schedule(wanted, "llama.cpp")
     notes += ["FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α"]
     if wanted.kind == "lookup":

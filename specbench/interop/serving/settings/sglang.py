@@ -1,7 +1,5 @@
 """SGLang: flags of `sglang.launch_server`."""
 
-from typing import Any
-
 from specbench.interop.serving.settings.base import (
     ENCODER_DECODER,
     LOOKUP_DIFFERS,
@@ -20,7 +18,7 @@ def settings(wanted: Recommended) -> Settings:
     """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
     require_rule(wanted, "SGLang", ("exact", "onehot"))
     verified = wanted.gamma + 1  # the newest token is read with the drafted tokens
-    values: dict[str, Any]
+    values: dict[str, object]
     notes = no_schedule(wanted, "SGLang")
     if wanted.kind == "lookup":
         values = {

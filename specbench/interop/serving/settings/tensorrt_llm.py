@@ -1,7 +1,5 @@
 """TensorRT-LLM: `speculative_config` in the YAML file of `trtllm-serve --config`."""
 
-from typing import Any
-
 import yaml
 
 from specbench.interop.serving.settings.base import (
@@ -22,7 +20,7 @@ FILE = "speculative.yaml"
 def settings(wanted: Recommended) -> Settings:
     """Draft_Target for a draft model, NGram for prompt lookup; the PyTorch backend."""
     require_rule(wanted, "TensorRT-LLM")
-    config: dict[str, Any]
+    config: dict[str, object]
     notes = []
     if wanted.kind == "lookup":
         config = {
@@ -49,7 +47,7 @@ def settings(wanted: Recommended) -> Settings:
         config["draft_len_schedule"] = _schedule(wanted)
     if wanted.encoder_decoder:
         notes.append(ENCODER_DECODER.format(engine="TensorRT-LLM"))
-    values: dict[str, Any] = {"speculative_config": config}
+    values: dict[str, object] = {"speculative_config": config}
     command = shell(["trtllm-serve", wanted.target.place], ["--config", FILE])
     return Settings(command, values, (FILE, yaml.safe_dump(values, sort_keys=False)), notes)
 

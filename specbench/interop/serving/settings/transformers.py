@@ -1,7 +1,5 @@
 """Hugging Face `transformers`: assisted generation, and prompt lookup."""
 
-from typing import Any
-
 from specbench.interop.serving.settings.base import (
     LOOKUP_DIFFERS,
     Recommended,
@@ -51,7 +49,7 @@ def settings(wanted: Recommended) -> Settings:
     return Settings("\n".join(lines), {"generate": call, "assistant.generation_config": own}, notes=notes)
 
 
-def _sampling(wanted: Recommended) -> dict[str, Any]:
+def _sampling(wanted: Recommended) -> dict[str, object]:
     if wanted.temperature == 0:
         return {"do_sample": False}
     return {
@@ -65,7 +63,7 @@ def _load(variable: str, auto: str, place: str, revision: str | None) -> str:
     )  # fmt: skip
 
 
-def _keywords(values: dict[str, Any]) -> str:
+def _keywords(values: dict[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 

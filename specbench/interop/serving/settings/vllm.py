@@ -1,7 +1,6 @@
 """vLLM: `--speculative-config`, a JSON object (`vllm/config/speculative.py`)."""
 
 import json
-from typing import Any
 
 from specbench.interop.serving.settings.base import (
     ENCODER_DECODER,
@@ -21,7 +20,7 @@ MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's de
 def settings(wanted: Recommended) -> Settings:
     """`vllm serve` with its speculative config."""
     require_rule(wanted, "vLLM", tuple(RULES))
-    config: dict[str, Any] = {}
+    config: dict[str, object] = {}
     notes = []
     if wanted.kind == "lookup":
         config |= {"method": "ngram", "prompt_lookup_max": wanted.options.get("match", 3), "prompt_lookup_min": 1}
