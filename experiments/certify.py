@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.verify import Verification
 from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.spec import DecodingSpec

@@ -13,7 +13,7 @@ from types import ModuleType
 
 # Old module: the new ones that have its names. All of docs/extending.md, docs/serving.md and docs/api.md as of 0.4.
 MOVED: dict[str, tuple[str, ...]] = {
-    "specbench.acceptance": ("specbench.algorithm.acceptance.base", "specbench.algorithm.acceptance.exact"),
+    "specbench.acceptance": ("specbench.algorithm.acceptance.base", "specbench.algorithm.acceptance.rules.exact"),
     "specbench.acceptance.base": ("specbench.algorithm.acceptance.base",),
     "specbench.drafts": ("specbench.algorithm.draft", "specbench.algorithm.acceptance.base"),
     "specbench.drafts.base": ("specbench.algorithm.draft",),

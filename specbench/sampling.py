@@ -6,14 +6,18 @@ adjusted once, here; drawing, accepting and the residual all use that one result
 Shapes: L positions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from specbench.deferred import np, torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 NOT_FINITE = "the model's logits are not finite"
 NOT_DRAWN = -1  # instead of a token

@@ -3,9 +3,9 @@
 import torch
 
 from specbench.algorithm import decoding
-from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.acceptance.base import AcceptanceRule, Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.onehot import accept_onehot
 from specbench.algorithm.decoding.spec import DecodingSpec, Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma
@@ -24,7 +24,7 @@ def spec_of(
     """`compared` is how p is standardised for the rule, where that is not `sampling`."""
     policy = Constant(gamma) if isinstance(gamma, int) else gamma
     return DecodingSpec(
-        sampling, max_new_tokens, Verification(accept, compared or sampling, greedy_draft=greedy_draft), policy
+        sampling, max_new_tokens, Verification(accept_onehot if greedy_draft else accept, compared or sampling), policy
     )
 
 

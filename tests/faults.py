@@ -9,8 +9,8 @@ from torch import Tensor
 from toy import ToyModel
 
 from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal, Verdict
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.match import accept_match
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.algorithm.draft import Draft
 from specbench.analysis.proof.evidence import Evidence, evidence
 from specbench.analysis.proof.martingales import Proof, prove

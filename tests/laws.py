@@ -10,7 +10,7 @@ import torch
 from toy import EOS, PROMPT, VOCABULARY, ToyModel
 
 from specbench.algorithm.acceptance.base import TokenRule, residual
-from specbench.algorithm.acceptance.block import chances
+from specbench.algorithm.acceptance.rules.block import chances
 from specbench.sampling import Sampling, standardise
 
 Rows = torch.Tensor

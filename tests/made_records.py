@@ -10,7 +10,8 @@ import numpy as np
 
 from specbench.analysis.summary import summarise
 from specbench.config.model import ModelConfig
-from specbench.config.schema import AcceptConfig, RunConfig, SamplingConfig, TaskConfig
+from specbench.config.rules import AcceptKeys
+from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.schema import Quality
@@ -82,7 +83,7 @@ def frozen(
     target: str, draft: str, task: str, temperature: float, gamma: int, prompts: int, seed: int, more: str
 ) -> dict[str, Any]:
     """The config of such a run. What a test says of the summary stands for keys: another rule is another config."""
-    accept = AcceptConfig(rule=more)
+    accept = AcceptKeys(rule=more)
     task_config = TaskConfig(name=task, hub="owner/set", reference_field="de")
     return asdict(
         RunConfig(

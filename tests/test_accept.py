@@ -7,8 +7,7 @@ import pytest
 from calls import called, refusal, small_run
 
 from specbench.cli import main
-from specbench.config.schema import AcceptConfig
-from specbench.experiment.accept import canonicalise, rule_label, slug
+from specbench.config.rules import AcceptKeys, rule_of
 from specbench.records.frame import Records
 from specbench.report.tables import TABLES
 
@@ -162,9 +161,13 @@ def test_where_a_rule_has_no_meaning_it_is_refused(line: str, message: str, capf
 
 
 def test_names() -> None:
-    lenient, typical = AcceptConfig("lenient", lenience=0.3), AcceptConfig("typical", epsilon=0.09, delta=0.3)
-    assert [rule_label(one) for one in (AcceptConfig(), AcceptConfig("block"), lenient, typical)] == [
+    lenient, typical = AcceptKeys("lenient", lenience=0.3), AcceptKeys("typical", epsilon=0.09, delta=0.3)
+    assert [rule_of(one).label() for one in (AcceptKeys(), AcceptKeys("block"), lenient, typical)] == [
         "exact", "block", "lenient l=0.3", "typical ε=0.09 δ=0.3",
     ]  # fmt: skip
-    assert [slug(one) for one in (AcceptConfig(), lenient, typical)] == ["", "-lenient-0.3", "-typical-0.09-0.3"]
-    assert canonicalise(AcceptConfig("lenient", lenience=1.0)) == AcceptConfig() and canonicalise(lenient) == lenient
+    assert [rule_of(one).slug() for one in (AcceptKeys(), lenient, typical)] == [
+        "",
+        "-lenient-0.3",
+        "-typical-0.09-0.3",
+    ]
+    assert rule_of(AcceptKeys("lenient", lenience=1.0)).is_exact and not rule_of(lenient).is_exact

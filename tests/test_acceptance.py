@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.algorithm.acceptance.base import Verdict, residual
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.sampling import Sampling, draw, standardise
 
 

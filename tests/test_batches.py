@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.lenient import lenient
-from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.lenient import lenient
+from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.sequence import autoregress, speculate
 from specbench.algorithm.decoding.spec import DecodingSpec, Trace

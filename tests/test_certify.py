@@ -12,8 +12,8 @@ from calls import refusal
 from faults import WIDE, WORDS
 from toy import ToyModel
 
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.gamma import Constant

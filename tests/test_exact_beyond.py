@@ -13,9 +13,9 @@ from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.match import accept_match
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Gamma, Heuristic
 from specbench.methods.lookup.draft import LookupDraft

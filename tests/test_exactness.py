@@ -16,7 +16,7 @@ from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, disjoint_table, exact, random_table
 
 from specbench.algorithm.acceptance.base import Verdict
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Adaptive, Gamma
 from specbench.methods.lookup.draft import LookupDraft

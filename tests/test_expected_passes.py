@@ -12,9 +12,9 @@ from decode import autoregressive, speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.match import accept_match
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.costs.passes import alphas_of_rows, expected_of_rows
 from specbench.analysis.forecast.passes import walk

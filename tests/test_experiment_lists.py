@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from specbench.cli import main
+from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
-from specbench.experiment.accept import rule_label
 from specbench.report.paper import fill_twin, fills, paper
 
 Capture = pytest.CaptureFixture[str]
@@ -48,7 +48,7 @@ def test_keys_that_are_given_win(composed: list[ChooseConfig]) -> None:
 
 def test_a_rule_with_its_own_list(composed: list[ChooseConfig]) -> None:
     assert main(["alpha", "experiment=table5-mini", "draft=bigram", "sampling.temperature=0"]) == 0
-    assert [rule_label(one.accept) for one in composed] == [
+    assert [rule_of(one.accept).label() for one in composed] == [
         f"lenient l={lenience:g}" for lenience in (1, 0.5, 0.3, 0.1)
     ]
 

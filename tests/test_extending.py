@@ -13,8 +13,8 @@ import torch
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Proposal, Verdict
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.config.draft import DraftConfig
 from specbench.config.paths import PACKAGE
 from specbench.conformance import NotConforming, check_draft, check_rule

@@ -19,11 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from specbench import sampling
 from specbench.algorithm import decoding
 from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.acceptance.chance import AcceptByChance
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import lenient
-from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import lenient
+from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.decoding.spec import Trace
 from specbench.algorithm.draft import Draft
 from specbench.engine.batch import Batch

@@ -10,8 +10,8 @@ from test_predict import predictions
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.algorithm.acceptance.lenient import lenient
-from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.draft import Draft, growing
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.reasons import reasons

@@ -8,9 +8,9 @@ from decode import autoregressive, speculative
 from networks import network
 
 from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Gamma, Heuristic
 from specbench.engine.eager.model import EagerModel

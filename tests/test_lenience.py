@@ -6,8 +6,8 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import TokenRule, Verdict, residual
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import Lenient, NearBest, lenient
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import Lenient, NearBest, lenient
 from specbench.analysis.acceptance.agreement import accepted, agreements, emitted, total_variation
 from specbench.analysis.summary import under_lenience
 from specbench.engine.eager.model import EagerModel

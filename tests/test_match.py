@@ -16,9 +16,10 @@ from torch import Tensor
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import residual
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import Lenient
-from specbench.algorithm.acceptance.match import accept_match, greedy_rows, match_probability
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import Lenient
+from specbench.algorithm.acceptance.rules.match import accept_match
+from specbench.algorithm.acceptance.rules.onehot import greedy_rows
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
 from specbench.conformance import check_rule
@@ -52,7 +53,7 @@ def match(monkeypatch: pytest.MonkeyPatch) -> Played:
             chance = float(torch.stack([p_V[token] for p_V, token in zip(p_GV, draws, strict=True)]).prod())
             if chance > 0:
                 monkeypatch.setattr(
-                    "specbench.algorithm.acceptance.match.drawn", lambda rows, _, now=draws: torch.tensor(now)
+                    "specbench.algorithm.acceptance.rules.match.drawn", lambda rows, _, now=draws: torch.tensor(now)
                 )
                 verdict = accept_match(p_GV, q_GV, drafted, torch.Generator())
                 yield verdict.accepted, chance, torch.eye(V, dtype=torch.float64)[verdict.token]
@@ -146,7 +147,6 @@ def test_at_t_0_all_are_one() -> None:
 
 def test_a_row_without_mass_has_no_likeliest_token() -> None:
     assert greedy_rows(torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.2, 0.8]])).tolist() == [[0, 0], [1, 0], [0, 1]]
-    assert match_probability(torch.tensor([[0.5, 0.5]]), torch.tensor([[0.0, 0.0]])).tolist() == [0.0]
 
 
 class Alike(ToyModel):

@@ -9,7 +9,7 @@ from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench import theory
-from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.analysis.acceptance.agreement import agreements, beta
 from specbench.analysis.acceptance.by_position import acceptance_by_position, tokens_by_position
 from specbench.analysis.forecast.theorems import acceptance_when_asked

@@ -15,7 +15,7 @@ from faults import DRAFT, LENGTH, ONE, TARGET, WIDE, WORDS, proof_of, raw, writt
 from scipy import stats
 from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
-from specbench.algorithm.acceptance.block import accept_block
+from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.analysis.acceptance import agreement
 from specbench.analysis.proof.evidence import Sums, evidence
 from specbench.analysis.proof.martingales import LIMIT, SCORES, Proof, prove, upper_tail

@@ -9,7 +9,7 @@ from calls import called, small_run
 from made_records import make
 
 from specbench.algorithm.acceptance.base import Verdict
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.analysis.proof.martingales import UNPROVED
 from specbench.api import Run, UnprovedWarning
 from specbench.cli import main
@@ -69,7 +69,7 @@ def test_a_run_that_fails_its_proof_has_no_speed(run, monkeypatch: pytest.Monkey
         unlikely = int(p_GV[verdict.accepted].argmin())
         return verdict if float(p_GV.max()) == 1 else Verdict.chain(verdict.accepted, unlikely)
 
-    monkeypatch.setattr("specbench.experiment.accept.accept_exact", wrong)
+    monkeypatch.setattr("specbench.algorithm.acceptance.rules.exact.accept_exact", wrong)
     code, out, _, record = run(SAMPLED, "sampling.top_k=2")
     summary = record["summary"]
     assert code == 0 and summary["lossless"] is False and summary["lossy"] is False

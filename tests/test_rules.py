@@ -6,10 +6,10 @@ from laws import Law, Outcomes, block, token_by_token, total_variation
 from toy import EOS, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import residual
-from specbench.algorithm.acceptance.block import accept_block, chances
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import Lenient, NearBest
-from specbench.algorithm.acceptance.typical import Typical
+from specbench.algorithm.acceptance.rules.block import accept_block, chances
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import Lenient, NearBest
+from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.sampling import Sampling, before_argmax
 
 TARGET = ToyModel(random_table(1, zeros=True))

@@ -9,9 +9,9 @@ from decode import speculative
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import TokenRule, Verdict
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.lenient import NearBest
-from specbench.algorithm.acceptance.top_beta import TopBeta
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import NearBest
+from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.analysis.acceptance.agreement import accepted, emitted, total_variation
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, before_argmax

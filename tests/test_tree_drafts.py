@@ -15,12 +15,13 @@ from branches import Branch, outcomes
 from scipy.stats import chisquare
 from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.base import Children, Verification
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.k_seq import accept_k_seq
+from specbench.algorithm.acceptance.rules.typical import Typical
 from specbench.algorithm.acceptance.tree.rounds import without
-from specbench.algorithm.acceptance.typical import Typical
-from specbench.algorithm.acceptance.verify import Verification, verify
+from specbench.algorithm.acceptance.verify import verify
 from specbench.algorithm.continuations import Found, choose
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.growing import TreeDraft, TreeDraftSession
@@ -177,7 +178,7 @@ def test_the_text_of_a_pass_has_the_targets_law(enumerated: None, name: str, chi
 
 @pytest.mark.parametrize("name", ["heads", "cascade"])
 def test_k_seq_on_independent_draws_from_one_q(enumerated: None, name: str) -> None:
-    k_seq = Verification(accept_exact, SAMPLED, k_sequential=True)
+    k_seq = Verification(accept_k_seq, SAMPLED)
     worst, tokens = error(ENUMERATED[name], "replaced", k_seq)
     assert worst < ROUNDING and tokens > 1
 

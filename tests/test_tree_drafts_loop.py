@@ -14,7 +14,7 @@ from test_tree_drafts import CHILDREN, CPU, GREEDY, RULES, SAMPLED, drafts, foun
 from toy import EOS, START, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.growing import TreeDraft
 from specbench.engine.capture.static import StaticModel

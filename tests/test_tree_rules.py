@@ -13,8 +13,8 @@ import pytest
 import torch
 from branches import Branch, outcomes
 
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.tree.base import DraftedTree, TreeRule, Uniforms
 from specbench.algorithm.acceptance.tree.rounds import (
     WithoutReplacement,

@@ -14,8 +14,8 @@ from networks import network
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Children, Verdict
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree
 from specbench.algorithm.acceptance.tree.rounds import Node, WithoutReplacement
 from specbench.algorithm.draft import Draft

@@ -4,12 +4,16 @@ rows themselves."""
 import pytest
 import torch
 
-from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal
-from specbench.algorithm.acceptance.lenient import lenient
-from specbench.algorithm.acceptance.verify import LOSSLESS, Verification, target_rows, verify
+from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal, Verification
+from specbench.algorithm.acceptance.rules.block import accept_block
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.lenient import lenient
+from specbench.algorithm.acceptance.rules.match import accept_match
+from specbench.algorithm.acceptance.verify import target_rows, verify
 from specbench.sampling import Sampling, before_argmax, draw, draw_next, standardise
 
 GREEDY = Sampling(0.0)
+LOSSLESS = (accept_exact, accept_block, accept_match)
 SIZE, PADDED = 9, 12
 
 

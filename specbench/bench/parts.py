@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding.sequence import autoregress
 from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.decoding.together import together

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.draft import growing
-from specbench.analysis.acceptance.agreement import OTHER_RULES, Agreement, agreements
+from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.forecast.positions import POSITIONS, accepted_by_position
@@ -28,10 +28,10 @@ from specbench.choose.sample import Sample, target_sample
 from specbench.choose.skips import with_skips
 from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
+from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.environment import environment, hardware
 from specbench.escaping import file_name
-from specbench.experiment.accept import rule_label
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.core_time import core_times, waited_share
 from specbench.experiment.identity import identify
@@ -90,7 +90,7 @@ def prepare(configs: Sequence[ChooseConfig], progress: Progress) -> list[LoadedC
     for line in dict.fromkeys(notes):  # several drafts have one target
         progress.note(line)
     for _, group in groupby(sorted(resolved, key=_setting), key=_setting):
-        require_distinct([(candidate_name(config), rule_label(config.accept)) for config in group])
+        require_distinct([(candidate_name(config), rule_of(config.accept).label()) for config in group])
     # Trees get their shape from the sample: no prompts are set aside for a probe.
     built = build_each([_unprobed(config) for config in resolved], progress.say, progress.note)
     return [LoadedCandidate(*pair) for pair in zip(resolved, built, strict=True)]
@@ -241,7 +241,7 @@ def alpha_rows(scored: Scored, where: str) -> list[AlphaRow]:
             "dtype": config.dtype, "device": config.device, "hardware": where, "simulated": False,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
-        match, onehot = (_alpha(config, [text.at(rule) for text in texts]) for rule in OTHER_RULES)
+        match, onehot = (_alpha(config, [text.at(rule) for text in texts]) for rule in ("match", "onehot"))
         row["alpha_match"], row["alpha_match_low"], row["alpha_match_high"] = match.value, match.low, match.high
         row["alpha_onehot"], row["alpha_onehot_low"], row["alpha_onehot_high"] = onehot.value, onehot.low, onehot.high
         if candidate.own_alpha is not None:

@@ -11,11 +11,10 @@
 from dataclasses import dataclass
 
 from specbench.algorithm.acceptance.base import TokenRule
-from specbench.algorithm.acceptance.block import accept_block
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.costs.probe import Candidate
+from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
-from specbench.experiment.accept import rule_label
 from specbench.experiment.build import Parts
 from specbench.loading.vocabularies import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
@@ -36,7 +35,7 @@ class LoadedCandidate:
     @property
     def rule(self) -> str:
         """As tables call it: 'exact', 'lenient l=0.3'."""
-        return rule_label(self.config.accept)
+        return rule_of(self.config.accept).label()
 
     @property
     def lossy(self) -> TokenRule | None:
@@ -45,7 +44,7 @@ class LoadedCandidate:
     @property
     def whole(self) -> bool:
         """Whether the drafted block is tested as a whole."""
-        return self.parts.spec.verification.rule is accept_block
+        return self.parts.spec.verification.as_a_whole
 
     @property
     def name(self) -> str:

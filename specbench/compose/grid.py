@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.compose.hydra_app import composing, launch_composed, one_line, to_schema
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
 from specbench.compose.words import parsed, value_of
-from specbench.config.checks import RULE_OF
+from specbench.config.rules import RULE_OF
 from specbench.config.tree import KEYS_OF
 from specbench.config.verbs import require_used
 from specbench.errors import UserError

@@ -1,4 +1,4 @@
-"""The choices that share a file: models in `conf/models.yaml`, sweeps in the files of `experiments/`.
+"""The choices without a file of their own in `conf/`: models, in `conf/models.yaml`; sweeps, in `experiments/`; rules.
 
 Hydra takes a choice from a file of its own. These are given to it as such files would read (`cli.unnamed.store_held`),
 so that a model is one entry in one place, whether it is named as a target or as a draft.
@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 
 from specbench.config.paths import conf_dir, experiments_dir
+from specbench.config.rules import RULES, choice_of
 from specbench.errors import UserError
 
-GROUPS = ("model", "target", "draft", "experiment")
+GROUPS = ("model", "target", "draft", "accept", "experiment")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -31,6 +32,8 @@ def held(group: str) -> dict[str, Held]:
     """The choices of `group`, by name, that have no file of their own."""
     if group == "experiment":
         return _experiments()
+    if group == "accept":
+        return {name: Held(choice_of(kind), " ".join((kind.__doc__ or "").split())) for name, kind in RULES.items()}
     found = {}
     for name, entry in _models().items():
         own = {key: value for key, value in entry.items() if key not in ("target", "draft", "about")}

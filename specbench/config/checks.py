@@ -1,27 +1,22 @@
 """Range checks that types cannot express. Each error names the key, the value and what is allowed."""
 
-import math
 import re
 from pathlib import Path
 
 from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.config.extensions import extensions
 from specbench.config.model import ModelConfig, check_model
 from specbench.config.names import METRICS
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
-from specbench.config.schema import AcceptConfig, RunConfig, TaskConfig
+from specbench.config.rule import RuleConfig
+from specbench.config.rules import RULES, rule_of
+from specbench.config.schema import RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
 from specbench.methods.early_exit.config import EarlyExitConfig
 from specbench.methods.layer_skip.config import LayerSkipConfig
 
 GAMMAS = ("auto", "adaptive", "heuristic")
-RULES = ("exact", "match", "onehot", "lenient", "typical", "top-beta", "block", "traversal", "k-seq")
-ON_TREES = ("exact", "traversal", "k-seq", "typical")
-ON_TREES_ALONE = {"traversal": "block", "k-seq": "exact"}  # and what they are on a chain
-# Whose key it is.
-RULE_OF = {"lenience": "lenient", "epsilon": "typical", "delta": "typical", "beta": "top-beta", "tau": "top-beta"}
 PLACE = re.compile(r"\{\w+\}")  # of a field in a template
 DTYPES = ("auto", "bfloat16", "float32", "float16")
 ENGINES = ("auto", "eager", "static", "native", "cudagraph", "compile")
@@ -60,7 +55,8 @@ def check(config: RunConfig) -> None:
     )  # fmt: skip
     alpha = config.simulate.alpha
     require(alpha is None or 0 <= alpha <= 1, "simulate.alpha", alpha, "from 0 to 1, or null")
-    _check_accept(config.accept, sampling.temperature)
+    rule = rule_of(config.accept)
+    rule.check(config)
     if alpha is not None and config.accept.rule != "exact":
         raise UserError(f"accept={config.accept.rule}: not together with simulate.alpha, which accepts by chance")
     check_model("target", config.target)
@@ -80,7 +76,7 @@ def check(config: RunConfig) -> None:
     if alpha is None and any(model.weights == "random" for model in models):
         raise UserError("weights=random: alpha of random weights means nothing; set simulate.alpha=0.75 to time passes")
     check_tree(config.tree)
-    _check_tree_in_run(config)
+    _check_tree_in_run(config, rule)
     _check_task(config.task)
 
 
@@ -124,42 +120,19 @@ def _check_batch(config: RunConfig) -> None:
         )
 
 
-def _check_accept(accept: AcceptConfig, temperature: float) -> None:
-    rules = (*RULES, *extensions("rules"))
-    require(accept.rule in rules, "accept.rule", accept.rule, " | ".join(rules))
-    for key, rule in RULE_OF.items():
-        value = getattr(accept, key)
-        if value is None and rule == accept.rule:
-            raise UserError(f"accept.{key} is not set: accept={rule} requires it")
-        if value is not None and rule != accept.rule:
-            raise UserError(f"accept.{key}={value}: only accept={rule} has this key; set both, or neither")
-    require(
-        accept.lenience is None or 0 < accept.lenience <= 1,
-        "accept.lenience", accept.lenience, "above 0 and at most 1",
-    )  # fmt: skip
-    for key, value in (("epsilon", accept.epsilon), ("delta", accept.delta)):
-        require(value is None or 0 < value < 1, f"accept.{key}", value, "between 0 and 1")
-    require(accept.beta is None or accept.beta >= 1, "accept.beta", accept.beta, "at least 1")
-    require(accept.tau is None or 0 <= accept.tau < math.inf, "accept.tau", accept.tau, "at least 0")
-    if accept.rule == "top-beta" and temperature > 0:
-        raise UserError(
-            f"accept=top-beta: compares tokens with the argmax, so not at sampling.temperature={temperature:g}; use "
-            "sampling.temperature=0, or accept=lenient or accept=typical"
-        )
-
-
-def _check_tree_in_run(config: RunConfig) -> None:
+def _check_tree_in_run(config: RunConfig, rule: RuleConfig) -> None:
     """Raise UserError where a valid tree does not go together with the rest of the run."""
     tree = config.tree
+    on_trees = [name for name, kind in RULES.items() if kind.on_trees]
     if tree.shape == "none":
         if config.gamma == BY_TREE:
             raise UserError("gamma=tree: requires a tree, such as tree=sequoia")
-        if (chain := ON_TREES_ALONE.get(config.accept.rule)) is not None:
-            raise UserError(f"accept={config.accept.rule}: requires a tree, such as tree=widths; or use accept={chain}")
+        if rule.on_chain is not None:
+            raise UserError(f"accept={rule.name}: requires a tree, such as tree=widths; or use accept={rule.on_chain}")
         if (objection := config.draft.objection_to_chain()) is not None:
             raise UserError(f"draft={config.draft.kind}: {objection}; pick one, such as tree=widths")
         if config.draft.own_tree:
-            rules = [rule for rule in ON_TREES if rule not in ON_TREES_ALONE]
+            rules = [name for name in on_trees if RULES[name].on_chain is None]
             require(
                 config.accept.rule in rules,
                 "accept.rule", config.accept.rule, f"{' | '.join(rules)} with draft={config.draft.kind}",
@@ -180,33 +153,16 @@ def _check_tree_in_run(config: RunConfig) -> None:
         raise UserError(f"draft.confidence={config.draft.confidence_bound()}: not together with tree={tree.shape}")
     if config.simulate.alpha is not None:
         raise UserError(f"simulate.alpha={config.simulate.alpha}: not together with tree={tree.shape}")
-    rule = config.accept.rule
-    if rule in ("match", "onehot"):
-        same = "accept=exact" if tree.shape == "dynamic" else "accept=exact tree.children=fixed"
-        raise UserError(f"accept={rule}: not together with tree={tree.shape}; for a tree use {same}")
-    require(rule in ON_TREES, "accept.rule", rule, f"{' | '.join(ON_TREES)} with tree={tree.shape}")
-    if rule == "k-seq":
-        _check_k_sequential(config)
+    if rule.instead_on_trees is not None:
+        same = "accept=exact" if tree.shape == "dynamic" else rule.instead_on_trees
+        raise UserError(f"accept={rule.name}: not together with tree={tree.shape}; for a tree use {same}")
+    name = config.accept.rule
+    require(rule.on_trees, "accept.rule", name, f"{' | '.join(on_trees)} with tree={tree.shape}")
     levels = len(tree.widths) if tree.widths is not None else tree.depth or 0
     if levels >= config.max_new_tokens:
         raise UserError(
             f"tree={tree.shape}: its {levels} levels have no room in max_new_tokens={config.max_new_tokens}, of which "
             "the target writes the last itself; give fewer levels"
-        )
-
-
-def _check_k_sequential(config: RunConfig) -> None:
-    """K-SEQ tests k independent draws from one q, with a scale that depends on k."""
-    tree = config.tree
-    if tree.shape != "widths" or tree.children != "replaced":
-        raise UserError(
-            f"accept=k-seq: not together with tree={tree.shape}, tree.children={tree.children}: its children are "
-            "independent draws, as many as a shape says; use tree=widths tree.children=replaced"
-        )
-    if not config.draft.scores_children:
-        raise UserError(
-            f"accept=k-seq: not together with draft={config.draft.label()}: its children are draws from one q; use "
-            "accept=exact"
         )
 
 

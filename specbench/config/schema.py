@@ -12,6 +12,8 @@ from specbench.config.draft import DraftConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import fresh, key
 from specbench.config.model import ModelConfig
+from specbench.config.rule import AcceptConfig
+from specbench.config.rules import AcceptKeys
 from specbench.config.tree import TreeConfig
 
 
@@ -65,22 +67,6 @@ class SamplingConfig:
 
 
 @dataclass
-class AcceptConfig:
-    """Which drafted tokens are accepted."""
-
-    rule: str = key(
-        "exact", "exact | match | onehot | block | traversal | k-seq (lossless), lenient | typical | top-beta (lossy)"
-    )
-    lenience: float | None = key(None, "lenient: l of A.5")
-    epsilon: float | None = key(None, "typical: the upper bound of the threshold that p must exceed")
-    delta: float | None = key(None, "typical: below that bound the threshold is delta exp(-entropy)")
-    beta: int | None = key(
-        None, "top-beta: how many of the target's likeliest tokens may be accepted; 1: the argmax alone"
-    )
-    tau: float | None = key(None, "top-beta: the most that a token's log-probability may be below the best, in nats")
-
-
-@dataclass
 class SimulateConfig:
     """Measuring times at a given alpha: the real loop and kernels, acceptance at random. Texts mean nothing then."""
 
@@ -97,7 +83,7 @@ class RunConfig:
     draft: DraftConfig = fresh(DraftKeys, "what drafts for it")
     task: TaskConfig = fresh(TaskConfig, "what to decode")
     sampling: SamplingConfig = fresh(SamplingConfig, "how tokens are sampled")
-    accept: AcceptConfig = fresh(AcceptConfig, "which drafted tokens are accepted")
+    accept: AcceptConfig = fresh(AcceptKeys, "which drafted tokens are accepted")
     tree: TreeConfig = fresh(TreeConfig, "several continuations verified in one pass")
     simulate: SimulateConfig = fresh(SimulateConfig, "timing without checkpoints")
     gamma: int | str = key(

@@ -1,14 +1,17 @@
 """Build the parts of a run from its config: prompts, target, draft. User errors are raised before weights load."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.chance import AcceptByChance
 from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.draft import Draft
 from specbench.config.draft import TextDraftConfig
 from specbench.config.model import name_of
+from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
@@ -16,13 +19,13 @@ from specbench.engine.session import Model, Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
-from specbench.experiment.accept import build_spec, canonicalise
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
 from specbench.loading.compatibility import require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
 from specbench.loading.vocabularies import VocabularyChoice
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
+from specbench.sampling import Sampling
 from specbench.tasks.task import Example
 
 
@@ -77,7 +80,14 @@ def resolve(config: RunConfig, note: Say | None = None) -> RunConfig:
         # From the empty prompt, argmax writes one and the same text every time.
         task = replace(task, prompt_words=4 if config.sampling.temperature == 0 else 0)
     dtype = _dtype(config, device, note or (lambda _: None))
-    return replace(config, device=str(device), dtype=dtype, task=task, accept=canonicalise(config.accept))
+    accept = AcceptKeys() if rule_of(config.accept).is_exact else config.accept  # so that both are one run
+    return replace(
+        config,
+        device=str(device),
+        dtype=dtype,
+        task=task,
+        accept=accept,
+    )
 
 
 def _device(name: str) -> torch.device:
@@ -199,3 +209,16 @@ def _key(config: RunConfig) -> str:
     """The identity of a draft: its own config, and the training text if it is fitted on text."""
     fitted = any(isinstance(one, TextDraftConfig) for one in config.draft.levels())
     return repr((config.draft, config.task if fitted else None))
+
+
+def build_spec(config: RunConfig) -> DecodingSpec:
+    """The `DecodingSpec` of a checked config; its gamma is chosen when the models are loaded (`experiment.gamma`)."""
+    sampling = Sampling(**asdict(config.sampling))
+    return DecodingSpec(sampling, config.max_new_tokens, build_verification(config, sampling))
+
+
+def build_verification(config: RunConfig, sampling: Sampling) -> Verification:
+    """The rule of a checked config, or acceptance at random."""
+    if config.simulate.alpha is not None:
+        return Verification(AcceptByChance(config.simulate.alpha), sampling)
+    return rule_of(config.accept).verification(sampling)

@@ -9,7 +9,6 @@ completions, and times passes of every candidate.
 from dataclasses import replace
 from time import monotonic
 
-from specbench.algorithm.acceptance.block import accept_block
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.costs.probe import Candidate, Round, probe
@@ -92,5 +91,5 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
             seed=config.seed,
             first=len(rounds),
         )
-    whole = {name} if spec.verification.rule is accept_block else set()
+    whole = {name} if spec.verification.as_a_whole else set()
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

@@ -7,9 +7,9 @@ from typing import Any
 from specbench.config.draft import REMOVED_DEFAULTS, TextDraftConfig
 from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
+from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
 from specbench.escaping import file_name
-from specbench.experiment.accept import slug
 from specbench.files import json_digest
 from specbench.loading.model_loader import _files, _seen, files_of
 from specbench.methods.model.config import ONLINE, ModelDraftConfig
@@ -37,7 +37,7 @@ def identify(config: RunConfig) -> str:
     frozen["content"] = _content(config)
     batch = "" if config.batch == 1 else f"-b{config.batch}"
     names = f"{name_of(config.target)}-{config.draft.label()}-{config.task.name}"
-    setting = f"T{config.sampling.temperature:g}-g{_gamma(config)}{slug(config.accept)}{batch}"
+    setting = f"T{config.sampling.temperature:g}-g{_gamma(config)}{rule_of(config.accept).slug()}{batch}"
     return file_name(names, f"-{setting}-{json_digest(frozen)}")
 
 

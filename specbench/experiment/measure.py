@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from specbench.algorithm.acceptance.lenient import lenient
+from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.sequence import Decoding, autoregress, speculate
 from specbench.algorithm.decoding.spec import DecodingSpec, Trace
@@ -23,8 +23,7 @@ from specbench.analysis.proof.evidence import evidence
 from specbench.engine.batch import Batch
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError
-from specbench.experiment.accept import build_verification
-from specbench.experiment.build import Parts
+from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.core_time import CoreTime, between, core_times
 from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
 from specbench.sampling import Sampling

@@ -9,10 +9,10 @@ from specbench.analysis.resummary import explained
 from specbench.analysis.summary import summarise
 from specbench.config.model import name_of
 from specbench.config.names import task_label
+from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
 from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
-from specbench.experiment.accept import rule_label
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
 from specbench.loading.vocabularies import draft_name, vocabulary_facts
@@ -66,7 +66,7 @@ def make_record(
         **_learning(config),
         "gamma": settled["gamma"],  # None: adaptive; each pass says what it drafted
         "gamma_requested": settled["requested"],
-        "accept": rule_label(config.accept),
+        "accept": rule_of(config.accept).label(),
         "tree": None if config.tree.shape == "none" else config.tree.label(),
         "prompts_cut": sum(prompt.cut for prompt in parts.prompts),  # to task.max_source_tokens
         **measured,

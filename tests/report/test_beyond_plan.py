@@ -16,8 +16,8 @@ from specbench.compose.hydra_app import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.checks import check
 from specbench.config.paths import shipped
+from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
-from specbench.experiment.accept import canonicalise, rule_label
 from specbench.experiment.gamma import choose_gamma
 from specbench.report.comparison import planned
 from specbench.report.paper import experiment
@@ -43,7 +43,7 @@ def jobs(sweep: str) -> list[RunConfig]:
 def row(config: RunConfig) -> tuple[Any, ...]:
     gamma = config.gamma if config.gamma == "adaptive" else choose_gamma(config, None).requested  # type: ignore[arg-type]
     names = (config.target.name, config.draft.label(), config.task.name, config.sampling.temperature)
-    return (*names, rule_label(canonicalise(config.accept)), str(gamma))
+    return (*names, "exact" if (rule := rule_of(config.accept)).is_exact else rule.label(), str(gamma))
 
 
 @pytest.mark.full

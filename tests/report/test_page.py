@@ -126,8 +126,8 @@ def test_kept_records_draw_the_same(results: Path, tmp_path: Path) -> None:
     keep(before, print)
     shutil.rmtree(tmp_path / "runs")
     after = Records(tmp_path)
-    assert after.frame.equals(before.frame)
-    whole = after.whole(after.frame["run_id"].iloc[0])
+    assert after.paper_runs.equals(before.paper_runs)
+    whole = after.whole(after.paper_runs["run_id"].iloc[0])
     assert "platform" not in whole["environment"]
     assert (
         whole["prompts"][0]["speculative"]["tokens"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Verdict
-from specbench.algorithm.acceptance.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 
 
 def accept_cautiously(p_GV: Tensor, q_GV: Tensor, drafted_G: Sequence[int], generator: torch.Generator) -> Verdict:

@@ -3,14 +3,21 @@
 Shapes: G drafted tokens, K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
-from torch import Tensor
+from specbench.deferred import torch
+from specbench.sampling import Sampling, checked, drawn, one_hot, uniforms
 
-from specbench.sampling import checked, drawn, one_hot, uniforms
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
@@ -58,6 +65,10 @@ class Proposal(NamedTuple):
     def size(self) -> int:
         """Tokens that the target reads."""
         return len(self.tokens)
+
+    def each_NV(self, like_V: Tensor) -> Sequence[Tensor]:
+        """A row [V] for each node of a tree; for a token that was not drawn a row of its own, with all mass on it."""
+        return self.q_NV or self.q(like_V.unsqueeze(0)).unbind()
 
     def q(self, like_GV: Tensor) -> Tensor:
         """q [G, V], of the width and on the device of `like_GV`."""
@@ -128,7 +139,7 @@ class Verdict(NamedTuple):
     token: int
 
     @classmethod
-    def chain(cls, accepted: int, token: int) -> "Verdict":
+    def chain(cls, accepted: int, token: int) -> Verdict:
         """The first `accepted` drafted tokens, then `token`."""
         return cls(range(accepted), token)
 
@@ -139,7 +150,10 @@ class Verdict(NamedTuple):
 
 # (p_GV, q_GV, drafted tokens, generator); p_GV has one row more than q_GV: the target's distribution after the last
 # drafted token.
-AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
+if TYPE_CHECKING:
+    AcceptanceRule = Callable[[Tensor, Tensor, Sequence[int], torch.Generator], Verdict]
+else:
+    AcceptanceRule = Callable
 
 
 def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
@@ -153,7 +167,32 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 class ChainRule(ABC):
-    """A rule for chains that decides on the device of p and q, without copies to the host."""
+    """A rule for chains that decides on the device of p and q, without copies to the host.
+
+    by_argmax: at T = 0 the argmax tokens of p alone determine its verdict, as of every lossless rule that reads the p
+        that tokens are sampled from.
+    greedy_draft: tokens are drafted by argmax of q at every temperature, so that q is one-hot.
+    as_a_whole: it tests a proposal as a whole, and not token by token.
+    k_sequential: on trees it is K-SEQ.
+    own_alpha: the name of its own alpha at T > 0, where that is not Algorithm 1's (`drafted_LV`).
+    """
+
+    by_argmax: ClassVar[bool] = False
+    greedy_draft: ClassVar[bool] = False
+    as_a_whole: ClassVar[bool] = False
+    k_sequential: ClassVar[bool] = False
+    own_alpha: ClassVar[str | None] = None
+
+    def drafted_LV(self, q_LV: Tensor) -> Tensor:
+        """Of a lossless rule with its own alpha: rows d [L, V] with which alpha is the mean of sum_x p(x) d(x).
+
+        Given that token x follows, it was drafted and accepted with probability d(x).
+        """
+        raise NotImplementedError
+
+    def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
+        """The verdict on a tree. Raises ValueError for a rule for chains alone."""
+        raise ValueError("no rule for trees")
 
     @abstractmethod
     def decide(
@@ -250,3 +289,48 @@ class TokenRule(ChainRule):
         uniform_G1 = torch.rand(len(drafted_G), 1, generator=generator, device=p_GV.device)
         accepted_1 = leading((uniform_G1 < probability_G1).squeeze(-1), count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, self.recovered, self.bonus, generator)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An acceptance rule, and the p that it reads.
+
+    p is standardised as tokens are sampled, or, for a rule that compares p before argmax, by `sampling.before_argmax`.
+    """
+
+    rule: AcceptanceRule
+    sampling: Sampling
+
+    @property
+    def lossy(self) -> TokenRule | None:
+        """The rule, if it is lossy with formulas for what it emits; otherwise None, also for acceptance at random."""
+        return self.rule if isinstance(self.rule, TokenRule) else None
+
+    @property
+    def own_alpha(self) -> str | None:
+        """The name of this rule's own alpha (`ChainRule.own_alpha`); None if it is Algorithm 1's."""
+        return None if self.sampling.temperature == 0 else self._of_rule("own_alpha")
+
+    @property
+    def greedy_draft(self) -> bool:
+        """Whether tokens are drafted by argmax of q at every temperature."""
+        return bool(self._of_rule("greedy_draft"))
+
+    @property
+    def as_a_whole(self) -> bool:
+        """Whether proposals are tested as a whole, and not token by token."""
+        return bool(self._of_rule("as_a_whole"))
+
+    @property
+    def k_sequential(self) -> bool:
+        """Whether trees are verified by K-SEQ."""
+        return bool(self._of_rule("k_sequential"))
+
+    @cached_property
+    def argmax_only(self) -> bool:
+        """Whether only the argmax tokens of p determine the verdict."""
+        return self.sampling.temperature == 0 and bool(self._of_rule("by_argmax"))
+
+    def _of_rule(self, name: str) -> Any:
+        """A class variable of the rule; what `ChainRule` says of one that is a plain function."""
+        return getattr(self.rule, name, getattr(ChainRule, name))

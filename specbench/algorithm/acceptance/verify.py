@@ -11,30 +11,19 @@ Shapes: G drafted tokens, L positions, V logits of the head or tokens of the voc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import (
-    AcceptanceRule,
     ChainRule,
     PendingProposal,
     Proposal,
-    TokenRule,
     Verdict,
+    Verification,
     leading,
 )
-from specbench.algorithm.acceptance.block import accept_block
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.match import accept_match
 from specbench.algorithm.acceptance.tree.base import DraftedTree, Uniforms
-from specbench.algorithm.acceptance.tree.plausible import accept_plausible
-from specbench.algorithm.acceptance.tree.rounds import ROUNDS, KSequential, walk
-from specbench.algorithm.acceptance.tree.traversal import accept_traversal
-from specbench.algorithm.acceptance.typical import Typical
 from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
 from specbench.theory.trees import ROOT
 
@@ -52,42 +41,8 @@ class RowsOfTree:
         return self._rows[node]
 
 
-LOSSLESS: tuple[AcceptanceRule, ...] = (accept_exact, accept_block, accept_match)
 # p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
 TargetRows = Tensor | RowsOfTree | list[int]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """An acceptance rule, and the p that it reads.
-
-    p is standardised as tokens are sampled, or, for a rule that compares p before argmax, by `sampling.before_argmax`.
-
-    On trees Algorithm 1 is multi-round speculative sampling or K-SEQ, block verification is traversal verification, and
-    typical acceptance takes the longest path that passes. Other rules do not support trees.
-    """
-
-    rule: AcceptanceRule
-    sampling: Sampling
-    k_sequential: bool = False  # on trees, where `rule` is Algorithm 1: K-SEQ
-    greedy_draft: bool = False  # tokens are drafted by argmax of q at every temperature: q is one-hot
-
-    @property
-    def lossy(self) -> TokenRule | None:
-        """The rule, if it is lossy with formulas for what it emits; otherwise None, also for acceptance at random."""
-        return self.rule if isinstance(self.rule, TokenRule) else None
-
-    @property
-    def own_alpha(self) -> Literal["match", "onehot"] | None:
-        """The name of this rule's own alpha, as in `agreement.OTHER_RULES`; None if it is Algorithm 1's."""
-        if self.sampling.temperature == 0:
-            return None
-        return "onehot" if self.greedy_draft else "match" if self.rule is accept_match else None
-
-    @cached_property
-    def argmax_only(self) -> bool:
-        """Whether only the argmax tokens of p determine the verdict."""
-        return self.sampling.temperature == 0 and self.rule in LOSSLESS
 
 
 def target_rows(
@@ -152,21 +107,9 @@ def _verify_tree(
     if isinstance(rows, list):
         return _tree_by_argmax(rows, tree)
     chance = Uniforms(len(tree.tokens), generator, rows[0].device)
-    rule = verification.rule
-    if rule is accept_exact:
-        # Without q nothing was drawn, and none is asked for.
-        q_NV = [rows[0]] * len(tree.tokens) if proposal.q_NV is None else proposal.q_NV
-        if not verification.k_sequential:
-            return walk(rows, q_NV, tree, chance, ROUNDS[proposal.children])
-        assert proposal.children == "replaced", "K-SEQ is for independent draws from one q"
-        return walk(rows, q_NV, tree, chance, KSequential)
-    # A token that was not drawn is a draw from a row of its own, with all mass on it.
-    each_NV = proposal.q_NV or proposal.q(rows[0].unsqueeze(0)).unbind()
-    if rule is accept_block:
-        return accept_traversal(rows, each_NV, tree, chance, proposal.children != "distinct")
-    if isinstance(rule, Typical):
-        return accept_plausible(rule, rows, each_NV, tree, chance)
-    raise ValueError("no rule for trees")
+    if not isinstance(verification.rule, ChainRule):
+        raise ValueError("no rule for trees")
+    return verification.rule.on_tree(rows, proposal, tree, chance)
 
 
 def _tree_by_argmax(best_N: Sequence[int], tree: DraftedTree) -> Verdict:

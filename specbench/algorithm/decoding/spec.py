@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.sampling import Sampling
 

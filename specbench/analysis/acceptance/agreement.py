@@ -10,15 +10,16 @@ Shapes: L positions of a chunk, V tokens of the vocabulary.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import TokenRule
-from specbench.algorithm.acceptance.match import greedy_rows, match_probability
+from specbench.algorithm.acceptance.base import ChainRule, TokenRule
 from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_draft
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
+from specbench.config.rules import RULES
 from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.translated import TranslatedModel
 from specbench.methods.model.text import TextDraftSession
@@ -86,7 +87,6 @@ def mismatch(
 
 
 CHUNK = 256
-OTHER_RULES = ("match", "onehot")  # lossless, with an alpha of their own: `algorithm.acceptance.match`
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Agreement:
     lenience l its
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
-    others: beta and ratio under each of `OTHER_RULES`, at T > 0, where they differ from those above: at a token x_i two
-        draws are the same with sum_x p(x) q(x), and given x_i with q(x_i); a greedy draft's token is the target's with
-        p at q's argmax, and given x_i it is x_i or not.
+    others: beta and ratio under each lossless rule with an alpha of its own (`other_rules`), at T > 0, where they differ
+        from those above: at a token x_i two draws are the same with sum_x p(x) q(x), and given x_i with q(x_i); a
+        greedy draft's token is the target's with p at q's argmax, and given x_i it is x_i or not.
     ranks: of several children of each place (`analysis.acceptance.ranks`); only where asked for.
     shared, matched: of a draft of another vocabulary (`analysis.acceptance.agreement`): the target's probability of the
     tokens that
@@ -144,7 +144,7 @@ class Agreement:
         For a lossy rule this is an estimate: a completion written under it would be another.
         """
         further = [one.at(rule) for one in self.ahead]
-        if rule in OTHER_RULES:
+        if rule in other_rules():
             chances = self.others.get(rule, Chances(self.beta, self.ratio))
             return replace(self, beta=chances.beta, ratio=chances.ratio, ahead=further)
         return replace(self, beta=self.under[rule], ratio=self.under[rule], ahead=further)
@@ -233,16 +233,23 @@ def logits_along(session: Session, tokens: Sequence[int], first: int) -> Iterato
         yield start, session.extend(list(tokens[session.length : stop - 1]))[-(stop - start) :]
 
 
+@cache
+def other_rules() -> dict[str, ChainRule]:
+    """The lossless rules whose alpha is not Algorithm 1's, by the name of that alpha."""
+    at_one = Sampling(temperature=1.0)
+    found = (kind().verification(at_one) for kind in RULES.values() if not kind.lossy)
+    return {one.own_alpha: one.rule for one in found if one.own_alpha is not None and isinstance(one.rule, ChainRule)}
+
+
 def _add_others(others: Mapping[str, Chances], p_LV: Tensor, q_LV: Tensor, written_L1: Tensor) -> None:
-    """Add beta and ratio under strict match, and for a greedy draft, whose q is one-hot."""
-    greedy_LV = greedy_rows(q_LV)
-    for name, row_LV in (("match", q_LV), ("onehot", greedy_LV)):
-        others[name].beta.extend(match_probability(p_LV, row_LV).tolist())
+    for name, rule in other_rules().items():
+        row_LV = rule.drafted_LV(q_LV)
+        others[name].beta.extend((p_LV * row_LV).sum(-1).tolist())
         others[name].ratio.extend(row_LV.gather(-1, written_L1).squeeze(-1).tolist())
 
 
 def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
-    others = {name: Chances() for name in OTHER_RULES} if sampling.temperature > 0 else {}
+    others = {name: Chances() for name in other_rules()} if sampling.temperature > 0 else {}
     return Agreement(under={name: [] for name in rules}, total_variation={name: [] for name in rules}, others=others)
 
 

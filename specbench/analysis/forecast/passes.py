@@ -11,8 +11,8 @@ Given the completion, a pass that began at s keeps its tokens up to i with the c
 - prod_{s <= j <= i} min(1, q_j / p_j) where each token is tested alone (Algorithm 1, and a `TokenRule` by its own
   chances);
 - min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
-  and then kept with w_i (`algorithm.acceptance.block`: the chance that at least i of these drafted tokens stay), and
-  the completion has them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
+  and then kept with w_i (`acceptance.rules.block`: the chance that at least i of these drafted tokens stay), and the
+  completion has them with prod p_j. A token that is likelier under q than under p so makes up for one that is not.
 
 Works on plain numbers.
 """

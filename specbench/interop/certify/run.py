@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.decoding.alone import autoregressive
 from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.draft import Draft

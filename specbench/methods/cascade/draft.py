@@ -20,9 +20,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.acceptance.exact import accept_exact
-from specbench.algorithm.acceptance.verify import Verification, target_rows, verdict_on_host
+from specbench.algorithm.acceptance.base import Proposal, Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft, expect, in_batch, models_of, proposing, read_of, start_draft
 from specbench.engine.batch import Batch

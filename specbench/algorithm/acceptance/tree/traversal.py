@@ -2,7 +2,7 @@
 
 A path that a walk from the root might reject early is accepted if as a whole it is at least as likely under p as under
 q (Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding"). On a chain this is block
-verification (`algorithm.acceptance.block`), with the same uniform numbers.
+verification (`algorithm.acceptance.rules.block`), with the same uniform numbers.
 
 Shapes: N nodes, V tokens of the vocabulary.
 """

@@ -6,10 +6,38 @@ if the proposal as a whole is no less likely under p than under q.
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from specbench.algorithm.acceptance.base import ChainRule, draw_next, last_passed, residual, target_itself
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from specbench.algorithm.acceptance.base import (
+    ChainRule,
+    Verification,
+    draw_next,
+    last_passed,
+    residual,
+    target_itself,
+)
+from specbench.config.rule import RuleConfig
+from specbench.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specbench.algorithm.acceptance.base import Proposal, Verdict
+    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.sampling import Sampling
+
+
+@dataclass
+class BlockConfig(RuleConfig):
+    """Block verification (Sun et al., ICLR 2025): lossless, never fewer expected tokens a pass than exact."""
+
+    name: ClassVar[str] = "block"
+
+    def verification(self, sampling: Sampling) -> Verification:
+        return Verification(accept_block, sampling)
 
 
 class AcceptBlock(ChainRule):
@@ -19,8 +47,11 @@ class AcceptBlock(ChainRule):
     norm(max(0, w_i p - q)), or from p if all tokens were accepted.
 
     A draft may end its proposal depending on a token that it drew. Such an end is a row of q without mass, which gives
-    the test of the last token and the draw from p.
+    the test of the last token and the draw from p. On trees it is traversal verification (`rules.traversal`).
     """
+
+    by_argmax: ClassVar[bool] = True
+    as_a_whole: ClassVar[bool] = True
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
@@ -34,6 +65,11 @@ class AcceptBlock(ChainRule):
             return residual(weight_1 * p_1V, q_1V)
 
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, recovered, target_itself, generator)
+
+    def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
+        from specbench.algorithm.acceptance.tree.traversal import accept_traversal
+
+        return accept_traversal(p_NV, proposal.each_NV(p_NV[0]), tree, chance, proposal.children != "distinct")
 
 
 accept_block = AcceptBlock()

@@ -3,15 +3,47 @@
 Shapes: K tokens picked from the vocabulary, L positions, V tokens of the vocabulary.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from specbench.algorithm.acceptance.base import TokenRule, Verification, residual
+from specbench.config.keys import key
+from specbench.config.ranges import require
+from specbench.config.rule import RuleConfig
+from specbench.deferred import torch
+from specbench.sampling import Sampling, before_argmax, standardise
 
-from specbench.algorithm.acceptance.base import TokenRule, residual
-from specbench.sampling import Sampling, standardise
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specbench.config.schema import RunConfig
+
 
 GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass
+class LenientConfig(RuleConfig):
+    """Lenience (appendix A.5), lossy: p is compared with l q. The paper's l are 1, 0.5, 0.3 and 0.1."""
+
+    name: ClassVar[str] = "lenient"
+    lossy: ClassVar[bool] = True
+    lenience: float = key(0.5, "l of A.5")
+
+    def check(self, config: RunConfig) -> None:
+        require(0 < self.lenience <= 1, "accept.lenience", self.lenience, "above 0 and at most 1")
+
+    @property
+    def is_exact(self) -> bool:
+        return self.lenience == 1
+
+    def label(self) -> str:
+        return f"lenient l={self.lenience:g}"
+
+    def verification(self, sampling: Sampling) -> Verification:
+        return Verification(lenient(self.lenience, sampling), before_argmax(sampling))
 
 
 def lenient(lenience: float, sampling: Sampling) -> TokenRule:

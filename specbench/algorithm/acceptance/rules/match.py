@@ -7,11 +7,33 @@ does for a one-hot q.
 Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
 """
 
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from specbench.algorithm.acceptance.base import ChainRule, leading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from specbench.algorithm.acceptance.base import ChainRule, Verification, leading
+from specbench.config.rule import RuleConfig
 from specbench.sampling import drawn, uniforms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specbench.deferred import torch
+    from specbench.sampling import Sampling
+
+
+@dataclass
+class MatchConfig(RuleConfig):
+    """Strict match: a draft token is accepted where the target draws the same token; lossless, α is the mean of
+    Σ pq.
+    """
+
+    name: ClassVar[str] = "match"
+    instead_on_trees: ClassVar[str | None] = "accept=exact tree.children=fixed"
+
+    def verification(self, sampling: Sampling) -> Verification:
+        return Verification(accept_match, sampling)
 
 
 class AcceptMatch(ChainRule):
@@ -19,6 +41,12 @@ class AcceptMatch(ChainRule):
 
     The next token is the first draw that differs, or the draw after the last draft token. q has no effect.
     """
+
+    by_argmax: ClassVar[bool] = True
+    own_alpha: ClassVar[str | None] = "match"
+
+    def drafted_LV(self, q_LV: Tensor) -> Tensor:
+        return q_LV
 
     def decide(
         self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
@@ -30,14 +58,3 @@ class AcceptMatch(ChainRule):
 
 
 accept_match = AcceptMatch()
-
-
-def match_probability(p_LV: Tensor, q_LV: Tensor) -> Tensor:
-    """The probability [L] that tokens drawn from p and from q are the same."""
-    return (p_LV * q_LV).sum(-1)
-
-
-def greedy_rows(q_LV: Tensor) -> Tensor:
-    """One-hot rows [L, V] at the likeliest token of q, the first of equal tokens; none for a row without mass."""
-    highest_L1, index_L1 = q_LV.max(-1, keepdim=True)
-    return torch.zeros_like(q_LV).scatter_(-1, index_L1, (highest_L1 > 0).to(q_LV.dtype))
