@@ -129,7 +129,7 @@ WRONG = {
     "nano-bigram: its children are draws from one q; use accept=exact",
     "tree=widths draft.confidence=0.5": "draft.confidence=0.5: not together with tree=widths",
     "tree=widths simulate.alpha=0.5": "simulate.alpha=0.5: not together with tree=widths",
-    "tree=widths accept=block": "accept.rule=block: must be exact | traversal | k-seq | typical with tree=widths",
+    "tree=widths accept=block": "accept.rule=block: must be exact | k-seq | traversal | typical with tree=widths",
     "accept=traversal": "accept=traversal: requires a tree, such as tree=widths; or use accept=block",
     "tree=sequoa": "tree=sequoa: no such tree; did you mean sequoia?",
     "task.template=plain": "task.template=plain: must be text with {field} for a field of a row",

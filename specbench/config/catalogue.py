@@ -33,7 +33,7 @@ def held(group: str) -> dict[str, Held]:
     if group == "experiment":
         return _experiments()
     if group == "accept":
-        return {name: Held(choice_of(kind), " ".join((kind.__doc__ or "").split())) for name, kind in RULES.items()}
+        return {name: Held(choice_of(kind), kind.about) for name, kind in RULES.items()}
     found = {}
     for name, entry in _models().items():
         own = {key: value for key, value in entry.items() if key not in ("target", "draft", "about")}

@@ -22,9 +22,10 @@ class AcceptConfig:
 
 @dataclass
 class RuleConfig:
-    """One acceptance rule. Its fields are its keys; its docstring is what `specbench list accept` shows.
+    """One acceptance rule. Its fields are its keys.
 
     name: what `accept=` calls it.
+    about: what `specbench list accept` says of it.
     lossy: completions no longer have the target's distribution.
     on_trees: it also verifies trees of drafted tokens.
     on_chain: of a rule for trees alone, the rule that it is on a chain.
@@ -32,6 +33,7 @@ class RuleConfig:
     """
 
     name: ClassVar[str]
+    about: ClassVar[str]
     lossy: ClassVar[bool] = False
     on_trees: ClassVar[bool] = False
     on_chain: ClassVar[str | None] = None

@@ -115,9 +115,9 @@ class Agreement:
     lenience l its
         mean is A.5's alpha(l).
     total_variation: between the token that comes out under the rule and the target's own.
-    others: beta and ratio under each lossless rule with an alpha of its own (`other_rules`), at T > 0, where they differ
-        from those above: at a token x_i two draws are the same with sum_x p(x) q(x), and given x_i with q(x_i); a
-        greedy draft's token is the target's with p at q's argmax, and given x_i it is x_i or not.
+    others: beta and ratio under each lossless rule with an alpha of its own (`other_rules`), at T > 0, where they
+        differ from those above: at a token x_i two draws are the same with sum_x p(x) q(x), and given x_i with q(x_i);
+        a greedy draft's token is the target's with p at q's argmax, and given x_i it is x_i or not.
     ranks: of several children of each place (`analysis.acceptance.ranks`); only where asked for.
     shared, matched: of a draft of another vocabulary (`analysis.acceptance.agreement`): the target's probability of the
     tokens that

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class BlockConfig(RuleConfig):
-    """Block verification (Sun et al., ICLR 2025): lossless, never fewer expected tokens a pass than exact."""
+    """Block verification."""
 
     name: ClassVar[str] = "block"
+    about: ClassVar[str] = (
+        "Block verification (Sun et al., ICLR 2025): lossless, never fewer expected tokens a pass than exact."
+    )
 
     def verification(self, sampling: Sampling) -> Verification:
         return Verification(accept_block, sampling)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExactConfig(RuleConfig):
-    """Algorithm 1: lossless."""
+    """Algorithm 1."""
 
     name: ClassVar[str] = "exact"
+    about: ClassVar[str] = "Algorithm 1: lossless."
     on_trees: ClassVar[bool] = True
 
     @property

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class KSeqConfig(RuleConfig):
-    """K-SEQ (Sun et al. 2023, SpecTr), for trees of independent draws: lossless; with tree=widths
-    tree.children=replaced.
-    """
+    """K-SEQ."""
 
     name: ClassVar[str] = "k-seq"
+    about: ClassVar[str] = (
+        "K-SEQ (Sun et al. 2023, SpecTr), for trees of independent draws: lossless; with tree=widths "
+        "tree.children=replaced."
+    )
     on_trees: ClassVar[bool] = True
     on_chain: ClassVar[str | None] = "exact"
 

@@ -26,9 +26,12 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass
 class LenientConfig(RuleConfig):
-    """Lenience (appendix A.5), lossy: p is compared with l q. The paper's l are 1, 0.5, 0.3 and 0.1."""
+    """Lenience."""
 
     name: ClassVar[str] = "lenient"
+    about: ClassVar[str] = (
+        "Lenience (appendix A.5), lossy: p is compared with l q. The paper's l are 1, 0.5, 0.3 and 0.1."
+    )
     lossy: ClassVar[bool] = True
     lenience: float = key(0.5, "l of A.5")
 

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class MatchConfig(RuleConfig):
-    """Strict match: a draft token is accepted where the target draws the same token; lossless, α is the mean of
-    Σ pq.
-    """
+    """Strict match."""
 
     name: ClassVar[str] = "match"
+    about: ClassVar[str] = (
+        "Strict match: a draft token is accepted where the target draws the same token; lossless, α is the "
+        "mean of Σ pq."
+    )
     instead_on_trees: ClassVar[str | None] = "accept=exact tree.children=fixed"
 
     def verification(self, sampling: Sampling) -> Verification:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class OneHotConfig(RuleConfig):
-    """A greedy draft at T > 0: q's argmax is accepted with probability p; lossless, α is the mean of p at q's
-    argmax.
-    """
+    """A greedy draft."""
 
     name: ClassVar[str] = "onehot"
+    about: ClassVar[str] = (
+        "A greedy draft at T > 0: q's argmax is accepted with probability p; lossless, α is the mean of p at "
+        "q's argmax."
+    )
     instead_on_trees: ClassVar[str | None] = "accept=exact tree.children=fixed"
 
     def verification(self, sampling: Sampling) -> Verification:

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class TopBetaConfig(RuleConfig):
-    """SpecDec's relaxed rule, lossy, T = 0: a token of the target's beta likeliest, at most tau nats below the
-    best. The paper has 3 and 1.
-    """
+    """SpecDec's relaxed rule."""
 
     name: ClassVar[str] = "top-beta"
+    about: ClassVar[str] = (
+        "SpecDec's relaxed rule, lossy, T = 0: a token of the target's beta likeliest, at most tau nats "
+        "below the best. The paper has 3 and 1."
+    )
     lossy: ClassVar[bool] = True
     beta: int = key(3, "how many of the target's likeliest tokens may be accepted; 1: the argmax alone")
     tau: float = key(1.0, "the most that a token's log-probability may be below the best, in nats")

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraversalConfig(RuleConfig):
-    """Traversal verification (Weng et al. 2025), for trees: lossless, from the leaves up; on a chain it is block
-    verification.
-    """
+    """Traversal verification."""
 
     name: ClassVar[str] = "traversal"
+    about: ClassVar[str] = (
+        "Traversal verification (Weng et al. 2025), for trees: lossless, from the leaves up; on a chain it "
+        "is block verification."
+    )
     on_trees: ClassVar[bool] = True
     on_chain: ClassVar[str | None] = "block"
 

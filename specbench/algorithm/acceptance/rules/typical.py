@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class TypicalConfig(RuleConfig):
-    """Typical acceptance (Medusa), lossy at T > 0: a token is accepted where p is above min(epsilon, delta
-    exp(-entropy)).
-    """
+    """Typical acceptance."""
 
     name: ClassVar[str] = "typical"
+    about: ClassVar[str] = (
+        "Typical acceptance (Medusa), lossy at T > 0: a token is accepted where p is above min(epsilon, "
+        "delta exp(-entropy))."
+    )
     lossy: ClassVar[bool] = True
     on_trees: ClassVar[bool] = True
     epsilon: float = key(0.09, "the upper bound of the threshold that p must exceed")
