@@ -117,6 +117,9 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
         }
 }
 
+/* Keeps the compiler from holding inputs from block to block, which would push sums out of registers. */
+#define READ_AGAIN(x) __asm__ volatile("" : "+r"(x))
+
 /* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
    or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
 #define UNROLLED _Pragma("GCC unroll 16")
@@ -158,6 +161,7 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 #define SHORT_NUMBER float
 #define SHORT_STEP 1
 #define SHORT_WEIGHTS                                                                                                  \
+    if (ROWS > 1) READ_AGAIN(x);                                                                                       \
     bits both = *(const bits *)((const uint16_t *)weight + (b * even + i) * BLOCK);                                    \
     vec low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);
 #define SHORT_ADD_UP WIDE_ADD_UP
@@ -169,13 +173,14 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
    at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { MOST_ROWS = 8 };
-#define TILES(T, kind)                                                                                                 \
-    T(kind, 1, 4) T(kind, 2, 4) T(kind, 3, 2) T(kind, 4, 2) T(kind, 5, 1) T(kind, 6, 1) T(kind, 7, 1) T(kind, 8, 1)
+#define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 4) T(wide, 3, 2) T(wide, 4, 2) T(wide, 5, 1) T(wide, 6, 1) T(wide, 7, 1) T(wide, 8, 1)
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 2) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
 BOTH(2, 4) BOTH(3, 2) BOTH(4, 2) BOTH(7, 1) BOTH(8, 1)
-#else /* 16 */
+#else /* 16. fp32 is limited by its loads, and gains nothing from the larger tiles */
 enum { MOST_ROWS = 6 };
-#define TILES(T, kind) T(kind, 1, 4) T(kind, 2, 2) T(kind, 3, 1) T(kind, 4, 1) T(kind, 5, 1) T(kind, 6, 1)
-BOTH(2, 2)
+#define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 2) T(wide, 3, 1) T(wide, 4, 1) T(wide, 5, 1) T(wide, 6, 1)
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 3) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1)
+BOTH(2, 2) BOTH(2, 3) BOTH(3, 2)
 #endif
 BOTH(1, 1) BOTH(2, 1) BOTH(3, 1) BOTH(4, 1) BOTH(5, 1) BOTH(6, 1) BOTH(1, 4)
 
@@ -183,9 +188,9 @@ typedef void (*Product)(const void *, int64_t, const void *, int64_t, float *);
 #define ONE_BLOCK_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x1,
 #define TILE_OF(kind, ROWS, BLOCKS) kind##_##ROWS##x##BLOCKS,
 #define BLOCKS_IN(kind, ROWS, BLOCKS) BLOCKS,
-static const Product ONE_BLOCK[2][MOST_ROWS] = {{TILES(ONE_BLOCK_OF, wide)}, {TILES(ONE_BLOCK_OF, short)}};
-static const Product TILE[2][MOST_ROWS] = {{TILES(TILE_OF, wide)}, {TILES(TILE_OF, short)}};
-static const int BLOCKS_OF[MOST_ROWS] = {TILES(BLOCKS_IN, any)};
+static const Product ONE_BLOCK[2][MOST_ROWS] = {{WIDE_TILES(ONE_BLOCK_OF)}, {SHORT_TILES(ONE_BLOCK_OF)}};
+static const Product TILE[2][MOST_ROWS] = {{WIDE_TILES(TILE_OF)}, {SHORT_TILES(TILE_OF)}};
+static const int BLOCKS_OF[2][MOST_ROWS] = {{WIDE_TILES(BLOCKS_IN)}, {SHORT_TILES(BLOCKS_IN)}};
 
 static float activated(float v, int64_t kind) {
     switch (kind) {
@@ -255,7 +260,8 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     }
     for (int64_t b = first, taken; b < end; b += taken) {
         int64_t parts = (rows + MOST_ROWS - 1) / MOST_ROWS, few = (rows + parts - 1) / parts;
-        taken = BLOCKS_OF[few - 1] > 1 && end - b >= BLOCKS_OF[few - 1] ? BLOCKS_OF[few - 1] : 1;
+        int64_t tile = BLOCKS_OF[s != 0][few - 1];
+        taken = end - b >= tile ? tile : 1;
         for (int64_t part = 0; part < parts; part++) {
             int64_t r = rows * part / parts, some = rows * (part + 1) / parts - r;
             Product product = (taken > 1 ? TILE : ONE_BLOCK)[s != 0][some - 1];
