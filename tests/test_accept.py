@@ -123,7 +123,7 @@ def test_lenience_with_a_probed_gamma(run, short_probes: None) -> None:  # type:
 
 WRONG = {
     "accept=fair": "accept=fair: no such accept; choose from block, exact, k-seq, lenient, match, onehot, top-beta, ",
-    "accept.rule=fair": "accept.rule=fair: must be exact | block | k-seq | match | onehot | traversal | lenient | top-beta | typical",
+    "accept.rule=fair": "accept.rule=fair: must be exact | block | k-seq | match | onehot | traversal | lenient | ",
     "accept.lenience=0.3": "accept.lenience=0.3: only accept=lenient has this key; set both, or neither",
     "accept=lenient accept.lenience=0": "accept.lenience=0.0: must be above 0 and at most 1",
     "accept=lenient accept.lenience=1.5": "accept.lenience=1.5: must be above 0 and at most 1",

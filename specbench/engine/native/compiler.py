@@ -17,13 +17,14 @@ from functools import cache
 from pathlib import Path
 
 from specbench.errors import first_line
-from specbench.files import is_own, private_folder, user_cache
+from specbench.files import digest, is_own, private_folder, user_cache
 
 SOURCE = Path(__file__).parent / "kernels.c"
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 QUIET = ("-Wno-psabi", "-w")
 COMPILERS = ("cc", "gcc", "clang")
 PATIENCE_S = 120
+DIGEST = 64  # the last characters of a library: a digest of all before them
 
 
 class NotCompiled(RuntimeError):
@@ -40,13 +41,12 @@ def library() -> ctypes.PyDLL:
         raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
     command = [*found.split(), *FLAGS, *QUIET]
     file = _folder() / f"kernels-{_digest(command)}.so"
-    if not is_own(file):  # missing, or put there by another user while the folder was open to them
+    if not is_own(file) or not _is_whole(file):  # missing, cut off, or put there by another user
         _compile(command, file)
     try:
         _share_openmp()
-        loaded = ctypes.PyDLL(
-            str(file)
-        )  # which does not release Python's lock: a step's arena serves one call at a time
+        # PyDLL does not release Python's lock: a step's arena serves one call at a time.
+        loaded = ctypes.PyDLL(str(file))
     except OSError as error:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
     loaded.packed_size.restype = ctypes.c_int64
@@ -81,12 +81,20 @@ def _compile(command: list[str], file: Path) -> None:
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise NotCompiled(f"{command[0]} cannot compile the native kernels: {said[0][:200]}")
+        with open(made, "ab") as opened:  # a loader ignores what follows the last section
+            opened.write(digest(Path(made)).encode())
         os.chmod(made, 0o700)
         os.replace(made, file)
     except (OSError, subprocess.SubprocessError) as error:
         raise NotCompiled(f"{command[0]} cannot compile the native kernels: {first_line(error)}") from error
     finally:
         Path(made).unlink(missing_ok=True)
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a library is as it was compiled. One that a full disk has cut off would end the process with a signal."""
+    content = file.read_bytes()
+    return hashlib.sha256(content[:-DIGEST]).hexdigest().encode() == content[-DIGEST:]
 
 
 def _folder() -> Path:

@@ -123,7 +123,7 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 /* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
    or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
 #define UNROLLED _Pragma("GCC unroll 16")
-#define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, WEIGHTS, ADD_UP)                                                     \
+#define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, AGAIN, WEIGHTS, ADD_UP)                                              \
     static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
         const NUMBER *x = all_x;                                                                                       \
         vec sum[ROWS][BLOCKS][2];                                                                                      \
@@ -131,6 +131,7 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
             UNROLLED for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                          \
         for (int64_t i = 0; i < even; i += STEP)                                                                       \
             UNROLLED for (int b = 0; b < BLOCKS; b++) {                                                                \
+                if (ROWS > 1) AGAIN(x);                                                                                \
                 WEIGHTS                                                                                                \
                 UNROLLED for (int r = 0; r < ROWS; r++) {                                                              \
                     ADD_UP                                                                                             \
@@ -161,14 +162,13 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 #define SHORT_NUMBER float
 #define SHORT_STEP 1
 #define SHORT_WEIGHTS                                                                                                  \
-    if (ROWS > 1) READ_AGAIN(x);                                                                                       \
     bits both = *(const bits *)((const uint16_t *)weight + (b * even + i) * BLOCK);                                    \
     vec low = (vec)(both << 16), high = (vec)(both & 0xffff0000u);
 #define SHORT_ADD_UP WIDE_ADD_UP
 #endif
 #define BOTH(ROWS, BLOCKS)                                                                                             \
-    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, WIDE_WEIGHTS, WIDE_ADD_UP)                                 \
-    PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, SHORT_WEIGHTS, SHORT_ADD_UP)
+    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, (void), WIDE_WEIGHTS, WIDE_ADD_UP)                                 \
+    PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, READ_AGAIN, SHORT_WEIGHTS, SHORT_ADD_UP)
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
    at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
