@@ -46,9 +46,9 @@ FIRST = [
     if one.line
     in (
         "specbench sweep experiment=table2-mini",
-        "specbench alpha 'draft=[t5-nano,bigram,unigram]'",
-        "specbench recommend 'draft=[t5-nano,bigram]' 'accept=[exact,block]' sampling.temperature=1",
-        "specbench recommend --validate 'draft=[t5-nano,bigram]' rounds=24",
+        "specbench alpha draft=t5-nano,bigram,unigram",
+        "specbench recommend draft=t5-nano,bigram accept=exact,block sampling.temperature=1",
+        "specbench recommend --validate draft=t5-nano,bigram rounds=24",
         "specbench bench limit=8 repeats=3",
         "specbench bench beam width=4 'u=[4,8]' 'gamma=[1,3]'",
     )

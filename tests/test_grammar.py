@@ -48,6 +48,17 @@ def test_a_verbs_own_options() -> None:
     assert read(["--gammas", "[1,2]"], BenchConfig).overrides == ["gammas=[1,2]"]
 
 
+@pytest.mark.parametrize("word", ["gammas=1,3", "gammas=[1,3]", "--gammas=1,3"])
+def test_a_list_has_commas_and_needs_no_brackets(word: str) -> None:
+    assert read([word], ChooseConfig).overrides == ["gammas=[1,3]"]
+
+
+def test_a_list_of_one_and_keys_of_a_run() -> None:
+    """A list of shapes is a list of lists, so that its brackets remain; `gamma=1,2` is a sweep's."""
+    words = ["gammas=3", "batches=null", "tree.widths=[2,1]", "gamma=1,2"]
+    assert read(words, ChooseConfig).overrides == ["gammas=[3]", "batches=null", "tree.widths=[2,1]", "gamma=1,2"]
+
+
 @pytest.mark.parametrize("argv", [["--nonsense", "1"], ["--gamma"], ["--package", "x"], ["--info", "nothing"]])
 def test_what_cannot_be_read_is_one_line(argv: list[str]) -> None:
     with pytest.raises(UserError):

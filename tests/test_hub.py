@@ -33,7 +33,7 @@ configs:
 DOCUMENTED = {
     "specbench run target=t5-xxl draft=t5-small gamma=7 sampling.temperature=1": RUN,
     "specbench sweep gamma=1,3,5,7 draft=unigram,bigram,t5-small target=t5-large": [*RUN, "gamma=1"],
-    "specbench alpha 'draft=[unigram,bigram,t5-small]' target=t5-large": [*SMALL, "tokens=4"],
+    "specbench alpha draft=unigram,bigram,t5-small target=t5-large": [*SMALL, "tokens=4"],
 }
 
 

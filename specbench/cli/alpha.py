@@ -18,13 +18,13 @@ each draft is scored on them by teacher forcing. No gamma is tried, since alpha 
 with 95% intervals and writes results/alpha/ID.json.
 """
 LISTS = {
-    "'draft=[A,B]'": "drafts of `specbench run`; 'draft.path=[DIR1,DIR2]' adds folders to this list",
-    "'accept=[exact,typical]'": "score each draft under each rule: the share of drafted tokens that the rule "
+    "draft=A,B": "drafts of `specbench run`; draft.path=DIR1,DIR2 adds folders to this list",
+    "accept=exact,typical": "score each draft under each rule: the share of drafted tokens that the rule "
     "accepts, and the total variation of its output from the target; accept.lenience= may be a list",
 }
-LINE = "target=NAME 'draft=[NAME,NAME,...]' [key=value ...]"
+LINE = "target=NAME draft=NAME,NAME,... [key=value ...]"
 OPTIONS = LISTS | {
-    "'sampling.temperature=[0,1]'": "(default: both, a sample for each: alpha at T is defined along completions "
+    "sampling.temperature=0,1": "(default: both, a sample for each: alpha at T is defined along completions "
     "that the target samples at T)",
     "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
 }

@@ -4,7 +4,7 @@ Hydra's own switches keep their spelling and come first, since its parser takes 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
 PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?")  # by name, or where it is
 PLACES_ALONE = re.compile(r"results|([\w.]+\.)?(train_)?path")  # always where it is
 SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's functions
+# Keys that are lists, and may have several values as well, one a job: these are lists of lists, and need brackets.
+VARIED = ("draft.", "tree.")
 PARENTS = (".", "..")
 QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar
 TEMPLATE = "prompt.template"
@@ -92,7 +94,8 @@ def read(argv: Sequence[str], schema: type[Any], valued: Sequence[str] = (), alo
             found.overrides.append(f"{key}={value if equals or key in flags else _value(words, key, schema)}")
         else:
             found.overrides.append(word)
-    found.overrides[:] = _horizontally(list(map(_respelt, found.overrides)))
+    lists = {key.name for key in keys_of(schema) if key.listed and not key.name.startswith(VARIED)}
+    found.overrides[:] = [_in_brackets(word, lists) for word in _horizontally(list(map(_respelt, found.overrides)))]
     for word in found.overrides:
         if parsed(word) is None:
             raise UserError(
@@ -121,6 +124,14 @@ def _respelt(word: str) -> str:
     if value not in TEMPLATES:
         raise UserError(f"{word}: must be {' | '.join(TEMPLATES)}")
     return TEMPLATES[value]
+
+
+def _in_brackets(word: str, lists: Collection[str]) -> str:
+    """`gammas=1,2,3` and `gammas=3` as the lists that they mean, for the keys `lists`."""
+    key, equals, value = word.partition("=")
+    if key not in lists or not value or value == "null" or value[0] == "[" or "${" in value:
+        return word
+    return f"{key}=[{value}]"
 
 
 def _places(value: str, may_be_name: bool) -> str:

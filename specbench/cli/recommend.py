@@ -22,7 +22,7 @@ completions (as in `specbench alpha`), the cost of a pass is timed in short pass
 ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
 OPTIONS = LISTS | {
-    "'tree=[none,sequoia]'": "rank chains (none) and trees; 'tree.size=[8,16,32]', tree.depth= and tree.children= "
+    "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
     "batch=1,4,16": "a ranking for each batch size, and the batch size from which no draft pays",
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "

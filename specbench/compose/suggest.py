@@ -60,7 +60,7 @@ def several_values(word: str, override: Override, verb: str, sweeps: bool) -> st
         return f"{word}: a sweep takes its values without brackets, {key}={listed}"
     if verb != "run":
         return f"{word}: specbench {verb} takes one {key}; give the command once for each"
-    others = f", or specbench alpha '{key}=[{listed}]'" if key in ALPHA_LISTS else ""
+    others = f", or specbench alpha {key}={listed}" if key in ALPHA_LISTS else ""
     return f"{word}: a run takes one {key}; use specbench sweep {key}={listed}{others}"
 
 
