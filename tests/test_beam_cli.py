@@ -56,8 +56,6 @@ WRONG = {
     "width=1": "width=1: must be from 2 to 64",
     "u=[3]": "u=[3]: must be a list of numbers from width=4 to 256",
     "u=[]": "u=[]: must be a list",
-    "u=4": "u=4: must be a list, 'u=[4]'",
-    "gamma=3": "gamma=3: must be a list, 'gamma=[3]'",
     "gamma=[0]": "gamma=[0]: must be a list of numbers from 1 to 64",
     "gamma=[]": "gamma=[]: must be",
     "length_penalty=inf": "length_penalty=inf: must be from -10 to 10",

@@ -241,11 +241,24 @@ def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.Monke
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
+@pytest.mark.parametrize("chosen", ["gamma=auto", "gamma=adaptive", "tree=sequoia tree.size=auto"])
+def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
+    folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, short_probes: None, chosen: str
+) -> None:
+    """Before, v of a busy minute chose gamma, and nothing said so."""
+    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    argv = small_run(folders, tmp_path, "max_new_tokens=10", "limit=2", *chosen.split(), kind="gpt2")
+    code, _, err, _ = called(argv, tmp_path, capfd)
+    assert code == 0 and "its probe was disturbed, so that another" in err, err
+    assert "40%" in err
+
+
 @pytest.mark.parametrize("verb", ["recommend", "recommend --validate", "alpha"])
 def test_times_of_other_verbs_are_marked(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr("specbench.choose.passes.of_steps", of_steps)
+    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
     monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
     timed = ["gammas=[1]", "rounds=2"] if verb != "alpha" else ["sampling.temperature=0"]
     argv = [

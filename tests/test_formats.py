@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,3 +148,13 @@ def test_records_are_shown_as_they_are_named(tmp_path: Path, capfd: Capture) -> 
         out = capfd.readouterr().out
         assert CONTROL.search(out) is None
         assert name in out or "--within" in argv
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list", "accept"], ["run", "--help"], ["gama"]])
+def test_a_terminal_without_greek_letters(words: list[str]) -> None:
+    """As with LC_ALL=C where Python's UTF-8 mode is off, or on a Latin-1 terminal."""
+    here = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    here.pop("PYTHONIOENCODING", None)
+    done = subprocess.run([sys.executable, "-m", "specbench", *words], env=here, capture_output=True, check=False)
+    assert done.returncode == (2 if words == ["gama"] else 0), done.stderr
+    assert b"Traceback" not in done.stderr and (done.stdout + done.stderr).isascii()

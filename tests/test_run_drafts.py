@@ -116,13 +116,19 @@ def test_the_inner_draft_may_work_inside_the_middle_model(run: Run) -> None:
     assert code == 2 and "draft.inner.layers=2: t5-draft has 1 decoder layers" in err
 
 
-def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(run: Run, tmp_path: Path) -> None:
+def test_layer_skipping_is_searched_for_by_alpha_and_run_with_what_it_found(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, err, record = run("layer-skip", "draft.skip=[mlp0,cross1]", "gamma=2")
     assert code == 0 and record is not None, err
     assert record["summary"]["identical"] == 1.0 and record["summary"]["draft"] == "layer-skip-mlp0-cross1"
     assert 0 < record["summary"]["c_hat"] < 1
     code, err, _ = run("layer-skip", "draft.skip=[auto]", "tokens=30", "searches=7", "search_tokens=20", verb="alpha")
     assert code == 0 and "the best of 7 sets of a greedy search along" in err, err
+    words = ("draft.skip=[auto]", "tokens=30", "searches=7", "search_tokens=20")
+    monkeypatch.setattr("specbench.choose.skips.search", None)
+    code, err, _ = run("layer-skip", *words, verb="alpha")
+    assert code == 0 and "the best of 7 sets of a greedy search along" in err, "the same search is not made again"
     (file,) = alpha_folder(tmp_path).glob("*.json")
     found = {row["draft"] for row in json.loads(file.read_text())["rows"]}
     assert all(name.startswith("layer-skip-") and "auto" not in name for name in found)

@@ -1,6 +1,7 @@
 """A sweep: a job that fails in whatever way fails alone, and the last lines say what became of all."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from pickle import dumps, loads
@@ -212,3 +213,24 @@ def test_launchers_can_send_a_job_to_other_processes(
     monkeypatch.setattr(hydra, "main", lambda **_: lambda task: lambda: sent.append(dumps(task)))
     assert main(argv("sweep", "gamma=1,2")) == 0
     assert loads(sent[0]).task is job and loads(sent[0]).schema is RunConfig
+
+
+def test_a_full_disk_is_one_line_a_job_and_loses_nothing(
+    argv: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    real, full = os.fsync, [False]
+
+    def fsync(number: int) -> None:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert main(argv("sweep", "gamma=1")) == 0
+    full[0] = True
+    assert main(argv("sweep", "gamma=1,2,3")) == 1
+    err = capfd.readouterr().err
+    assert "1 of 3 runs done" in err and err.count("No space left on device") == 2 and "Traceback" not in err
+    full[0] = False
+    assert main(argv("sweep", "gamma=1,2,3")) == 0
+    assert len(list(store.runs_folder(tmp_path).glob("*.json"))) == 3

@@ -15,7 +15,7 @@ from specbench.analysis.costs.probe import already_collected
 from specbench.bench import parts as batches
 from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.breakdown import TooShort, bytes_per_second, take_apart, weight_bytes
+from specbench.bench.breakdown import TooShort, roofline, take_apart, weight_bytes
 from specbench.bench.parts import bound
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
@@ -170,14 +170,21 @@ def _step_against_floor(setup: Bench) -> list[Row]:
     models = {"target": setup.target} | ({"draft": setup.draft.model} if isinstance(setup.draft, ModelDraft) else {})
     for name, model in models.items():
         size = weight_bytes(model, setup.dtype)
-        floor = size / bytes_per_second(size, setup.device, model.now)
+        least = roofline(model, size, setup.device, setup.dtype)
+        floor = least.reading
         step = growth.over_lengths(model, setup.prompts[0])
         seconds = next(iter(step.values()))
         note = f"{seconds / floor:.2f} times the floor: {size / 2**20:.1f} MiB at {size / floor / 1e9:.0f} GB/s"
         rows.append(Row("d", f"{name} step over its bandwidth floor", 1000 * seconds, 1000 * floor, note=note))
-        least, note, more = bound(model, setup.prompts[0], setup.bandwidth or size / floor / 1e9, setup.launch_us)
+        note = (
+            f"from here on multiply-adds bind: {model.operations / 2e6:.1f} million a token, "
+            f"{model.operations / 2e9 / least.multiplying:.0f} billion a second; a run over n tokens takes at least "
+            f"max({1000 * floor:.3f}, {1000 * least.multiplying:.3f} n) ms"
+        )
+        rows.append(Row("d", f"{name}, tokens at which v begins to grow (Ω)", least.turning, unit="tokens", note=note))
+        shortest, note, more = bound(model, setup.prompts[0], setup.bandwidth or size / floor / 1e9, setup.launch_us)
         what = f"{name} step over its bound from the graph"
-        rows.append(Row("d", what, None if least is None else 1000 * seconds, least, note=note, more=more))
+        rows.append(Row("d", what, None if shortest is None else 1000 * seconds, shortest, note=note, more=more))
     return rows
 
 
@@ -236,10 +243,13 @@ def _start_and_memory(setup: Bench) -> list[Row]:
 def _growth(setup: Bench) -> list[Row]:
     prompt = setup.prompts[0]
     rows = _start_and_memory(setup)
+    least = roofline(setup.target, weight_bytes(setup.target, setup.dtype), setup.device, setup.dtype)
+    over = growth.over_tokens(setup.target, prompt)
     rows += [
-        Row("f", f"target over {count} tokens", 1000 * seconds)
-        for count, seconds in growth.over_tokens(setup.target, prompt).items()
-    ]
+        Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * least.seconds(count),
+            note=f"v = {seconds / over[1]:.2f}; its roofline {least.seconds(count) / least.seconds(1):.2f}")
+        for count, seconds in over.items()
+    ]  # fmt: skip
     rows += [
         Row("f", f"target step after {length} tokens", 1000 * seconds)
         for length, seconds in growth.over_lengths(setup.target, prompt).items()

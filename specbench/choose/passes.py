@@ -1,15 +1,14 @@
 """Timed passes of the candidates, and the predictions made from them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
-from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.costs.probe import Round, already_collected, probe
 from specbench.analysis.costs.probe_rows import probe_rows
 from specbench.analysis.forecast.predict import Grown, Predictions
 from specbench.choose.alpha import Scored
 from specbench.engine.session import Prompt
-from specbench.experiment.core_time import least_disturbed
+from specbench.experiment.core_time import undisturbed
 from specbench.experiment.runner import Progress
 from specbench.records.documents import RoundRecord
 
@@ -34,7 +33,7 @@ def time_passes(scored: Scored, first: int, rounds: int) -> list[Round]:
         rounds=rounds,
         seed=config.seed,
         first=first,
-        timing=_undisturbed,
+        timing=undisturbed,
     )
 
 
@@ -49,25 +48,8 @@ def time_rows(scored: Scored, batch: int) -> list[Round]:
         batch,
         rounds=config.rounds,
         seed=config.seed,
-        timing=_undisturbed,
+        timing=undisturbed,
     )
-
-
-def _undisturbed(work: Callable[[], Round]) -> Round:
-    """A timed round, repeated while the process waits for a core."""
-    found, waited = least_disturbed(work)
-    return replace(found, waited=waited)
-
-
-def disturbed_by(rounds: Sequence[Round], waited: float | None = None) -> str | None:
-    """The signs, in words, that other work disturbed the timed rounds; None without a sign.
-
-    `waited` is the share of the whole measurement for which the process waited for a core; None: that of the rounds.
-    """
-    known = [one.waited for one in rounds if one.waited is not None]
-    if waited is None and known:
-        waited = sum(known) / len(known)
-    return of_steps(waited, [one.steps_s for one in rounds]).all_signs
 
 
 def predictions(

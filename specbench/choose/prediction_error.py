@@ -24,7 +24,7 @@ from specbench.choose.interleaved import (
     prove,
     same_texts,
 )
-from specbench.choose.passes import disturbed_by, predictions, round_record
+from specbench.choose.passes import predictions, round_record
 from specbench.config.model import name_of
 from specbench.config.names import task_label
 from specbench.config.verbs import ChooseConfig
@@ -32,7 +32,7 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.core_time import core_times, disturbed_by, waited_share
 from specbench.experiment.gamma import choose_gamma
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.devices import locked_device
@@ -98,7 +98,7 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
 def _policies(candidate: LoadedCandidate, progress: Progress) -> dict[str, Gamma]:
     """auto and adaptive, as a run would choose them; from one probe for both, on prompts that are not decoded."""
     progress.say(f"probing for {candidate.name}")
-    choice = choose_gamma(candidate.config, candidate.parts)
+    choice = choose_gamma(candidate.config, candidate.parts, progress.note)
     best = Constant(choice.probe[0]["gamma"]) if choice.probe else choice.policy
     return dict(zip(POLICIES, (best, choice.policy), strict=True))
 

@@ -14,7 +14,7 @@ from specbench.analysis.forecast.predict import Grown, Prediction
 from specbench.choose.alpha import alpha_rows, prepare, score, settled
 from specbench.choose.cascades import inside_cascades, of_cascades
 from specbench.choose.other_engine import Engines, Making, rounds_of, verify
-from specbench.choose.passes import disturbed_by, predictions, round_record, timed
+from specbench.choose.passes import predictions, round_record, timed
 from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.skips import with_skips
 from specbench.choose.trees import as_shaped, grow
@@ -25,10 +25,11 @@ from specbench.environment import environment, hardware
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import resolve
-from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.experiment.identity import NOT_IDENTITY, identify
 from specbench.experiment.runner import Progress, execute, translated_errors
 from specbench.files import json_digest
+from specbench.interop.serving.assisted import engine_name
 from specbench.loading.devices import locked_device
 from specbench.records.documents import (
     CandidateNames,
@@ -69,7 +70,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         placed = with_skips([replace(config, device=str(device)) for config in configs], progress)
         configs = [replace(config, draft=one.draft) for config, one in zip(configs, placed, strict=True)]
         asked = settled(placed, lambda line: None)
-        if other is None and not resolved.force and (saved := _saved(asked, configs[0].limit)) is not None:
+        named = [] if other is None else [engine_name()]
+        if not resolved.force and (saved := _saved(asked, configs[0].limit, named)) is not None:
             progress.note(f"{saved.file}: measured before with the same keys; force=true measures again")
             return saved
         # Inner drafts are timed alone, so that they say nothing of a batch.
@@ -86,9 +88,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         if engines is None:
             rounds_at = {batch: timed(scored, batch, progress) for batch in batches}
         else:
-            before = core_times()
-            rounds_at = {1: rounds_of(engines, scored)}
-            waited = waited_share(before)
+            found, waited = least_disturbed(lambda: rounds_of(engines, scored))
+            rounds_at = {1: found}
         config = scored.config
         tables = {batch: predictions(scored, rounds, trees, batch) for batch, rounds in rounds_at.items()}
         table, rounds = tables[batches[0]], rounds_at[batches[0]]
@@ -170,9 +171,9 @@ def _asked(configs: Sequence[ChooseConfig], limit: int | None) -> str:
     return json_digest([keys, limit, [identify(as_run(config)) for config in configs]], 16)
 
 
-def _saved(configs: Sequence[ChooseConfig], limit: int | None) -> Recommendation | None:
+def _saved(configs: Sequence[ChooseConfig], limit: int | None, engine: list[str]) -> Recommendation | None:
     """The saved recommendation of the same keys, files and environment; None if there is none, or it was disturbed."""
-    file = _file(configs[0].results, _id(configs, []))
+    file = _file(configs[0].results, _id(configs, engine))
     here = environment()
     here["threads"] = configs[0].threads or here["threads"]  # as the run sets them
     try:

@@ -8,7 +8,8 @@ returned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,7 +21,9 @@ from specbench.engine.eager.parts import decoder_layers, sublayers
 from specbench.engine.session import Prompt, without
 from specbench.experiment.build import build, resolve
 from specbench.experiment.runner import Progress
+from specbench.files import json_digest
 from specbench.methods.layer_skip.config import LayerSkipConfig
+from specbench.records.documents import read_document, write_document
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement
 
@@ -117,6 +120,16 @@ def with_skips(configs: Sequence[ChooseConfig], progress: Progress) -> list[Choo
     return found
 
 
+def _read(file: Path) -> Search | None:
+    """The result of the same search along the same completions; None if there is none, or it cannot be read."""
+    try:
+        saved = read_document(file)
+        best = SkipSet(tuple(saved["best"]["names"]), saved["best"]["alpha"], saved["best"]["c"])
+        return Search(best, saved["tried"], saved["tokens"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
     resolved = resolve(config)
     assert isinstance(resolved, ChooseConfig)
@@ -127,11 +140,16 @@ def _searched(config: ChooseConfig, progress: Progress) -> list[str]:
     progress.say(f"the target writes completions for the search (T={sampling.temperature:g})")
     sample = target_sample(plain, parts, config.search_tokens, progress)
     target = parts.models[0]
-    with torch.inference_mode():
-        alone = EagerModel(target.network, target.vocabulary_size, target.eos_ids)
-        texts = Texts(alone, list(zip(parts.prompts, sample.texts, strict=False)), sampling)
-        progress.say(f"searching for sublayers to skip ({config.searches} sets at most)")
-        found = search(texts, config.searches)
+    key = json_digest([sample.file.stem, sample.texts, config.searches], 12)
+    file = sample.file.with_name(f"{sample.file.stem}-skips-{key}.json")
+    found = None if config.force else _read(file)
+    if found is None:
+        with torch.inference_mode():
+            alone = EagerModel(target.network, target.vocabulary_size, target.eos_ids)
+            texts = Texts(alone, list(zip(parts.prompts, sample.texts, strict=False)), sampling)
+            progress.say(f"searching for sublayers to skip ({config.searches} sets at most)")
+            found = search(texts, config.searches)
+        write_document(file, asdict(found))
     best, names = found.best, ",".join(sorted(found.best.names))
     progress.note(
         f"draft.skip=[{names}]: the best of {found.tried} sets of a greedy search along {found.tokens} tokens of "

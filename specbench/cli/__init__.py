@@ -4,6 +4,7 @@ This module imports nothing heavy: `specbench --help` must not wait for torch.
 """
 
 import importlib
+import io
 import re
 import shlex
 import sys
@@ -82,6 +83,9 @@ usage: specbench VERB [key=value ...]
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 success, 1 failure of the machine, 2 a mistake of the user."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # α and γ on a terminal without them are \u03b1 and \u03b3
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n\n".join(f"{title}:\n{_listed(verbs)}" for title, verbs in GROUPS.items())))
         return 0

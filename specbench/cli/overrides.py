@@ -128,7 +128,7 @@ def _respelt(word: str) -> str:
 
 def _in_brackets(word: str, lists: Collection[str]) -> str:
     """`gammas=1,2,3` and `gammas=3` as the lists that they mean, for the keys `lists`."""
-    key, equals, value = word.partition("=")
+    key, _, value = word.partition("=")
     if key not in lists or not value or value == "null" or value[0] == "[" or "${" in value:
         return word
     return f"{key}=[{value}]"

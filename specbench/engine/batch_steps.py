@@ -159,3 +159,29 @@ class CapturedSteps:
     ) -> tuple[Tensor, ...]:
         found = cached.get(key)
         return cached.put(key, compute()) if found is None else found
+
+
+class RowByRow(CapturedSteps):
+    """The captured step of a single row, for each row in turn."""
+
+    def run(
+        self,
+        ids_BL: Tensor,
+        layout: Layout,
+        source_lengths: Sequence[int],
+        own: Sequence[Tensor],
+        of_source: Sequence[Tensor],
+        last_row: bool,
+    ) -> Tensor:
+        rows = [
+            super(RowByRow, self).run(
+                ids_BL[row : row + 1],
+                layout.of_row(row),
+                source_lengths[row : row + 1],
+                [buffer[row : row + 1] for buffer in own],
+                [buffer[row : row + 1] for buffer in of_source],
+                last_row,
+            )
+            for row in range(len(ids_BL))
+        ]
+        return torch.cat(rows)

@@ -41,6 +41,10 @@ class Layout:
         """Positions of the new tokens."""
         return self.positions_BC.gather(1, self.slots_BL)
 
+    def of_row(self, row: int) -> "Layout":
+        """The layout of one row of the batch."""
+        return Layout(*(tensor[row : row + 1] for tensor in self.tensors))
+
     def filled(self, rows: int) -> "Layout":
         """This layout padded by repeating the newest token in its own slot, up to a number of tokens."""
         more = rows - self.slots_BL.shape[1]

@@ -6,11 +6,13 @@ is done once before and once after a prompt.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from specbench.analysis.costs.disturbance import MOST_WAITED
+from specbench.analysis.costs.disturbance import MOST_WAITED, of_steps
+from specbench.analysis.costs.probe import Round
 
 T = TypeVar("T")
 TRIES = 3  # of a timed piece of work that waited for a core
@@ -77,3 +79,20 @@ def least_disturbed(work: Callable[[], T], tries: int = TRIES) -> tuple[T, float
             return result, waited
         found.append((result, waited))
     return min(found, key=lambda one: one[1])
+
+
+def undisturbed(work: Callable[[], Round]) -> Round:
+    """A timed round, repeated while the process waits for a core (`least_disturbed`)."""
+    found, waited = least_disturbed(work)
+    return replace(found, waited=waited)
+
+
+def disturbed_by(rounds: Sequence[Round], waited: float | None = None) -> str | None:
+    """The signs, in words, that other work disturbed the timed rounds; None without a sign.
+
+    `waited` is the share of the whole measurement for which the process waited for a core; None: that of the rounds.
+    """
+    known = [one.waited for one in rounds if one.waited is not None]
+    if waited is None and known:
+        waited = sum(known) / len(known)
+    return of_steps(waited, [one.steps_s for one in rounds]).all_signs

@@ -11,12 +11,14 @@ from time import monotonic
 
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.acceptance.agreement import Agreement, agreements
-from specbench.analysis.costs.probe import Candidate, Round, probe
+from specbench.analysis.costs.probe import Candidate, Round, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts
-from specbench.experiment.tree import choose_tree, own_texts, with_tree
+from specbench.experiment.core_time import disturbed_by, undisturbed
+from specbench.experiment.tree import choose_tree, own_texts, unsaid, with_tree
 from specbench.loading.devices import agree
+from specbench.loading.model_loader import Say
 from specbench.theory import expected_tokens
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
@@ -25,20 +27,23 @@ PROBE_S = 10.0
 RESAMPLES = 200
 
 
-def with_gamma(config: RunConfig, parts: Parts, before: DraftingPlan | None) -> tuple[Parts, DraftingPlan]:
+def with_gamma(
+    config: RunConfig, parts: Parts, before: DraftingPlan | None, note: Say = unsaid
+) -> tuple[Parts, DraftingPlan]:
     """`parts` with the policy of the config, and the choice: `before`, or made now.
 
+    `note` receives the signs that other work disturbed the probe, although it was repeated.
     Ranks time their own passes but take the first rank's choice.
     """
     before = agree(before)
     choose = choose_gamma if config.tree.shape == "none" else choose_tree
-    choice = agree(choose(config, parts)) if before is None else before
+    choice = agree(choose(config, parts, note)) if before is None else before
     if config.tree.shape != "none":
         parts = with_tree(config, parts, choice)
     return replace(parts, spec=replace(parts.spec, gamma=choice.policy)), choice
 
 
-def choose_gamma(config: RunConfig, parts: Parts) -> DraftingPlan:
+def choose_gamma(config: RunConfig, parts: Parts, note: Say = unsaid) -> DraftingPlan:
     """The gamma of a config: a number as it is given, or from a probe."""
     confidence = config.draft.confidence_bound()
     if isinstance(config.gamma, int) and confidence is None:
@@ -47,7 +52,7 @@ def choose_gamma(config: RunConfig, parts: Parts) -> DraftingPlan:
         while_sure = "" if confidence is None else f" while q ≥ {confidence:g}"
         most = config.gamma if isinstance(config.gamma, int) else None
         return DraftingPlan(f"{config.gamma}{while_sure}", None, most)
-    ranked = _probe(config, parts)
+    ranked = _probe(config, parts, note)
     if not ranked:  # texts of a token or two
         return DraftingPlan(config.gamma, 1, probe=[])
     best, rows = ranked[0], [one.to_json() for one in ranked]
@@ -63,7 +68,7 @@ def _price(one: Prediction) -> float:
     return expected_tokens(one.alpha.value, one.gamma) / one.estimated.value
 
 
-def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
+def _probe(config: RunConfig, parts: Parts, note: Say) -> list[Prediction]:
     spec = parts.spec
     prompts, texts = own_texts(config, parts)
     name = config.draft.label()
@@ -90,6 +95,9 @@ def _probe(config: RunConfig, parts: Parts) -> list[Prediction]:
             rounds=ROUNDS[0] // 2,
             seed=config.seed,
             first=len(rounds),
+            timing=once if config.target.tp_plan else undisturbed,  # ranks must make the same passes
         )
+    if (signs := disturbed_by(rounds)) is not None:
+        note(f"gamma={config.gamma}: its probe was disturbed, so that another gamma may be better ({signs})")
     whole = {name} if spec.verification.as_a_whole else set()
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

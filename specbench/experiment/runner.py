@@ -96,7 +96,7 @@ def execute(config: RunConfig, progress: Progress, loader: ModelLoader | None = 
             with translated_errors(config):
                 placed = replace(config, device=str(device))
                 parts = build(placed, progress.say, progress.note, f"run {run_id}: ", loader, config.batch == 1)
-                parts, choice = with_gamma(config, parts, _choice_before(journal))
+                parts, choice = with_gamma(config, parts, _choice_before(journal), progress.note)
                 _decode_missing(parts, journal, choice, progress)
             prompts = [journal.prompts[example.index] for example in parts.examples]
             probed = faster_dtype(config) if asked.dtype == "auto" and config.device == "cpu" else None

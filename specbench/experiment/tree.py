@@ -15,12 +15,15 @@ from specbench.algorithm.gamma import DraftingPlan
 from specbench.algorithm.growing import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
+from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.analysis.costs.trees import tree_costs
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
 from specbench.engine.session import Prompt
 from specbench.experiment.build import Parts
+from specbench.experiment.core_time import least_disturbed
 from specbench.experiment.measure import generator_for
+from specbench.loading.model_loader import Say
 from specbench.records.schema import AcceptanceByRank
 from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape, best_size
 
@@ -42,6 +45,10 @@ def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[
     return parts.probe_prompts[: len(texts)], texts
 
 
+def unsaid(line: str) -> None:
+    """Takes a line that nobody reads."""
+
+
 TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
 
 
@@ -50,8 +57,8 @@ def _best_shape(acceptance: str, size: int, depth: int) -> TreeShape:
     return best_shape(json.loads(acceptance), size, depth)
 
 
-def choose_tree(config: RunConfig, parts: Parts) -> DraftingPlan:
-    """The tree of a config, with the acceptance by rank that its shape is made from."""
+def choose_tree(config: RunConfig, parts: Parts, note: Say = unsaid) -> DraftingPlan:
+    """The tree of a config, with the acceptance by rank that its shape is made from; `note`: as in `with_gamma`."""
     tree = config.tree
     acceptance = tree.acceptance
     if not tree.is_probed:
@@ -63,7 +70,11 @@ def choose_tree(config: RunConfig, parts: Parts) -> DraftingPlan:
     assert tree.depth is not None
     grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
     middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
-    costs = tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
+    costs, waited = least_disturbed(
+        lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
+    )
+    if waited is not None and waited > MOST_WAITED:
+        note(f"tree.size=auto: its probe was disturbed, so that another size may be better (waited {waited:.0%})")
     size, depth, _ = best_size(acceptance, costs.verify, costs.level, tree.depth)
     shape = best_shape(acceptance, size, depth)
     return DraftingPlan(

@@ -98,11 +98,12 @@ class Program:
         lowering: Lowering = lower,
         weights: PackedWeights | None = None,
         one_row: bool = True,
+        of_source: Lowering = lower,
     ) -> "Program":
         """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
 
-        `weights` are those of a program that shares weights with this one. Steps take one row, or, without `one_row`,
-        any number of rows from two.
+        `of_source` makes the reading of a source ready. `weights` are those of a program that shares weights with this
+        one. Steps take one row, or, without `one_row`, any number of rows from two.
         """
         weights = weights or PackedWeights()
         with markers.marked(network), torch.no_grad():
@@ -154,7 +155,7 @@ class Program:
             tree=None
             if along_paths is None
             else make_step(sizes, along_paths, lambda module: lowering(module, weights, False)),
-            encode=None if encode is None else Encoding(encode, weights),
+            encode=None if encode is None else Encoding(encode, weights, of_source),
         )
 
 
@@ -212,10 +213,10 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
 class Encoding:
     """From source ids [1, S] to cross-attention keys and values, layer by layer: a captured graph, made ready."""
 
-    def __init__(self, graph: GraphModule, weights: PackedWeights) -> None:
+    def __init__(self, graph: GraphModule, weights: PackedWeights, lowering: Lowering) -> None:
         parts = hoist(graph, [], with_constants=True)
         self._biases = compiled_to_python(parts.hoisted)
-        self._run = lower(parts.rest, weights, one_token=False)
+        self._run = lowering(parts.rest, weights, False)
         self.of_size = TensorCache()  # relative position biases
 
     def __call__(self, source: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.batch_steps import CapturedSteps, StepsOfRows
+from specbench.engine.batch_steps import CapturedSteps, RowByRow, StepsOfRows
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariant import lower_invariant
@@ -17,8 +17,9 @@ from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lo
 from specbench.engine.capture.program import Program, Step
 from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
+from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, rolled_out
+from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, lower_source, rolled_out
 from specbench.engine.session import Prompt, Tokens
 from specbench.errors import UserError
 from specbench.sampling import Choice
@@ -27,6 +28,7 @@ FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 # Filled up: there a step is bound by reading weights, and one shape means one choice of kernels.
 ROWS_ON_A_GPU = MOST_ROWS
+PROMPT_ROWS = 32  # tokens of a prompt that our kernels read at once
 MOST_ADDRESSES = 4096  # of looked-up positions that are held
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
@@ -37,6 +39,7 @@ class StaticModel(EagerModel):
     engine = "static"
     lowering: Lowering = staticmethod(lower)
     invariant_lowering: Lowering = staticmethod(lower_invariant)
+    source_lowering: Lowering = staticmethod(lower)
     most_rows: int | None = MOST_ROWS  # of one invariant step; longer blocks are read in parts
     rows: int  # the fewest that a step reads; what is missing is filled up
 
@@ -54,7 +57,9 @@ class StaticModel(EagerModel):
         self.packed, self.invariant = packed or PackedWeights(), invariant
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
         lowering = self.invariant_lowering if invariant else self.lowering
-        self.program = Program.of(network, self._cache_dtype(network), lowering, self.packed)
+        self.program = Program.of(
+            network, self._cache_dtype(network), lowering, self.packed, of_source=self.source_lowering
+        )
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
         self.sources, self.positions, self.tree_positions = TensorCache(), TensorCache(), TensorCache(CACHED_OF_TREES)
@@ -151,6 +156,7 @@ class NativeModel(StaticModel):
     rolls_on_host = True
     lowering: Lowering = staticmethod(lower_native)
     invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
+    source_lowering: Lowering = staticmethod(lower_source)
     most_rows: int | None = None
 
     @cached_property
@@ -159,6 +165,17 @@ class NativeModel(StaticModel):
 
     def start(self, prompt: Prompt) -> "NativeSession":
         return NativeSession(self, prompt)
+
+    @cached_property
+    def torch_is_slow(self) -> bool:
+        """Whether torch's linear maps over many rows are: in bf16 on a processor without instructions for it."""
+        return self.network.dtype == torch.bfloat16 and not computes_bf16()
+
+    def steps_of_rows(self, rows: int) -> StepsOfRows:
+        """Several rows at once are torch's; where that is slow, one after the other in our kernels is faster."""
+        if self.torch_is_slow and rows > 1 and not (self.no_batches or self.placement.no_trees):
+            return RowByRow(self.program, self.program)
+        return super().steps_of_rows(rows)
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`: nothing is captured for one."""
@@ -183,6 +200,15 @@ class NativeSession(StaticSession):
         super()._collect()
         # The calls of a step over a number of tokens (several for a rollout), and which of its inputs are looked up.
         self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
+
+    def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
+        """As `StaticSession`; a prompt in parts, so that our kernels read it without much room."""
+        whole = isinstance(self.model.program.several.run, WholeStep)
+        if not (last_row and whole and self.model.torch_is_slow) or len(tokens) == 1:
+            return super()._run(tokens, parents, last_row)
+        for first in range(0, len(tokens), PROMPT_ROWS):
+            logits_LV = super()._run(tokens[first : first + PROMPT_ROWS])
+        return logits_LV[-1:]
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):

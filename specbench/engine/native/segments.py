@@ -3,6 +3,7 @@
 Shapes: L new tokens, W columns, H heads, D channels of a head. One row of texts.
 """
 
+import contextlib
 import copy
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture.lower import PackedWeights, direct, named, with_packed_weights
+from specbench.engine.capture.lower import PackedWeights, direct, lower, named, with_packed_weights
 from specbench.engine.capture.nodes import finished, value
+from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.assemble import Assembly
 from specbench.engine.native.compiler import library
 from specbench.engine.native.instructions import Op, encoded, fused
@@ -32,6 +34,18 @@ def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) ->
         if (whole := _whole(module)) is not None:
             return whole
     return direct(with_packed_weights(module, packed, one_token))
+
+
+def lower_source(module: GraphModule, packed: PackedWeights, one_token: bool) -> Callable[..., Any]:
+    """The reading of a source, ready to run: in native programs where these are faster than torch.
+
+    That is in bf16 on a processor without instructions for it, where torch's linear maps take ten times as long.
+    """
+    dtypes = {found.dtype for node in module.graph.nodes if isinstance(found := value(node), Tensor)}
+    if torch.bfloat16 in dtypes and not computes_bf16():
+        with contextlib.suppress(NotImplementedError):
+            return lower_native(module, packed, one_token)
+    return lower(module, packed, one_token)
 
 
 def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, tokens: str) -> None:

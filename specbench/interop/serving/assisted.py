@@ -22,6 +22,11 @@ from specbench.interop.serving.engine import Generated
 from specbench.sampling import Sampling
 
 
+def engine_name() -> str:
+    """The engine and its version, as records name it."""
+    return f"transformers {version('transformers')}"
+
+
 class AssistedGeneration:
     """`target.generate(assistant_model=draft)` of two `transformers` networks.
 
@@ -39,7 +44,7 @@ class AssistedGeneration:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.must_be_equal = False  # bfloat16 rounds differently in a pass; the share of equal completions is shown
-        self.name = f"transformers {version('transformers')}"
+        self.name = engine_name()
         self.target, self.draft = target, draft
         self.max_new_tokens = max_new_tokens
         self.now = now
