@@ -241,7 +241,7 @@ def test_what_was_timed_while_it_waited_is_timed_again(monkeypatch: pytest.Monke
     assert least_disturbed(lambda: next(work)) == (5, None)
 
 
-@pytest.mark.parametrize("chosen", ["gamma=auto", "gamma=adaptive", "tree=sequoia tree.size=auto"])
+@pytest.mark.parametrize("chosen", ["gamma=auto", "gamma=adaptive", "tree=sequoia tree.size=auto gamma=tree"])
 def test_a_disturbed_probe_of_a_run_is_repeated_and_named(
     folders: Folders, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch, short_probes: None, chosen: str
 ) -> None:
