@@ -148,8 +148,10 @@ def reached_and_accepted(a_pass: PassRecord, positions: int, asked: int | None =
     ended = a_pass["emitted"] <= a_pass["accepted"]  # the end of the completion was among the accepted tokens
     proposed = asked if asked is not None else a_pass["emitted"] if ended else offered(a_pass)
     accepted = min(a_pass["accepted"], a_pass["emitted"])
-    places = np.arange(positions)
-    return np.stack([(places < proposed) & (places <= accepted), places < accepted], axis=-1).astype(np.int64)
+    found = np.zeros((positions, 2), np.int64)
+    found[: max(0, min(proposed, accepted + 1)), 0] = 1
+    found[:accepted, 1] = 1
+    return found
 
 
 def acceptance_by_position(passes: Sequence[PassRecord]) -> list[PositionCounts]:
