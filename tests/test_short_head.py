@@ -1,5 +1,6 @@
 """`draft.top_tokens`: a draft with the head of the likeliest tokens alone, in every engine; q is 0 elsewhere."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from calls import called
 from networks import network
 
+from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
 from specbench.engine.weights.short_head import shorten_head
@@ -79,3 +81,19 @@ def test_slips(words: list[str], said: str, tmp_path: Path, capfd: Any) -> None:
     code, _, error, _ = called(["run", f"results={tmp_path}", *words], tmp_path, capfd)
     assert code == 2
     assert re.search(said, error)
+
+
+def test_alpha_shows_its_bound_for_each_number_of_tokens(tmp_path: Path, capfd: Any) -> None:
+    """A draft with these tokens alone cannot be accepted more often, and with all of them the bound is 1."""
+    words = ["alpha", "target=gpt-mini", "draft=gpt-nano,bigram", "sampling.temperature=0", "tokens=60", "limit=6",
+             "max_new_tokens=16", "dtype=float32", f"results={tmp_path}"]  # fmt: skip
+    assert main(words) == 0
+    assert "with draft.top_tokens=N α is at most" in capfd.readouterr().out
+    (file,) = (tmp_path / "alpha").glob("*.json")
+    bounds = list(json.loads(file.read_text())["settings"][0]["of_top_tokens"].values())
+    assert bounds == sorted(bounds) and 0 < bounds[0] <= bounds[-1] <= 1
+    few = ["alpha", "target=gpt-mini", "draft=gpt-nano", "draft.top_tokens=500", *words[3:]]
+    assert main(few) == 0
+    found = [json.loads(one.read_text())["rows"] for one in (tmp_path / "alpha").glob("*.json")]
+    (short,) = (row for rows in found for row in rows if row["draft"] == "gpt-nano-top500")
+    assert short["alpha"] <= bounds[0] + 1e-6

@@ -4,6 +4,7 @@ A draft costs one pass over the sample; no gamma is tried, since alpha does not 
 the models' weights and one chunk of distributions (`analysis.acceptance.agreement`), for a sample of any size.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +31,9 @@ from specbench.config.model import name_of
 from specbench.config.names import own_weights, task_label
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
+from specbench.engine.weights.load import load_tokenizer
 from specbench.environment import environment, hardware
+from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.core_time import core_times, waited_share
@@ -41,15 +44,19 @@ from specbench.experiment.tree import plan_of
 from specbench.files import json_digest
 from specbench.loading.devices import locked_device
 from specbench.loading.vocabularies import vocabulary_facts
+from specbench.methods.from_text import likeliest_tokens
+from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.text import TextDraft
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
+from specbench.tasks.task import Task
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000
 FEWEST_ROWS = 50
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
+TOP_TOKENS = (500, 1000, 2000, 4000, 8000, 16000, 32000)  # of draft.top_tokens, whose bound on alpha is shown
 SHORT = 8  # tokens; completions of a whole task are longer on average
 
 
@@ -307,9 +314,30 @@ def _mean(config: ChooseConfig, columns: Sequence[tuple[float, int]]) -> Interva
     return bootstrap(columns, ratio, config.resamples, config.seed)
 
 
+def of_top_tokens(scored: Scored) -> dict[str, float]:
+    """By N: the share of the sample's tokens that are among the N likeliest of the training text.
+
+    What a draft with `draft.top_tokens=N` never proposes is never accepted, so that its alpha is at most this. Empty
+    where no draft is a model, or the training text is not on this machine.
+    """
+    config = scored.config
+    are_models = any(isinstance(one.config.draft, ModelDraftConfig) for one in scored.candidates)
+    if not are_models or (config.task.shipped is None and config.task.train_path is None):
+        return {}
+    vocabulary = load_tokenizer(config.target, "target")
+    tokens = [token for text in scored.sample.texts for token in text]
+    found = dict[str, float]()
+    with contextlib.suppress(UserError):  # a task without training text
+        for most in (one for one in TOP_TOKENS if one < vocabulary.size):
+            kept = set(likeliest_tokens(Task(config.task), vocabulary, most, lambda line: None))
+            found[str(most)] = sum(token in kept for token in tokens) / max(1, len(tokens))
+    return found
+
+
 def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredSetting:
     """The sample and the agreements from which the rows are computed, with their times."""
     return {
+        "of_top_tokens": of_top_tokens(scored),
         "temperature": scored.config.sampling.temperature,
         "sample": str(scored.sample.file),
         "sample_s": scored.sample.seconds,

@@ -104,6 +104,13 @@ class ScoredSetting(TypedDict):
     score_s: Seconds
     wall_s: Seconds
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
+    of_top_tokens: NotRequired[
+        Annotated[
+            dict[str, float],
+            "by N: the share of the sample's tokens that are among the N likeliest of the training text, "
+            "which alpha of a draft with draft.top_tokens=N cannot exceed",
+        ]
+    ]
     drafts: Annotated[
         dict[str, list[Row]], "by draft: the fields of `analysis.acceptance.agreement.Agreement` for each completion"
     ]

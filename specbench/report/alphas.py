@@ -45,6 +45,10 @@ def draw(record: AlphaDocument) -> None:
             str(row["tokens"]), str(row["prompts"]),
         )  # fmt: skip
     console.print(table)
+    for setting in record["settings"]:
+        if bounds := setting.get("of_top_tokens"):
+            shown = ", ".join(f"{share:.3f} ({int(most):,})" for most, share in bounds.items())
+            console.print(f"T={setting['temperature']:g}: with draft.top_tokens=N α is at most {shown}")
     console.print(_by_position(list({(row["temperature"], row["draft"]): row for row in rows}.values())))
     if sampled := {(row["temperature"], row["draft"]): row for row in rows if row["temperature"] > 0}:
         console.print(_of_rules(list(sampled.values())))
