@@ -9,6 +9,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.engine.session import Prompt
 from specbench.engine.translated import TranslatedModel
 from specbench.errors import UserError
+from specbench.experiment.core_time import disturbed_by, least_disturbed
 from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Engine
 from specbench.interop.serving.timing import prove, time_engine
@@ -59,7 +60,9 @@ def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list
     """The engine's measured speedup over the prompts of the sample, for each of the `best`, with the prediction."""
     prompts: list[Prompt] = scored.candidates[0].parts.prompts[: len(scored.sample.texts)]
     names = {one.name: one.names() for one in scored.candidates}
-    proofs = prove(engines, [(one.draft, one.gamma) for one in best], prompts, scored.config.seed)
+    asked = [(one.draft, one.gamma) for one in best]
+    proofs, waited = least_disturbed(lambda: prove(engines, asked, prompts, scored.config.seed))
+    signs = disturbed_by([], waited)
     rows = list[Verified]()
     for one in best:
         proof = proofs[one.draft, one.gamma]
@@ -73,7 +76,8 @@ def verify(engines: Engines, best: Sequence[Prediction], scored: Scored) -> list
             "candidate": called["candidate"], "gamma": one.gamma, "run_id": None, "reused": False,
             "estimated": one.estimated.to_json(),
             "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
-            "off": one.estimated.value / measured.value - 1, "disturbed_by": None, "alike": proof.equal_share,
+            "off": None if signs else one.estimated.value / measured.value - 1, "disturbed_by": signs,
+            "alike": proof.equal_share,
             "tokens_per_pass": None, "alpha": None, "c": None, "verify_cost": None, "overhead": None,
         })  # fmt: skip
     return rows

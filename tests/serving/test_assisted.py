@@ -12,11 +12,13 @@ from decode import speculative
 from networks import network
 
 from specbench.analysis.acceptance.agreement import agreements
+from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.costs.probe import Timed
 from specbench.analysis.forecast.predict import Predictions
 from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
+from specbench.experiment.core_time import CoreTime
 from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Generated
 from specbench.interop.serving.timing import prove, time_engine
@@ -161,10 +163,27 @@ def test_recommend_times_and_proves_assisted_generation(
         assert proof["run_id"] is None and 0 <= proof["alike"] <= 1
         assert proof["off"] == pytest.approx(row["estimated"]["value"] / proof["measured"] - 1)
     assert not (tmp_path / "runs").exists()
+    assert main([*argv, model, "--verify", "2", "--for", "transformers"]) == 0
+    assert "measured before with the same keys" in capfd.readouterr().err
     assert main([*argv, model]) == 0
     assert "engine transformers" in capfd.readouterr().out
     assert main([*argv, model, "engine=eager"]) == 0  # the last of two engines counts, as of any key
     assert "engine eager" in capfd.readouterr().out
+
+
+def test_a_disturbed_proof_of_another_engine_is_marked_and_not_used_again(
+    argv: list[str], folders: dict[str, Path], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.experiment.core_time.of_steps", of_steps)
+    monkeypatch.setattr("specbench.experiment.core_time.between", lambda *_: CoreTime(1.2, 0.8))
+    command = [*argv, f"draft.path={folders['t5-draft']}", "--verify", "1"]
+    assert main(command) == 0
+    assert "DISTURBED" in capfd.readouterr().out
+    (file,) = (tmp_path / "recommend").glob("*.json")
+    (proof,) = json.loads(file.read_text())["verified"]
+    assert proof["off"] is None and proof["disturbed_by"].startswith("it waited for a core 40%")
+    assert main(command) == 0
+    assert "measured before" not in capfd.readouterr().err
 
 
 def test_what_assisted_generation_cannot_do_is_one_line(
