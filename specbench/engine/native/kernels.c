@@ -117,8 +117,15 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
         }
 }
 
-/* Keeps the compiler from holding inputs from block to block, which would push sums out of registers. */
-#define READ_AGAIN(x) __asm__ volatile("" : "+r"(x))
+/* Before the weights of a block: keeps the compiler from holding inputs from block to block, which would push sums out of
+   registers, and fetches weights ahead, past the end of a page, where the processor's own fetching stops. One row reads
+   as fast without. */
+enum { AHEAD = 1024 };
+#define READ_AGAIN(x)                                                                                                  \
+    do {                                                                                                               \
+        __asm__ volatile("" : "+r"(x));                                                                                \
+        __builtin_prefetch((const uint16_t *)weight + (b * even + i) * BLOCK + AHEAD);                                 \
+    } while (0)
 
 /* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
    or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
