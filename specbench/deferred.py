@@ -12,12 +12,10 @@ __all__ = ["np", "torch"]
 
 
 class _Deferred(ModuleType):
-    """A module that is imported when a name of it is first looked up; from then on it is as quick as the module."""
+    """A module that is imported when a name of it is first looked up."""
 
     def __getattr__(self, name: str) -> object:
-        module = import_module(self.__name__)
-        vars(self).update(vars(module))
-        return getattr(module, name)
+        return getattr(import_module(self.__name__), name)
 
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
             path.append(child)
             node = child
 
-    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.verify"], "walk", walk)
+    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.tree.rounds"], "walk", walk)
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 

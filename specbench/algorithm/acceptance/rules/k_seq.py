@@ -36,6 +36,8 @@ class KSeqConfig(RuleConfig):
     def check(self, config: RunConfig) -> None:
         """Its scale depends on k, the number of independent draws from one q."""
         tree = config.tree
+        if tree.shape == "none":  # what it is on a chain says `on_chain`
+            return
         if tree.shape != "widths" or tree.children != "replaced":
             raise UserError(
                 f"accept=k-seq: not together with tree={tree.shape}, tree.children={tree.children}: its children are "
