@@ -46,6 +46,13 @@ def value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, Node) else None
 
 
+def plain(size: int | torch.SymInt) -> int | str:
+    """A size as a number, or where it is open as text, the same for sizes that a capture found to be equal."""
+    if isinstance(size, int):
+        return size
+    return int(size.node.expr) if size.node.expr.is_number else str(size.node.expr)
+
+
 def constant(module: GraphModule, node: Any) -> Tensor | None:
     """The weight that a node fetches."""
     if isinstance(node, Node) and node.op == "get_attr":

@@ -17,6 +17,7 @@ from specbench.engine.capture.nodes import (
     calls,
     constant,
     finished,
+    plain,
     replace,
     replace_by_value,
     value,
@@ -140,8 +141,8 @@ def _one_node_per_size(module: GraphModule) -> None:
     with module.graph.inserting_after(inputs[-1]):
         for node in inputs:
             for axis, size in enumerate(value(node).shape):
-                if isinstance(size, torch.SymInt) and not size.node.expr.is_number and str(size.node.expr) not in first:
-                    first[str(size.node.expr)] = read = module.graph.call_function(aten.sym_size.int, (node, axis))
+                if isinstance(name := plain(size), str) and name not in first:
+                    first[name] = read = module.graph.call_function(aten.sym_size.int, (node, axis))
                     read.meta["val"] = size
     own = set(first.values())
     for node in list(module.graph.nodes):
@@ -150,16 +151,13 @@ def _one_node_per_size(module: GraphModule) -> None:
         size = value(node)
         if node.op != "call_function" or not isinstance(size, int | torch.SymInt):
             continue
-        if isinstance(size, int):
-            replace_by_value(node, size)
-            continue
-        expression = str(size.node.expr)
-        if size.node.expr.is_number:
-            replace_by_value(node, int(size.node.expr))
-        elif expression in first:
-            replace(node, first[expression])
+        known = plain(size)
+        if isinstance(known, int):
+            replace_by_value(node, known)
+        elif known in first:
+            replace(node, first[known])
         else:
-            first[expression] = node
+            first[known] = node
 
 
 def _drop_no_operations(module: GraphModule) -> None:
@@ -173,7 +171,7 @@ def _drop_no_operations(module: GraphModule) -> None:
         settled = (
             (node.target in NO_OPERATION and not (node.target == aten.dropout.default and node.args[2]))
             or (node.target in CASTS and (before.dtype, before.device) == (after.dtype, after.device))
-            or (node.target in SAME_SHAPE and list(map(str, before.shape)) == list(map(str, after.shape)))
+            or (node.target in SAME_SHAPE and list(map(plain, before.shape)) == list(map(plain, after.shape)))
             or (node.target == aten.clone.default and not before.dtype.is_floating_point)
         )
         if settled:

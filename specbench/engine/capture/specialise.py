@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from specbench.engine.capture.nodes import aten, finished, has_effect, replace, replace_by_value, value
+from specbench.engine.capture.nodes import aten, finished, has_effect, plain, replace, replace_by_value, value
 from specbench.engine.capture.rewrite import VIEWS
 from specbench.engine.capture.torch_private import LazyGraphModule
 
@@ -30,16 +30,22 @@ def for_outputs(module: GraphModule, which: int | slice, inputs: Collection[int]
     return finished(module)
 
 
+LAST = ((1, -1), (1, -1, sys.maxsize))  # of a slice: the axis of tokens, and its last entry
+
+
 def for_one_token(module: GraphModule) -> GraphModule:
     """A copy for one new token, where the first input is the new tokens [B, L]."""
     module = LazyGraphModule(module, copy.deepcopy(module.graph))
     tokens = next(node for node in module.graph.nodes if node.op == "placeholder")
-    count = str(value(tokens).shape[1])
+    count = plain(value(tokens).shape[1])
     for node in list(module.graph.nodes):
-        if node.target == aten.sym_size.int and node.args[0] is tokens and node.args[1] == 1:
+        source: Any = node.args[0] if node.args else None
+        if node.target == aten.sym_size.int and source is tokens and node.args[1] == 1:
             replace_by_value(node, 1)
         elif node.target == aten.transpose.int and set(node.args[1:]) == {1, 2}:
             _transpose_as_view(module, node, count)
+        elif node.target == aten.slice.Tensor and node.args[1:] in LAST and plain(value(source).shape[1]) == count:
+            replace(node, source)
     return finished(module)
 
 
@@ -59,7 +65,7 @@ def for_last_row(module: GraphModule) -> GraphModule:
     return finished(module)
 
 
-def _transpose_as_view(module: GraphModule, node: Node, count: str) -> None:
+def _transpose_as_view(module: GraphModule, node: Node, count: int | str) -> None:
     """With one token, swapping the axes of tokens (whose size was `count`) and heads moves no data."""
     source = node.args[0]
     assert isinstance(source, Node)
@@ -69,7 +75,7 @@ def _transpose_as_view(module: GraphModule, node: Node, count: str) -> None:
             view = module.graph.call_function(aten.view.default, (source.args[0], [shape[0], shape[2], 1, shape[3]]))
         view.meta = dict(node.meta)
         replace(node, view)
-    elif count in map(str, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):
+    elif count in map(plain, value(source).shape[1:3]) and all(user.target in VIEWS for user in node.users):
         replace(node, source)
 
 

@@ -19,7 +19,9 @@ from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.native.products import NativeProducts
 from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, lower_source, rolled_out
+from specbench.engine.products import TORCH, Products
 from specbench.engine.session import Prompt, Tokens
 from specbench.errors import UserError
 from specbench.sampling import Choice
@@ -170,6 +172,11 @@ class NativeModel(StaticModel):
     def torch_is_slow(self) -> bool:
         """Whether torch's linear maps over many rows are: in bf16 on a processor without instructions for it."""
         return self.network.dtype == torch.bfloat16 and not computes_bf16()
+
+    @cached_property
+    def products(self) -> Products:
+        """Torch's where these are fast: a call of a kernel for each costs more than they gain."""
+        return NativeProducts(self.packed) if self.torch_is_slow else TORCH
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """Several rows at once are torch's; where that is slow, one after the other in our kernels is faster."""

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.clock import clock_of
-from specbench.engine.eager.parts import reduced
+from specbench.engine.eager.parts import own_head, reduced
 from specbench.engine.eager.placement import Placement
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
+from specbench.engine.products import TORCH, Products
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import NONE, LayeredSession, Part, Prompt, Tokens
 from specbench.errors import UserError
@@ -63,8 +64,16 @@ class EagerModel:
 
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, for a network that returns the input of its head."""
-        logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
+        head: Any = own_head(self.network)
+        if isinstance(head, nn.Linear):
+            return self.products.linear(states_ND, head.weight, head.bias)
+        logits_NV: Tensor = head(states_ND)
         return logits_NV
+
+    @property
+    def products(self) -> Products:
+        """Products with fixed weights, for layers that a draft runs on this model's states."""
+        return TORCH
 
     def _same_engine(self, network: Any) -> "EagerModel":
         """A model of this engine over `network`, a part of this model's network that shares its weights."""

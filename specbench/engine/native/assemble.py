@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import PackedWeights
-from specbench.engine.capture.nodes import aten, constant, value
+from specbench.engine.capture.nodes import aten, constant, plain, value
 from specbench.engine.native.compiler import library
 from specbench.engine.native.instructions import Instruction, Op, Value
 
@@ -58,7 +58,8 @@ class Form:
 class Assembly:
     """A run of nodes that became `program`, in a model that computes in `dtype`."""
 
-    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, tokens: str) -> None:
+    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, tokens: int | str) -> None:
+        """`tokens` is L among the sizes of `module`."""
         self._module, self._packed, self._one_token, self._tokens = module, packed, one_token, tokens
         self.nodes: list[Node] = []
         self.program: list[Instruction] = []
@@ -136,9 +137,8 @@ class Assembly:
         if self.program and tensor.dtype != self.dtype:
             raise Unknown
         self.dtype = tensor.dtype
-        shape: list[Any] = [size if isinstance(size, int) else str(size) for size in tensor.shape]
-        match shape:
-            case [1, tokens, int(width)] if tokens == self._tokens:
+        match list(map(plain, tensor.shape)):
+            case [1, tokens, int(width)] if tokens == self._tokens or (self._one_token and tokens == 1):
                 return Form(width)
             case [tokens, int(width)] if tokens == self._tokens:
                 return Form(width, flat=True)
@@ -234,7 +234,7 @@ class Assembly:
         table, ids = node.args[:2]
         form = self._form(node)
         assert isinstance(ids, Node)
-        if [str(size) for size in value(ids).shape] != ["1", self._tokens]:
+        if list(map(plain, value(ids).shape)) != [1, self._tokens]:
             raise Unknown
         weight = self._weight(table, *constant_shape(self._module, table))
         if weight is None or not weight.is_contiguous():
@@ -409,7 +409,7 @@ class Assembly:
             made.outside.append(-1)
         else:
             assert isinstance(bias, Node)
-            if value(bias).dim() != 4 or value(bias).dtype != torch.float32 or str(value(bias).shape[0]) != "1":
+            if value(bias).dim() != 4 or value(bias).dtype != torch.float32 or plain(value(bias).shape[0]) != 1:
                 raise Unknown
             made.outside.append(self._number(bias))
             self.prepared[self._number(bias)] = Tensor.contiguous

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture.lower import PackedWeights, direct, lower, named, with_packed_weights
-from specbench.engine.capture.nodes import finished, value
+from specbench.engine.capture.nodes import finished, plain, value
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.assemble import Assembly
 from specbench.engine.native.compiler import library
@@ -28,7 +28,7 @@ def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) ->
     finished(named(module, one_token))
     ids = next(node for node in module.graph.nodes if node.op == "placeholder")
     if value(ids).shape[0] == 1 and value(ids).device.type == "cpu":
-        _replace_runs(module, packed, one_token, str(value(ids).shape[1]))
+        _replace_runs(module, packed, one_token, plain(value(ids).shape[1]))
         if not any(node.target is _item for node in module.graph.nodes):
             raise NotImplementedError("a step without a linear map that the native kernels know")
         if (whole := _whole(module)) is not None:
@@ -48,18 +48,26 @@ def lower_source(module: GraphModule, packed: PackedWeights, one_token: bool) ->
     return lower(module, packed, one_token)
 
 
-def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, tokens: str) -> None:
-    def new() -> Assembly:
-        return Assembly(module, packed, one_token, tokens)
+def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, tokens: int | str) -> None:
+    """Runs over all tokens, and over the last alone, which a prompt's head reads."""
 
-    assembly, runs = new(), []
+    def begun(node: Node) -> Assembly:
+        """A run that begins with `node`, if it can; an empty one otherwise."""
+        assembly = Assembly(module, packed, one_token, tokens)
+        if not assembly.add(node):
+            (alone := Assembly(module, packed, True, 1)).add(node)
+            return alone if alone.nodes else assembly
+        return assembly
+
+    assembly, runs = Assembly(module, packed, one_token, tokens), []
     for node in list(module.graph.nodes):
         if node.op in ("placeholder", "get_attr") or _is_size(node):
             continue
         if node.op != "output" and assembly.add(node):
             continue
         runs.append(assembly)
-        assembly = new()
+        if node.op != "output":
+            assembly = begun(node)
     replaced: dict[Node, Node] = {}
     for run in runs:
         if any(instruction.op == Op.LINEAR for instruction in run.program):

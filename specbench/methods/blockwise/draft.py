@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.products import computed_by
 from specbench.engine.session import Model
 from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.methods.heads import HeadsBuilder, OnStates
@@ -54,6 +55,5 @@ class BlockwiseBuilder(HeadsBuilder):
         return super().longest() - 1
 
     def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        return BlockwiseDraft(
-            target, BlockwiseHeads.load(self.folder, target.network, self.request.key), target.project, rows
-        )
+        heads = BlockwiseHeads.load(self.folder, target.network, self.request.key)
+        return BlockwiseDraft(target, computed_by(target.products, heads), target.project, rows)

@@ -34,8 +34,8 @@ class BlockwiseHeads(SavedHeads):
         The layer works in units of each state's size: T5 scales its states down before a tied head.
         """
         size_N1, units_ND = in_units(states_ND)
-        inner_KNH = F.relu(units_ND @ self.into_KDH[which] + self.into_bias_K1H[which])
-        return states_ND + size_N1 * (inner_KNH @ self.out_KHD[which] + self.out_bias_K1D[which])
+        inner_KNH = F.relu(self.products.matmul(units_ND, self.into_KDH[which]) + self.into_bias_K1H[which])
+        return states_ND + size_N1 * (self.products.matmul(inner_KNH, self.out_KHD[which]) + self.out_bias_K1D[which])
 
 
 def in_units(states_ND: Tensor) -> tuple[Tensor, Tensor]:

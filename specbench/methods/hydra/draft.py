@@ -10,6 +10,7 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.products import computed_by
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
@@ -177,4 +178,6 @@ class HydraBuilder(HeadsBuilder):
             heads = self.published.load(network)
         else:
             heads = HydraHeads.load(self.folder, network, self.request.key)
-        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)
+        return HydraDraft(
+            target, computed_by(target.products, heads), target.project, network.get_input_embeddings(), rows
+        )

@@ -33,15 +33,16 @@ class HydraHeads(SavedHeads):
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
-        return F.rms_norm(embeddings.to(self.narrow_DM.dtype), (self.width,)) @ self.narrow_DM
+        return self.products.matmul(F.rms_norm(embeddings.to(self.narrow_DM.dtype), (self.width,)), self.narrow_DM)
 
     def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
         """[N, V] of head J, from the J tokens after each state, narrowed."""
         head = read_NJM.shape[1] - 1
         size_N1, units_ND = in_units(states_ND)
         read_NE = read_NJM.flatten(1)
-        gate_ND = units_ND @ self.weight_KDD[head] + read_NE @ self.gates[head] + self.bias_KD[head]
-        units_ND = units_ND + read_NE @ self.shifts[head] + F.silu(gate_ND)
+        matmul = self.products.matmul
+        gate_ND = matmul(units_ND, self.weight_KDD[head]) + matmul(read_NE, self.gates[head]) + self.bias_KD[head]
+        units_ND = units_ND + matmul(read_NE, self.shifts[head]) + F.silu(gate_ND)
         more_KNV: Tensor = self.output(units_ND, slice(head, head + 1))
         return project(size_N1 * units_ND) + more_KNV[0]
 

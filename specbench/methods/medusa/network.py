@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.engine.products import WithProducts
 from specbench.engine.saved_heads import SavedHeads
 from specbench.methods.blockwise.network import in_units
 
 Project = Callable[[Tensor], Tensor]  # the network's output projection, [..., D] to [..., V]
 
 
-class LowRank(nn.Module):
+class LowRank(WithProducts):
     """For each head a matrix of rank R that is added to the network's output projection; zero at first."""
 
     def __init__(self, heads: int, width: int, rank: int, vocabulary: int) -> None:
@@ -33,7 +34,8 @@ class LowRank(nn.Module):
         self.up_KRV = nn.Parameter(torch.zeros(heads, rank, vocabulary))
 
     def forward(self, units_KND: Tensor, which: slice) -> Tensor:
-        return units_KND @ self.down_KDR[which] @ self.up_KRV[which]
+        narrow_KNR = self.products.matmul(units_KND, self.down_KDR[which])
+        return self.products.matmul(narrow_KNR, self.up_KRV[which])
 
 
 class MedusaHeads(SavedHeads):
@@ -56,6 +58,6 @@ class MedusaHeads(SavedHeads):
         """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
         size_N1, units_KND = in_units(states_ND)
         for weight_KDD, bias_K1D in zip(self.weight_LKDD, self.bias_LK1D, strict=True):
-            units_KND = units_KND + F.silu(units_KND @ weight_KDD[which] + bias_K1D[which])
+            units_KND = units_KND + F.silu(self.products.matmul(units_KND, weight_KDD[which]) + bias_K1D[which])
         more_KNV: Tensor = self.output(units_KND, which)
         return project(size_N1 * units_KND) + more_KNV
