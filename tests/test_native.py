@@ -8,21 +8,20 @@ import pytest
 import torch
 import transformers
 from networks import network
+from test_blockwise import random_heads as blockwise_heads
 from test_eagle import SIZE, random_eagle
-from test_medusa import ROWS, WIDTH, random_heads
+from test_medusa import WIDTH, random_heads
 from torch.nn import functional
 
 from specbench.engine.capture import cache as capture_cache
-from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
+from specbench.engine.eager.states import return_states
 from specbench.engine.native import compiler
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.compiler import NotCompiled, library
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
-from specbench.engine.native.products import NativeProducts
 from specbench.engine.native.segments import Step, WholeStep
-from specbench.engine.products import computed_by
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle import captured as eagle_program
@@ -297,45 +296,34 @@ def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         compiler.library.cache_clear()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_products_are_those_of_torch(dtype: torch.dtype) -> None:
-    """One row and several, one matrix and one a head, transposed weights and weights with a bias."""
-    torch.manual_seed(0)
-    products, bound = NativeProducts(PackedWeights()), 2**-7 if dtype == torch.bfloat16 else 1e-6
-    weight_KIO, bias_O = torch.randn(3, 40, 50).to(dtype), torch.randn(50).to(dtype)
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "blockwise"])
+def test_heads_run_in_kernels_and_give_the_logits_of_the_modules(kind: str, recwarn: pytest.WarningsRecorder) -> None:
+    """For one state and for several; a function that cannot be captured runs as it is, and says so."""
+    own = network("t5", 4)
+    target = NativeModel(own, SIZE, ENDS)
+    target.state_width = return_states(own, "target")
+    heads = blockwise_heads(WIDTH) if kind == "blockwise" else random_heads(kind)
+    widths = [WIDTH, 16] if kind == "hydra" else [WIDTH]
 
-    def agree(found: torch.Tensor, expected: torch.Tensor) -> None:
-        assert found.shape == expected.shape and found.dtype == dtype
-        assert (found.double() - expected).abs().max() <= bound * expected.abs().max()
+    def function(states: torch.Tensor, *read: torch.Tensor) -> torch.Tensor:
+        if kind == "hydra":
+            return heads.logits(states[0], read[0][0].unflatten(-1, (2, -1)), target.project)
+        if kind == "blockwise":
+            return target.project(heads(states[0], slice(0, 2))).flatten(0, 1)
+        return heads.logits(states[0], slice(0, 2), target.project).flatten(0, 1)
 
-    for rows in (1, 3, 33):
-        x_RI, x_KRI = torch.randn(rows, 40).to(dtype), torch.randn(3, rows, 40).to(dtype)
-        agree(products.matmul(x_RI, weight_KIO[1]), x_RI.double() @ weight_KIO[1].double())
-        agree(products.matmul(x_RI, weight_KIO[1:2]), x_RI.double() @ weight_KIO[1:2].double())
-        agree(products.matmul(x_KRI, weight_KIO), x_KRI.double() @ weight_KIO.double())
-        own = weight_KIO[2].t().contiguous()
-        expected = functional.linear(x_KRI.double(), own.double(), bias_O.double())
-        agree(products.linear(x_KRI, own, bias_O), expected)
-
-
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
-def test_heads_are_computed_by_the_products_of_their_target(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NativeModel, "torch_is_slow", True)
-    heads, own = random_heads(kind).bfloat16(), random_heads(kind).bfloat16()
-    target = NativeModel(network("t5", seed=5).to(torch.bfloat16), 40, ENDS)
-    assert isinstance(target.products, NativeProducts)
-    computed_by(target.products, heads)
-    state_ND = torch.randn(2, WIDTH).bfloat16()
-    read: Any = slice(0, 3) if kind == "medusa" else torch.randn(2, 2, 8).bfloat16()
-
-    def project(states: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(*states.shape[:-1], ROWS, dtype=states.dtype)
-
-    found, expected = heads.logits(state_ND, read, project), own.logits(state_ND, read, project)
-    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
-    plain = torch.nn.Linear(8, 4).bfloat16()
-    computed_by(target.products, plain)
-    assert plain(torch.ones(1, 8).bfloat16()).shape == (1, 4) and "forward" in vars(plain)
+    with torch.inference_mode():
+        ready = target.ready(function, widths)
+        assert ready is not function and not recwarn.list
+        for rows in (1, 2, 5):
+            given = [torch.randn(1, rows, width) for width in widths]
+            expected = function(*given)
+            assert (ready(*given) - expected).abs().max() < 1e-4 * expected.abs().max()
+        with pytest.warns(UserWarning, match="heads cannot be captured: .*; they run eagerly, which is slower"):
+            assert (
+                target.ready(lambda states: states if bool(states.sum() > 0) else -states, [WIDTH])(given[0])
+                is not None
+            )
 
 
 @pytest.mark.parametrize("stored", [False, True])

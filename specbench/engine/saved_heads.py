@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specbench.config.paths import training_command
-from specbench.engine.products import WithProducts
 from specbench.errors import UserError, first_line
 
 WEIGHTS, FACTS = "heads.safetensors", "config.json"
@@ -19,7 +18,7 @@ SAMPLED_TENSORS, SAMPLED_VALUES = 16, 4
 NEAR = 0.01  # two roundings of one weight are nearer than this, two trainings are not
 
 
-class SavedHeads(WithProducts):
+class SavedHeads(nn.Module):
     """Heads that are saved with the name and the fingerprint of their target.
 
     Arguments of the constructor are JSON values, and attributes of the same names.

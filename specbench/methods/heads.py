@@ -16,19 +16,20 @@ from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import SavedHeads
-from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
+from specbench.engine.session import Prompt, Session, StatefulSession, up_to_end
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Choice, Sampling, checked, drawn, most_likely, standardise
 
 
 class OnStates(ABC):
     """A draft whose heads predict from the states that sessions of `target` return."""
 
-    def __init__(self, target: Model, operations: float) -> None:
+    def __init__(self, target: EagerModel, operations: float) -> None:
         """`operations` are those of one head at one position."""
         self.target, self.operations = target, operations
+        self._ready: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
     @property
     @abstractmethod
@@ -43,6 +44,17 @@ class OnStates(ABC):
     @abstractmethod
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
         """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+
+    def read(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
+        """The same of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together."""
+        ready = self._ready.get((first, stop))
+        if ready is None:
+
+            def function(states_1ND: Tensor) -> Tensor:
+                return self.logits(states_1ND[0], slice(first, stop)).flatten(0, 1)
+
+            ready = self._ready[first, stop] = self.target.ready(function, [states_ND.shape[1]])
+        return ready(states_ND.unsqueeze(0))
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         """On a session of its own, in which it must read the text itself."""
@@ -70,15 +82,20 @@ class BlockwiseSession:
         state_1D, count = self._state(tokens), min(gamma, self.draft.later)
         if state_1D is None or count == 0:
             return Proposal([])
-        q_GV = self._q(state_1D, slice(count))
-        drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], self.draft.target.eos_ids)
+        target = self.draft.target
+        uniform_G = Choice(self.sampling, target.vocabulary_size).uniforms(count, generator)
+        logits_GV = self._logits(state_1D, 0, count)
+        if uniform_G is None:
+            return Proposal(up_to_end(most_likely(logits_GV, target.vocabulary_size, count), target.eos_ids))
+        q_GV = standardise(logits_GV, self.sampling, target.vocabulary_size)
+        drafted = up_to_end(checked(drawn(q_GV, uniform_G).tolist()), target.eos_ids)
         return Proposal(drafted, q_GV[: len(drafted)])
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         state_1D = self._state(tokens)
         self._depths = []
         heads = 0 if state_1D is None else min(levels, self.draft.later)
-        self._heads_KV = None if state_1D is None else self._logits(state_1D, slice(heads))
+        self._heads_KV = None if state_1D is None else self._logits(state_1D, 0, heads)
         return self._after([0], heads * self.draft.operations)
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
@@ -130,7 +147,7 @@ class BlockwiseSession:
 
     def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
         """q [N, V] of head `ahead` + 2 for the last N of `tokens`."""
-        return self._q(states_ND, slice(ahead, ahead + 1))
+        return standardise(self._logits(states_ND, ahead, ahead + 1), self.sampling, self.draft.target.vocabulary_size)
 
     def _state(self, tokens: Sequence[int]) -> Tensor | None:
         """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
@@ -142,13 +159,9 @@ class BlockwiseSession:
         if self.session.length < len(tokens):
             self.session.extend(tokens[self.session.length :])
 
-    def _q(self, states_ND: Tensor, which: slice) -> Tensor:
-        """q [heads x N, V] of the heads `which` for N states, all rows of a head together."""
-        return standardise(self._logits(states_ND, which), self.sampling, self.draft.target.vocabulary_size)
-
-    def _logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        with torch.no_grad():
-            return self.draft.logits(states_ND, which).flatten(0, 1)
+    def _logits(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
+        with torch.inference_mode():
+            return self.draft.read(states_ND, first, stop)
 
 
 Project = Callable[[Tensor], Tensor]
@@ -181,7 +194,7 @@ class LaterHeads(DraftHeads, Protocol):
 class HeadsDraft(OnStates, Generic[H]):
     """`heads` on the states of `target`; `project` is its output projection."""
 
-    def __init__(self, target: Model, heads: H, project: Project, rows: int) -> None:
+    def __init__(self, target: EagerModel, heads: H, project: Project, rows: int) -> None:
         """`rows` is how many logits `project` gives."""
         super().__init__(target, heads.operations(rows))
         self.heads, self.project = heads, project

@@ -2,7 +2,8 @@
 
 import ctypes
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from specbench.engine.batch_steps import CapturedSteps, RowByRow, StepsOfRows
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
+from specbench.engine.capture.functions import made_ready
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
 from specbench.engine.capture.program import Program, Step
@@ -19,11 +21,9 @@ from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.products import NativeProducts
 from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, lower_source, rolled_out
-from specbench.engine.products import TORCH, Products
 from specbench.engine.session import Prompt, Tokens
-from specbench.errors import UserError
+from specbench.errors import UserError, first_line
 from specbench.sampling import Choice
 
 FIRST_CAPACITY = 64
@@ -173,10 +173,18 @@ class NativeModel(StaticModel):
         """Whether torch's linear maps over many rows are: in bf16 on a processor without instructions for it."""
         return self.network.dtype == torch.bfloat16 and not computes_bf16()
 
-    @cached_property
-    def products(self) -> Products:
-        """Torch's where these are fast: a call of a kernel for each costs more than they gain."""
-        return NativeProducts(self.packed) if self.torch_is_slow else TORCH
+    def ready(self, function: Callable[..., Tensor], widths: Sequence[int]) -> Callable[..., Tensor]:
+        """In our kernels; with a warning as it is where it cannot be captured."""
+        like = next(self.network.parameters())[..., :0]
+        try:
+            with torch.inference_mode():
+                return made_ready(function, widths, like, self.lowering, self.packed)
+        except Exception as error:  # whatever its modules raise when they are captured
+            warnings.warn(
+                f"a draft's heads cannot be captured: {first_line(error)}; they run eagerly, which is slower",
+                stacklevel=2,
+            )
+            return function
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
         """Several rows at once are torch's; where that is slow, one after the other in our kernels is faster."""

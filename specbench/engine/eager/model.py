@@ -1,6 +1,7 @@
 """A `transformers` model run eagerly, and the base of all engines."""
 
 import re
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -9,10 +10,9 @@ from torch import Tensor, nn
 
 from specbench.engine.batch_steps import EagerSteps, StepsOfRows
 from specbench.engine.clock import clock_of
-from specbench.engine.eager.parts import own_head, reduced
+from specbench.engine.eager.parts import reduced
 from specbench.engine.eager.placement import Placement
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
-from specbench.engine.products import TORCH, Products
 from specbench.engine.saved_heads import Positions
 from specbench.engine.session import NONE, LayeredSession, Part, Prompt, Tokens
 from specbench.errors import UserError
@@ -64,16 +64,15 @@ class EagerModel:
 
     def project(self, states_ND: Tensor) -> Tensor:
         """Logits [N, V] of the head alone, for a network that returns the input of its head."""
-        head: Any = own_head(self.network)
-        if isinstance(head, nn.Linear):
-            return self.products.linear(states_ND, head.weight, head.bias)
-        logits_NV: Tensor = head(states_ND)
+        logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
         return logits_NV
 
-    @property
-    def products(self) -> Products:
-        """Products with fixed weights, for layers that a draft runs on this model's states."""
-        return TORCH
+    def ready(self, function: Callable[..., Tensor], widths: Sequence[int]) -> Callable[..., Tensor]:
+        """`function` of tensors [1, N, W], one of each of `widths`, as this engine runs a draft's layers: as it is.
+
+        Its weights must not change.
+        """
+        return function
 
     def _same_engine(self, network: Any) -> "EagerModel":
         """A model of this engine over `network`, a part of this model's network that shares its weights."""

@@ -255,7 +255,9 @@ class Assembly:
                                            epsilon=epsilon, centred=centred, heads=heads, inner=inner))  # fmt: skip
 
     def _rms_norm(self, node: Node) -> None:
-        self._norm(node, node.args[2], None, float(node.args[3]), False)  # type: ignore[arg-type]
+        given: list[Any] = [*node.args[2:4], *(None, None)][:2]
+        epsilon = float(given[1] or torch.finfo(torch.float32).eps)  # in which torch computes bf16, too
+        self._norm(node, given[0], None, epsilon, False)
 
     def _layer_norm(self, node: Node) -> None:
         given: list[Any] = [*node.args[2:5], *(None, None, 1e-5)[len(node.args[:5]) - 2 :]]

@@ -49,13 +49,15 @@ def lower_source(module: GraphModule, packed: PackedWeights, one_token: bool) ->
 
 
 def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, tokens: int | str) -> None:
-    """Runs over all tokens, and over the last alone, which a prompt's head reads."""
+    """Runs over all tokens, and over other numbers of rows."""
 
     def begun(node: Node) -> Assembly:
         """A run that begins with `node`, if it can; an empty one otherwise."""
         assembly = Assembly(module, packed, one_token, tokens)
         if not assembly.add(node):
-            (alone := Assembly(module, packed, True, 1)).add(node)
+            shape = getattr(value(node), "shape", (0, 0))  # rows of its own: of the last token, of several heads
+            own = plain(shape[1 if len(shape) > 2 else 0]) if len(shape) else 0
+            (alone := Assembly(module, packed, own == 1, own)).add(node)
             return alone if alone.nodes else assembly
         return assembly
 

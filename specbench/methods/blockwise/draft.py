@@ -18,8 +18,6 @@ from torch import Tensor
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.products import computed_by
-from specbench.engine.session import Model
 from specbench.methods.blockwise.network import BlockwiseHeads
 from specbench.methods.heads import HeadsBuilder, OnStates
 
@@ -27,7 +25,9 @@ from specbench.methods.heads import HeadsBuilder, OnStates
 class BlockwiseDraft(OnStates):
     """`heads` on the states of `target`; `project` is its output projection."""
 
-    def __init__(self, target: Model, heads: BlockwiseHeads, project: Callable[[Tensor], Tensor], rows: int) -> None:
+    def __init__(
+        self, target: EagerModel, heads: BlockwiseHeads, project: Callable[[Tensor], Tensor], rows: int
+    ) -> None:
         """`rows` is how many logits `project` gives."""
         self.heads = heads
         self.project = project
@@ -43,7 +43,8 @@ class BlockwiseDraft(OnStates):
         return self.heads.device
 
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        return self.project(self.heads(states_ND, which))
+        read_KND = self.heads(states_ND, which)
+        return self.project(read_KND.flatten(0, 1)).unflatten(0, (len(read_KND), -1))
 
 
 class BlockwiseBuilder(HeadsBuilder):
@@ -55,5 +56,6 @@ class BlockwiseBuilder(HeadsBuilder):
         return super().longest() - 1
 
     def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        heads = BlockwiseHeads.load(self.folder, target.network, self.request.key)
-        return BlockwiseDraft(target, computed_by(target.products, heads), target.project, rows)
+        return BlockwiseDraft(
+            target, BlockwiseHeads.load(self.folder, target.network, self.request.key), target.project, rows
+        )

@@ -34,8 +34,14 @@ class BlockwiseHeads(SavedHeads):
         The layer works in units of each state's size: T5 scales its states down before a tied head.
         """
         size_N1, units_ND = in_units(states_ND)
-        inner_KNH = F.relu(self.products.matmul(units_ND, self.into_KDH[which]) + self.into_bias_K1H[which])
-        return states_ND + size_N1 * (self.products.matmul(inner_KNH, self.out_KHD[which]) + self.out_bias_K1D[which])
+        changes = [self._change(units_ND, head) for head in range(self.heads - 1)[which]]
+        heads = len(changes)
+        rows = states_ND.repeat(heads, 1) + size_N1.repeat(heads, 1) * torch.cat(changes)
+        return rows.unflatten(0, (heads, -1))
+
+    def _change(self, units_ND: Tensor, head: int) -> Tensor:
+        inner_NH = F.relu(F.linear(units_ND, self.into_KDH[head].t(), self.into_bias_K1H[head, 0]))
+        return F.linear(inner_NH, self.out_KHD[head].t(), self.out_bias_K1D[head, 0])
 
 
 def in_units(states_ND: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,14 @@ from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.products import computed_by
-from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
 from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer
 from specbench.methods.hydra.published import published_hydra
-from specbench.sampling import Sampling, draw, standardise
+from specbench.sampling import Sampling, draw_next, standardise
+
+NARROWING = (-1, -1)  # stands for no head
 
 
 class ReadingHeads(DraftHeads, Protocol):
@@ -39,7 +40,7 @@ class ReadingHeads(DraftHeads, Protocol):
 class HydraDraft(HeadsDraft[ReadingHeads]):
     """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
 
-    def __init__(self, target: Model, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
+    def __init__(self, target: EagerModel, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
         """`rows` is how many logits `project` gives."""
         super().__init__(target, heads, project, rows)
         self.embed = embed
@@ -55,13 +56,31 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
         """[N, M]: what heads read of `tokens`."""
-        with torch.no_grad():
-            return self.heads.narrowed(self.embed(torch.tensor(list(tokens), device=self.device)))
+        with torch.inference_mode():
+            embedded_ND = self.embed(torch.tensor(list(tokens), device=self.device))
+            ready = self._ready.get(NARROWING)
+            if ready is None:
+
+                def function(embedded_1ND: Tensor) -> Tensor:
+                    return self.heads.narrowed(embedded_1ND[0])
+
+                ready = self._ready[NARROWING] = self.target.ready(function, [embedded_ND.shape[1]])
+            return ready(embedded_ND.unsqueeze(0))
 
     def after(self, states_ND: Tensor, read_NJM: Tensor) -> Tensor:
         """Logits [N, V] of head J."""
-        with torch.no_grad():
-            return self.heads.logits(states_ND, read_NJM, self.project)
+        numbers = read_NJM.shape[1]
+        ready = self._ready.get((numbers - 1, numbers))
+        if ready is None:
+
+            def function(states_1ND: Tensor, read_1NE: Tensor) -> Tensor:
+                read_NJM = read_1NE[0].unflatten(-1, (numbers, -1))
+                return self.heads.logits(states_1ND[0], read_NJM, self.project)
+
+            widths = [states_ND.shape[1], numbers * read_NJM.shape[2]]
+            ready = self._ready[numbers - 1, numbers] = self.target.ready(function, widths)
+        with torch.inference_mode():
+            return ready(states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
 
 
 class Prefixed:
@@ -110,13 +129,15 @@ class HydraSession(BlockwiseSession):
         if state_1D is None or count == 0:
             return Proposal([])
         read_1JM = self.draft.narrowed(tokens[-1:])[None]
-        drafted, rows = list[int](), list[Tensor]()
+        drafted, rows, size = list[int](), list[Tensor](), self.draft.target.vocabulary_size
         while len(drafted) < count and not (drafted and drafted[-1] in self.draft.target.eos_ids):
             if drafted:
                 read_1JM = torch.cat([read_1JM, self.draft.narrowed(drafted[-1:])[None]], 1)
-            rows.append(self._standardised(self.draft.after(state_1D, read_1JM)))
-            drafted.append(draw(rows[-1][0], generator))
-        return Proposal(drafted, torch.cat(rows))
+            token, row_1V = draw_next(self.draft.after(state_1D, read_1JM), self.sampling, size, generator)
+            drafted.append(token)
+            if row_1V is not None:
+                rows.append(row_1V)
+        return Proposal(drafted, torch.cat(rows) if rows else None)
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.later)
@@ -178,6 +199,4 @@ class HydraBuilder(HeadsBuilder):
             heads = self.published.load(network)
         else:
             heads = HydraHeads.load(self.folder, network, self.request.key)
-        return HydraDraft(
-            target, computed_by(target.products, heads), target.project, network.get_input_embeddings(), rows
-        )
+        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)

@@ -33,18 +33,19 @@ class HydraHeads(SavedHeads):
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
-        return self.products.matmul(F.rms_norm(embeddings.to(self.narrow_DM.dtype), (self.width,)), self.narrow_DM)
+        units = F.rms_norm(embeddings.to(self.narrow_DM.dtype), (self.width,))
+        return F.linear(units, self.narrow_DM.t())
 
     def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
         """[N, V] of head J, from the J tokens after each state, narrowed."""
         head = read_NJM.shape[1] - 1
         size_N1, units_ND = in_units(states_ND)
         read_NE = read_NJM.flatten(1)
-        matmul = self.products.matmul
-        gate_ND = matmul(units_ND, self.weight_KDD[head]) + matmul(read_NE, self.gates[head]) + self.bias_KD[head]
-        units_ND = units_ND + matmul(read_NE, self.shifts[head]) + F.silu(gate_ND)
-        more_KNV: Tensor = self.output(units_ND, slice(head, head + 1))
-        return project(size_N1 * units_ND) + more_KNV[0]
+        gate_ND = F.linear(units_ND, self.weight_KDD[head].t(), self.bias_KD[head])
+        gate_ND = gate_ND + F.linear(read_NE, self.gates[head].t())
+        units_ND = units_ND + F.linear(read_NE, self.shifts[head].t()) + F.silu(gate_ND)
+        more_NV: Tensor = self.output(units_ND, head)
+        return project(size_N1 * units_ND) + more_NV
 
 
 # Hydra++'s layer before its heads (Ankner et al. 2024): a decoder layer over the target's last states, and its cache.

@@ -5,7 +5,6 @@ from torch import Tensor
 from specbench.algorithm.draft import Draft
 from specbench.config.ranges import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.products import computed_by
 from specbench.methods.build import source_of
 from specbench.methods.heads import HeadsBuilder, HeadsDraft, LaterHeads
 from specbench.methods.medusa.network import MedusaHeads
@@ -38,4 +37,4 @@ class MedusaBuilder(HeadsBuilder):
             heads = PublishedMedusa.load(self.source, self.pinned, network, key)
         else:
             heads = MedusaHeads.load(self.folder, network, key)
-        return MedusaDraft(target, computed_by(target.products, heads), target.project, rows)
+        return MedusaDraft(target, heads, target.project, rows)

@@ -18,14 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.products import WithProducts
 from specbench.engine.saved_heads import SavedHeads
 from specbench.methods.blockwise.network import in_units
 
 Project = Callable[[Tensor], Tensor]  # the network's output projection, [..., D] to [..., V]
 
 
-class LowRank(WithProducts):
+class LowRank(nn.Module):
     """For each head a matrix of rank R that is added to the network's output projection; zero at first."""
 
     def __init__(self, heads: int, width: int, rank: int, vocabulary: int) -> None:
@@ -33,9 +32,8 @@ class LowRank(WithProducts):
         self.down_KDR = nn.Parameter(torch.randn(heads, width, rank) * width**-0.5)
         self.up_KRV = nn.Parameter(torch.zeros(heads, rank, vocabulary))
 
-    def forward(self, units_KND: Tensor, which: slice) -> Tensor:
-        narrow_KNR = self.products.matmul(units_KND, self.down_KDR[which])
-        return self.products.matmul(narrow_KNR, self.up_KRV[which])
+    def forward(self, units_ND: Tensor, head: int) -> Tensor:
+        return F.linear(F.linear(units_ND, self.down_KDR[head].t()), self.up_KRV[head].t())
 
 
 class MedusaHeads(SavedHeads):
@@ -56,8 +54,17 @@ class MedusaHeads(SavedHeads):
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
-        size_N1, units_KND = in_units(states_ND)
-        for weight_KDD, bias_K1D in zip(self.weight_LKDD, self.bias_LK1D, strict=True):
-            units_KND = units_KND + F.silu(self.products.matmul(units_KND, weight_KDD[which]) + bias_K1D[which])
-        more_KNV: Tensor = self.output(units_KND, which)
-        return project(size_N1 * units_KND) + more_KNV
+        size_N1, units_ND = in_units(states_ND)
+        chosen = range(self.heads)[which]
+        each = [self._units(units_ND, head) for head in chosen]
+        more = [self.output(units_ND, head) for units_ND, head in zip(each, chosen, strict=True)]
+        # Rows of all heads in one matrix: the projection, the largest of all weights, is read once.
+        logits = project(size_N1.repeat(len(chosen), 1) * torch.cat(each)) + torch.cat(more)
+        return logits.unflatten(0, (len(chosen), -1))
+
+    def _units(self, units_ND: Tensor, head: int) -> Tensor:
+        """What head `head` makes of the state."""
+        for layer in range(self.layers):
+            gate_ND = F.linear(units_ND, self.weight_LKDD[layer, head].t(), self.bias_LK1D[layer, head, 0])
+            units_ND = units_ND + F.silu(gate_ND)
+        return units_ND

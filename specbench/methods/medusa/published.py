@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.products import WithProducts
 from specbench.engine.weights.files import find_file, read_config, read_tensors
 from specbench.errors import UserError
 
@@ -23,7 +22,7 @@ WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
 
 
-class PublishedHead(WithProducts):
+class PublishedHead(nn.Module):
     """Residual blocks h + SiLU(W h + b), then an output layer, or the target's own where there is none."""
 
     def __init__(self, blocks: list[tuple[Tensor, Tensor]], output_VD: Tensor | None) -> None:
@@ -35,8 +34,8 @@ class PublishedHead(WithProducts):
     def logits(self, states_ND: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
         """Logits [N, V] of the head for N states of the target."""
         for weight_DD, bias_D in zip(self.weights, self.biases, strict=True):
-            states_ND = states_ND + F.silu(self.products.linear(states_ND, weight_DD, bias_D))
-        return project(states_ND) if self.output_VD is None else self.products.linear(states_ND, self.output_VD)
+            states_ND = states_ND + F.silu(F.linear(states_ND, weight_DD, bias_D))
+        return project(states_ND) if self.output_VD is None else F.linear(states_ND, self.output_VD)
 
 
 class PublishedMedusa(nn.Module):
