@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from decode import speculative
 from networks import network
+from test_blockwise import prompts
 from test_blockwise import random_heads as blockwise_heads
 from test_eagle import SIZE, random_eagle
 from test_medusa import WIDTH, random_heads
+from test_medusa import made as heads_on_a_target
 from torch.nn import functional
 
+from specbench.algorithm.draft import expect
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
@@ -342,3 +346,24 @@ def test_a_capture_is_lowered_alike_whether_it_is_new_or_stored(
         assert calls(step)[0] == "native_run"
         assert not any("linear" in name for name in calls(step)), calls(step)
     assert not any("linear" in name for name in calls(eagle.program.read))  # the head reads one entry of several
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_heads_are_captured_before_decoding_and_not_for_each_length(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal that the text's end makes short is read by the heads of a longer one."""
+    target, draft = heads_on_a_target(kind, "t5", NativeModel)
+    asked: list[int] = []
+    ready = NativeModel.ready
+
+    def counted(self: NativeModel, function: Any, widths: Any) -> Any:
+        asked.append(1)
+        return ready(self, function, widths)
+
+    monkeypatch.setattr(NativeModel, "ready", counted)
+    expect(draft, Sampling(0.0), [3, 9])
+    before = len(asked)
+    assert before > 0
+    for tokens in (3, 7, 12):
+        told: dict[str, Any] = {"sampling": Sampling(0.0), "max_new_tokens": tokens, "generator": torch.Generator()}
+        speculative(target, draft, prompts("t5")[0], gamma=3, **told)
+    assert len(asked) == before

@@ -15,6 +15,7 @@ from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped, training_command
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import own_head
 from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.session import Prompt, Session, StatefulSession, up_to_end
 from specbench.errors import UserError
@@ -46,15 +47,32 @@ class OnStates(ABC):
         """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
 
     def read(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
-        """The same of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together."""
-        ready = self._ready.get((first, stop))
-        if ready is None:
+        """The same of heads `first` to `stop` in the target's engine, [heads x N, V]: all rows of a head together.
+
+        A proposal that the text's end makes short has the heads of a longer one, so that none is made ready for it.
+        """
+        end = min((end for begin, end in self._ready if begin == first and end >= stop), default=stop)
+        self._make_ready(first, end, states_ND.shape[1])
+        return self._ready[first, end](states_ND.unsqueeze(0))[: (stop - first) * len(states_ND)]
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        """Make ready the heads of proposals of so many tokens; see `algorithm.draft.expect`."""
+        for count in {min(gamma, self.later) for gamma in gammas} - {0}:
+            self._make_ready(0, count, self.width)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a state."""
+        width: int = own_head(self.target.network).weight.shape[1]
+        return width
+
+    def _make_ready(self, first: int, stop: int, width: int) -> None:
+        if (first, stop) not in self._ready:
 
             def function(states_1ND: Tensor) -> Tensor:
                 return self.logits(states_1ND[0], slice(first, stop)).flatten(0, 1)
 
-            ready = self._ready[first, stop] = self.target.ready(function, [states_ND.shape[1]])
-        return ready(states_ND.unsqueeze(0))
+            self._ready[first, stop] = self.target.ready(function, [width])
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "BlockwiseSession":
         """On a session of its own, in which it must read the text itself."""

@@ -44,7 +44,7 @@ class BlockwiseDraft(OnStates):
 
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
         read_KND = self.heads(states_ND, which)
-        return self.project(read_KND.flatten(0, 1)).unflatten(0, (len(read_KND), -1))
+        return self.project(read_KND.flatten(0, 1)).view(*read_KND.shape[:2], -1)
 
 
 class BlockwiseBuilder(HeadsBuilder):

@@ -37,7 +37,7 @@ class BlockwiseHeads(SavedHeads):
         changes = [self._change(units_ND, head) for head in range(self.heads - 1)[which]]
         heads = len(changes)
         rows = states_ND.repeat(heads, 1) + size_N1.repeat(heads, 1) * torch.cat(changes)
-        return rows.unflatten(0, (heads, -1))
+        return rows.view(heads, *states_ND.shape)
 
     def _change(self, units_ND: Tensor, head: int) -> Tensor:
         inner_NH = F.relu(F.linear(units_ND, self.into_KDH[head].t(), self.into_bias_K1H[head, 0]))

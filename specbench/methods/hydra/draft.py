@@ -58,29 +58,34 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
         """[N, M]: what heads read of `tokens`."""
         with torch.inference_mode():
             embedded_ND = self.embed(torch.tensor(list(tokens), device=self.device))
+            if not isinstance(self.heads, HydraHeads):  # published heads read embeddings as they are
+                return self.heads.narrowed(embedded_ND)
             ready = self._ready.get(NARROWING)
             if ready is None:
-
-                def function(embedded_1ND: Tensor) -> Tensor:
-                    return self.heads.narrowed(embedded_1ND[0])
-
-                ready = self._ready[NARROWING] = self.target.ready(function, [embedded_ND.shape[1]])
+                ready = self.target.ready(lambda embedded_1ND: self.heads.narrowed(embedded_1ND[0]), [self.width])
+                self._ready[NARROWING] = ready
             return ready(embedded_ND.unsqueeze(0))
 
     def after(self, states_ND: Tensor, read_NJM: Tensor) -> Tensor:
         """Logits [N, V] of head J."""
-        numbers = read_NJM.shape[1]
-        ready = self._ready.get((numbers - 1, numbers))
-        if ready is None:
+        head = read_NJM.shape[1] - 1
+        self._make_head_ready(head, read_NJM.shape[2])
+        with torch.inference_mode():
+            return self._ready[head, head + 1](states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        for head in range(min(max(gammas, default=0), self.later)):
+            self._make_head_ready(head, self.narrowed([0]).shape[1])
+
+    def _make_head_ready(self, head: int, narrow: int) -> None:
+        """`narrow` numbers are read of each token."""
+        if (head, head + 1) not in self._ready:
 
             def function(states_1ND: Tensor, read_1NE: Tensor) -> Tensor:
-                read_NJM = read_1NE[0].unflatten(-1, (numbers, -1))
+                read_NJM = read_1NE[0].unflatten(-1, (head + 1, narrow))
                 return self.heads.logits(states_1ND[0], read_NJM, self.project)
 
-            widths = [states_ND.shape[1], numbers * read_NJM.shape[2]]
-            ready = self._ready[numbers - 1, numbers] = self.target.ready(function, widths)
-        with torch.inference_mode():
-            return ready(states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
+            self._ready[head, head + 1] = self.target.ready(function, [self.width, (head + 1) * narrow])
 
 
 class Prefixed:

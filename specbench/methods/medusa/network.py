@@ -60,7 +60,7 @@ class MedusaHeads(SavedHeads):
         more = [self.output(units_ND, head) for units_ND, head in zip(each, chosen, strict=True)]
         # Rows of all heads in one matrix: the projection, the largest of all weights, is read once.
         logits = project(size_N1.repeat(len(chosen), 1) * torch.cat(each)) + torch.cat(more)
-        return logits.unflatten(0, (len(chosen), -1))
+        return logits.view(len(chosen), states_ND.shape[0], -1)
 
     def _units(self, units_ND: Tensor, head: int) -> Tensor:
         """What head `head` makes of the state."""
