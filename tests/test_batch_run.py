@@ -105,7 +105,7 @@ def test_a_batched_run_resumes_with_equal_texts(
 def test_a_batch_that_does_not_fit_names_the_largest_that_does(
     folders: Folders, many: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.experiment.memory.free_bytes", lambda device: 2e6)
+    monkeypatch.setattr("specbench.experiment.runner.free_bytes", lambda device: 2e6)
     assert main(small_run(folders, tmp_path, f"task.path={many}", "batch=500")) == 2
     said = capfd.readouterr().err.splitlines()[-1]
     fits = int(said.rpartition("batch=")[2])

@@ -30,7 +30,7 @@ from specbench.engine.spelling import unfinished
 from specbench.engine.translated import TranslatedModel
 from specbench.engine.translation import Translation
 from specbench.engine.vocabulary import Vocabulary
-from specbench.engine.weights.random import WordNumbers
+from specbench.engine.weights.load import WordNumbers
 from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.model.text import TextDraft

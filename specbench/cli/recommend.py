@@ -4,16 +4,17 @@ from functools import partial
 from pathlib import Path
 
 from specbench import api
-from specbench.cli import other_engine, validate
+from specbench.cli import other_engine
 from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.overrides import read
+from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
-from specbench.config.verbs import UNUSED, ChooseConfig
+from specbench.config.verbs import UNUSED, VALIDATE, ChooseConfig
 from specbench.errors import UserError
-from specbench.files import require_writable
+from specbench.files import require_writable, write_atomically
 from specbench.records.documents import RecommendDocument
+from specbench.report.prediction_error import markdown
 from specbench.report.ranking import draw
 
 ABOUT = """
@@ -40,12 +41,12 @@ def main(argv: list[str]) -> int:
     """
     if "--help" in argv or "-h" in argv:
         own = usage("recommend", ABOUT, ChooseConfig, line=LINE, options=OPTIONS, unused=UNUSED["recommend"])
-        print(validate.help_text() if "--validate" in argv else own)
+        print(validate_help() if "--validate" in argv else own)
         return 0
     command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"), alone=("validate",))
     command, engine = other_engine.without_engine(command)
     if "validate" in command.options:
-        validate.validate(command, engine)
+        validate(command, engine)
         return 0
     if other_engine.requested(command.options) and "from" in command.options:
         if command.argv:
@@ -95,3 +96,43 @@ def _picture(record: RecommendDocument, file: Path) -> list[Path]:
     with styled():
         drawn = choosing(record, file.stem)
     return save(drawn, file.parent, [file.suffix.removeprefix(".")], "--picture FILE")
+
+
+# `specbench recommend --validate`: estimated against measured, every draft and gamma, interleaved in one process.
+
+
+VALIDATE_ABOUT = """
+Test the estimates of `specbench recommend`: every draft and gamma is timed in short passes, as for a recommendation,
+and then decodes all prompts, interleaved in one process. Prints the error of the estimated speedup with 95% intervals,
+how gamma=auto and gamma=adaptive compare with the best fixed gamma on the same prompts, and the time to estimate alpha
+by scoring and by decoding. Writes results/validate/TARGET-TASK-T.json and .md. Run it on a quiet machine.
+"""
+RAW = ("rounds", "decoded", "configs", "environment", "alpha_rows")  # only in the record's file
+
+
+def validate_help() -> str:
+    """What `specbench recommend --validate --help` prints."""
+    return usage(VALIDATE, VALIDATE_ABOUT, ChooseConfig, line=LINE, options=LISTS, unused=UNUSED[VALIDATE])
+
+
+def validate(command: CommandLine, engine: str | None) -> None:
+    """Compare the estimates of `specbench recommend` with measurements; `engine`: another engine that was named.
+
+    Raises:
+        UserError: an option of a ranking, or a value out of range.
+    """
+    if engine is not None:
+        raise UserError(f"engine={engine}: --validate measures our own loop; recommend verify=N times this engine")
+    if other := command.options.keys() - {"format", "validate", "engine"}:
+        raise UserError(f"--{min(other)}: belongs to a ranking and not to --validate; give one of them")
+    launch_each(partial(validation, command.form), "choose", ChooseConfig, command.argv, VALIDATE)
+
+
+def validation(form: str, configs: list[ChooseConfig]) -> None:
+    """Compare estimates with measurements and print the table."""
+    file, record = api.validate(configs)
+    text = markdown(record)
+    shown = write_atomically(file.with_suffix(".md"), text)
+    document = {name: value for name, value in record.items() if name not in RAW}
+    print_rows(form, record["rows"], lambda: print(text), document=document)
+    print(f"written: {file}, {shown}", file=aside(form))

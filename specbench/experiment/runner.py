@@ -9,10 +9,13 @@ from typing import Protocol
 
 import torch
 
+from specbench.algorithm.draft import models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.resummary import resummarised
 from specbench.config.schema import RunConfig
+from specbench.engine.batch import bytes_of_row
+from specbench.engine.session import Model, Prompt
 from specbench.errors import MachineError, UserError
 from specbench.experiment.between_prompts import Decoded, decoded, give_completions, learn_from, put_answers
 from specbench.experiment.build import Parts, build, resolve
@@ -20,7 +23,6 @@ from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import BatchParts, groups, measure_group, measure_prompt, warm_up, warm_up_rows
-from specbench.experiment.memory import require_memory
 from specbench.experiment.record import failed_record, make_record
 from specbench.loading.devices import agree, join
 from specbench.loading.model_loader import ModelLoader
@@ -222,3 +224,46 @@ def _decode_in_turn(
             give_completions(parts, decoded([place], [prompt]))
             learn_from(parts, place, prompt)
             add(prompt)
+
+
+# The memory that a batch needs, checked before it is reserved.
+
+
+MEMINFO = Path("/proc/meminfo")
+SPARE = 0.9  # of what is free: weights are loaded, but kernels need room of their own
+
+
+def require_memory(parts: Parts) -> None:
+    """Check that the rows of `batch` fit into the free memory.
+
+    Raises:
+        UserError: they do not; the message names the largest batch that does.
+    """
+    free = free_bytes(parts.device)
+    if free is None:
+        return
+    config = parts.config
+    row = row_bytes([parts.target, *models_of(parts.draft)], parts.prompts, config.max_new_tokens)
+    most = int(SPARE * free / row)
+    if config.batch > most:
+        raise UserError(
+            f"batch={config.batch}: needs {config.batch * row / 1e9:.1f} GB for its caches and logits, and "
+            f"{free / 1e9:.1f} GB are free; the largest that fits is batch={max(1, most)}"
+        )
+
+
+def row_bytes(models: Sequence[Model], prompts: Sequence[Prompt], max_new_tokens: int) -> float:
+    """The most that a row takes of these models' memory, when the longest of `prompts` is in it."""
+    source = max(len(prompt.source) for prompt in prompts)
+    tokens = max(len(prompt.prefix) for prompt in prompts) + max_new_tokens
+    return sum(bytes_of_row(model, tokens, source) for model in models)
+
+
+def free_bytes(device: torch.device) -> float | None:
+    """The free bytes of `device`; None where the system does not tell."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or not MEMINFO.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
+    return 1024.0 * int(lines["MemAvailable"].split()[0]) if "MemAvailable" in lines else None

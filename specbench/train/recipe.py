@@ -25,12 +25,13 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from specbench.config.draft import TrainedConfig, named
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
 from specbench.train.distill import borrow, check_same_vocabulary
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.held_out import measure, prompts
-from specbench.train.learners import make_learner
 from specbench.train.places import resolve
 from specbench.train.quality import bleu_metric
 from specbench.train.schema import Recipe, check
@@ -193,3 +194,14 @@ def make_heads_trainer(
         else default_data_collator,
         lr_by_size=recipe.optim.lr_scale == "rms",
     )
+
+
+# Which learner a recipe trains instead of a model.
+
+
+def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
+    """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
+    kind = DRAFT_KINDS[recipe.heads_kind() or "blockwise"]
+    assert issubclass(kind, TrainedConfig)
+    learner: type[FrozenTargetLearner[Any]] = named(kind.learner)
+    return learner.of(target, recipe, train_set)

@@ -18,12 +18,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.errors import UserError
-from specbench.train import features
 from specbench.train.networks import load_tokenizer
 from specbench.train.outputs import Ids, kept_outputs, write_outputs
 from specbench.train.passages import made_passages, without_sentences
 from specbench.train.rows import Row, joined, load_rows, read, without_held_out
-from specbench.train.schema import Recipe
+from specbench.train.schema import DataPlan, Recipe
 
 # Fitting a tokenizer: a Unigram in T5's manner, or a WordPiece in Bert's.
 #
@@ -155,8 +154,8 @@ def training_set(
     """
     plan, distill = recipe.data, recipe.distill
     if recipe.task == "lm":
-        return features.blocks(rows, plan, tokenizer)
-    as_they_are = features.pairs(rows, plan, tokenizer)
+        return blocks(rows, plan, tokenizer)
+    as_they_are = pairs(rows, plan, tokenizer)
     if target is None:
         return as_they_are
     every: list[Ids] = list(as_they_are["input_ids"])
@@ -179,7 +178,7 @@ def training_set(
             outputs += kept_outputs(output / f"target-{name}.jsonl", chosen, write)
     if not sources:
         raise UserError("distill.greedy and distill.sampled are 0 and distill.references is false: nothing to learn on")
-    return features.pairs_of_ids(sources, outputs)
+    return pairs_of_ids(sources, outputs)
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
@@ -188,4 +187,38 @@ def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Datase
     if not plan.eval_path:
         return None
     held = load_rows(plan, fields(recipe), plan.eval_path)[: plan.eval_rows]
-    return (features.pairs if recipe.task == "seq2seq" else features.blocks)(held, plan, tokenizer)
+    return (pairs if recipe.task == "seq2seq" else blocks)(held, plan, tokenizer)
+
+
+# Rows → token ids, as a `datasets.Dataset` with a length column (so that batches hold little padding).
+
+
+def pairs(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
+    """Prefix + source, and target, both closed by the end-of-sequence token. A row may have a `prefix` of its own."""
+    texts = [row.get("prefix", plan.prefix) + row[plan.source] for row in rows]
+    sources = tokenizer(texts, max_length=plan.max_source, truncation=True)
+    targets = tokenizer([row[plan.target] for row in rows], max_length=plan.max_target, truncation=True)
+    return pairs_of_ids(sources["input_ids"], targets["input_ids"])
+
+
+def pairs_of_ids(sources: list[list[int]], targets: list[list[int]]) -> Dataset:
+    """Training features from token ids that exist already, such as a target's own outputs."""
+    return Dataset.from_dict(
+        {
+            "input_ids": sources,
+            "attention_mask": [[1] * len(ids) for ids in sources],
+            "labels": targets,
+            "length": [len(source) + len(target) for source, target in zip(sources, targets, strict=True)],
+        }
+    )
+
+
+def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
+    """Texts run together, each closed by the end-of-sequence token, cut into blocks of `max_target` counted tokens."""
+    ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
+    line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
+    size = min(plan.max_target, len(line))
+    cut = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
+    return Dataset.from_dict(
+        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "labels": cut, "length": [size] * len(cut)}
+    )

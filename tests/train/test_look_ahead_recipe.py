@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.errors import UserError
-from specbench.train.learners import make_learner
-from specbench.train.recipe import train
+from specbench.train.recipe import make_learner, train
 from specbench.train.schema import DistillPlan, LookAheadPlan, Recipe
 
 PLAN = LookAheadPlan(number=3, places=4)

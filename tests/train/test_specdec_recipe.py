@@ -15,8 +15,7 @@ from specbench.errors import UserError
 from specbench.methods.decoder_layer import Source
 from specbench.methods.specdec.captured import ParallelCache
 from specbench.methods.specdec.network import ParallelDecoder
-from specbench.train.learners import make_learner
-from specbench.train.recipe import train
+from specbench.train.recipe import make_learner, train
 from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan
 
 PLAN = SpecDecPlan(queries=3, layers=[0, 1], share=1.0)

@@ -3,14 +3,19 @@
 Safe by default: safetensors first, a `.bin` only through torch's weights-only loader, no remote code.
 """
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -18,12 +23,10 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.states import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files
-from specbench.engine.weights.random import WordNumbers, config_of, random_network
-from specbench.engine.weights.short_head import shorten_head
 from specbench.errors import MachineError, UserError, first_line
 from specbench.hub import hub_failure, hub_is_reachable, not_cached, silence
 
@@ -245,3 +248,95 @@ def _ends(network: Any, vocabulary: Vocabulary) -> frozenset[int]:
         if ends is not None:
             return frozenset([ends] if isinstance(ends, int) else ends)
     return frozenset()
+
+
+# Models of a true shape and random weights: step times, c and v need no checkpoint. Their completions are meaningless.
+
+
+START, END, FIRST_WORD = 0, 1, 3
+
+
+def config_of(architecture: Mapping[str, Any], key: str) -> Any:
+    """A `transformers` config with these values.
+
+    Raises:
+        UserError: `transformers` knows no such family or value.
+    """
+    values = dict(architecture)
+    family = values.pop("model_type", None)
+    try:
+        config = AutoConfig.for_model(family, **values)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{key}.architecture: {first_line(error)}") from error
+    for name, value in values.items():  # T5's constructor forces tied embeddings
+        setattr(config, name, value)
+    return config
+
+
+def random_network(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A network of this shape, made where it will run: 11 billion weights need no copy elsewhere."""
+    torch.manual_seed(0)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with device:
+        return auto.from_config(config, dtype=dtype)
+
+
+class WordNumbers:
+    """A stand-in for a tokenizer: a word is a token, numbered by its digits. Its methods have a tokenizer's names."""
+
+    eos_token_id = END
+    bos_token_id = START
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(number): number for number in range(self.size)}
+
+    def __call__(self, text: str, add_special_tokens: bool = True, max_length: int | None = None, **_: Any) -> Any:
+        ids = [FIRST_WORD + zlib.crc32(word.encode()) % (self.size - FIRST_WORD) for word in text.split()]
+        ids = ids[:max_length]
+        return SimpleNamespace(input_ids=ids or [FIRST_WORD])
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return " ".join(map(str, ids))
+
+
+# A short head: a draft that proposes only the likeliest tokens reads fewer weights (FR-Spec, Zhao et al. 2025).
+
+
+class ShortHead(nn.Module):
+    """Logits [V] of the `kept` rows of a head; minus infinity elsewhere."""
+
+    def __init__(self, head: Any, kept: Sequence[int]) -> None:
+        super().__init__()
+        size, width = head.weight.shape
+        rows = torch.tensor(kept, device=head.weight.device)
+        self.head = nn.Linear(width, len(kept), head.bias is not None, device=rows.device, dtype=head.weight.dtype)
+        with torch.no_grad():
+            self.head.weight.copy_(head.weight[rows])
+            if head.bias is not None:
+                self.head.bias.copy_(head.bias[rows])
+        place_V = torch.full((size,), len(kept), device=rows.device)
+        place_V[rows] = torch.arange(len(kept), device=rows.device)
+        self.place_V = nn.Parameter(place_V, requires_grad=False)  # the kept row of each token; N: none
+
+    @property
+    def weight(self) -> Tensor:
+        """[N, D]."""
+        return self.head.weight
+
+    def forward(self, states: Tensor) -> Tensor:
+        logits = self.head(states)
+        return functional.pad(logits, (0, 1), value=-math.inf).index_select(-1, self.place_V)
+
+
+def shorten_head(network: Any, kept: Sequence[int], key: str) -> None:
+    """Let `network` predict the tokens `kept` alone.
+
+    Raises:
+        UserError: it changes its logits after the head.
+    """
+    if (reason := changed_after_head(network)) is not None:
+        raise UserError(f"{key}.top_tokens: {reason}; leave top_tokens unset")
+    network.set_output_embeddings(ShortHead(network.get_output_embeddings(), kept))
