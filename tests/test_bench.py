@@ -148,6 +148,6 @@ def test_a_fault_of_ours_is_not_said_to_be_of_transformers(monkeypatch: pytest.M
     setup = SimpleNamespace(prompts=[None], repeats=1)
     works: Decoder = lambda index: (1.0, [1])  # noqa: E731
     row = _row("a", "what", setup, {"ours": works, "theirs": raises})  # type: ignore[arg-type]
-    assert row.note == "transformers fails: no such shape"
+    assert row.note == "their decoding fails: no such shape"
     with pytest.raises(RuntimeError, match="no such shape"):
         _row("a", "what", setup, {"ours": raises, "theirs": works})  # type: ignore[arg-type]

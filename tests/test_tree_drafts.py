@@ -87,6 +87,9 @@ class OnStates(BlockwiseDraft):
         self.target.vocabulary_size = SIZE
         self.operations = 1.0
 
+    def read(self, states_ND: torch.Tensor, first: int, stop: int) -> torch.Tensor:
+        return self.logits(states_ND, slice(first, stop)).flatten(0, 1)  # its target has no engine
+
     def start(self, prompt: Prompt, sampling: Sampling) -> Any:
         return self.start_on(Stateful(), prompt, sampling)  # type: ignore[arg-type]
 

@@ -17,6 +17,7 @@ from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.bench.breakdown import TooShort, roofline, take_apart, weight_bytes
 from specbench.bench.parts import bound
+from specbench.bench.peers import PEERS
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
@@ -44,6 +45,8 @@ class Bench:
     batches: tuple[int, ...] = (4, 16)
     bandwidth: float | None = None  # GB/s; None: as a copy of the weights' size measures it
     launch_us: float = 1.5
+    peers: tuple[str, ...] = ()  # other engines, by name
+    folder: str | None = None  # of the target's weights, or its name on the hub
 
 
 @dataclass
@@ -70,6 +73,9 @@ def bench(setup: Bench, say: Callable[[str], None]) -> list[Row]:
             say(f"timing {name}")
             with already_collected():
                 rows += part(setup)
+    for name in setup.peers:
+        say(f"timing {name}")
+        rows.append(_against_peer(setup, name))
     return rows
 
 
@@ -125,7 +131,7 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
         tried = ways | {"theirs": _known_to_fail(ways["theirs"])}
         found = in_turn(tried, texts or len(setup.prompts), setup.repeats)
     except _Fails as error:
-        return Row(part, what, unit="", note=f"transformers fails: {error}")
+        return Row(part, what, unit="", note=f"their decoding fails: {error}")
     ours, theirs = found["ours"], found["theirs"]
     faster = times_faster(theirs, ours)
     same = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
@@ -140,6 +146,17 @@ def _row(part: str, what: str, setup: Bench, ways: dict[str, Decoder], texts: in
 def _against_generate(setup: Bench) -> list[Row]:
     ways = {"ours": _ours(setup, None), "theirs": _theirs(setup)}
     return [_row("a", "autoregressive against generate", setup, ways)]
+
+
+def _against_peer(setup: Bench, name: str) -> Row:
+    """The target alone, in our loop and in another engine's, encoder and prefill included."""
+    assert setup.folder is not None
+    peer = PEERS[name](setup.folder, setup.prompts, setup.max_new_tokens, setup.dtype, setup.device)
+    with peer.process:
+        ways = {"ours": _ours(setup, None), "theirs": peer.decode}
+        row = _row("h", f"autoregressive against {name}", setup, ways)
+    ours = str(setup.dtype).removeprefix("torch.")
+    return replace(row, note=f"{peer.what}, ours in {ours}; {row.note}")
 
 
 def _against_assisted(setup: Bench) -> list[Row]:

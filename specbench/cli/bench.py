@@ -49,7 +49,7 @@ def job(form: str, config: BenchConfig) -> None:
     from specbench.bench.bench import Bench, bench
     from specbench.bench.output import table, write
     from specbench.bench.parts import why_step_by_step
-    from specbench.config.model import name_of
+    from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware
     from specbench.experiment.runner import translated_errors
 
@@ -67,6 +67,8 @@ def job(form: str, config: BenchConfig) -> None:
         batches=tuple(config.batches),
         bandwidth=config.bandwidth,
         launch_us=config.launch_us,
+        peers=tuple(config.peers),
+        folder=weights_folder(config.target),
     )
     with translated_errors(run):
         reason = why_step_by_step(parts.draft, parts.prompts[0], config.gammas, config.max_new_tokens)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.config.keys import fresh, key
-from specbench.config.paths import made_by
+from specbench.config.paths import made_by, shipped
 from specbench.config.ranges import require
 from specbench.errors import UserError
 
@@ -48,6 +48,12 @@ class ModelConfig(NamedConfig):
 def place_of(model: ModelConfig) -> str | None:
     """The folder, hub name or shipped weights of `model`, as `distill.target` takes it; None if it has none."""
     return model.path or model.hub or (f"shipped:models/{model.shipped}" if model.shipped else None)
+
+
+def weights_folder(model: ModelConfig) -> str | None:
+    """The folder of the weights of `model`, or its name on the hub; None if it has none."""
+    shipped_as = None if model.shipped is None else str(shipped("models", model.shipped))
+    return model.path or model.hub or shipped_as
 
 
 def name_of(model: ModelConfig) -> str:

@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
 from specbench.config.keys import fresh, key, keys_of
-from specbench.config.model import ModelConfig
+from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
+PEERS = ("ctranslate2",)  # other engines that `bench` times; `bench.peers` has a function for each
 VALIDATE = "recommend --validate"  # the mode has keys of its own
 
 
@@ -128,6 +130,7 @@ class BenchConfig(RunConfig):
     step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
     bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
+    peers: list[str] = fresh(list, "other engines on the same weights, the target alone: ctranslate2")
 
 
 def check_bench(config: BenchConfig) -> None:
@@ -162,6 +165,12 @@ def check_bench(config: BenchConfig) -> None:
         config.parts,
         "letters from a to g, as in ab",
     )
+    for name in config.peers:
+        require(name in PEERS, "peers", name, "of " + ", ".join(PEERS))
+        if find_spec(name) is None:
+            raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[peers]'")
+    if config.peers and (config.target.weights == "random" or weights_folder(config.target) is None):
+        raise UserError(f"peers={config.peers[0]}: this target's weights are random; name a folder of weights")
     require(
         bool(config.batches) and all(2 <= batch <= MAX_BATCH for batch in config.batches),
         "batches", config.batches, f"a list of numbers from 2 to {MAX_BATCH}",

@@ -1,0 +1,100 @@
+"""Other engines on the same weights, timed beside ours: `specbench bench peers=ctranslate2`.
+
+Each runs in a process of its own: two thread pools in one process wait for each other (measured: both 5 times as slow).
+"""
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoTokenizer
+
+from specbench.bench.timing import Decoder
+from specbench.engine.session import Prompt
+from specbench.errors import UserError, first_line
+
+
+class Peer(NamedTuple):
+    """Another engine at work: what it is, how it decodes a prompt, and the process to end."""
+
+    what: str
+    decode: Decoder
+    process: ProcessPoolExecutor
+
+
+def ctranslate2(
+    folder: str, prompts: Sequence[Prompt], max_new_tokens: int, dtype: torch.dtype, device: torch.device
+) -> Peer:
+    """CTranslate2's greedy decoding of `prompts` with the weights in `folder`.
+
+    It has bfloat16 only on processors with instructions for it, and else computes in float32.
+
+    Raises:
+        UserError: it cannot convert the weights.
+    """
+    kind, wanted = "Translator" if prompts[0].source else "Generator", str(dtype).removeprefix("torch.")
+    with tempfile.TemporaryDirectory() as made:
+        converted = str(Path(made, "model"))
+        try:
+            with _process() as converting:
+                converting.submit(_convert, folder, converted).result()
+            process = _process()
+            what = process.submit(_load, converted, kind, wanted, device.type, torch.get_num_threads()).result()
+        except Exception as error:  # whatever its converters raise for weights that they do not know
+            raise UserError(f"peers=ctranslate2: it cannot convert {folder}: {first_line(error)}") from error
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    read = [tokenizer.convert_ids_to_tokens(list(prompt.source or prompt.prefix)) for prompt in prompts]
+
+    def decode(index: int) -> tuple[float, list[int]]:
+        seconds, words = process.submit(_decode, read[index], max_new_tokens).result()
+        return seconds, tokenizer.convert_tokens_to_ids(words)
+
+    return Peer(what, decode, process)
+
+
+PEERS = {"ctranslate2": ctranslate2}
+
+
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+# In the other processes. One converts, for torch's threads, once they have run, are in the way of the engine's.
+
+_model: Any = None
+
+
+def _convert(folder: str, converted: str) -> None:
+    converters: Any = import_module("ctranslate2.converters")
+    converters.TransformersConverter(folder).convert(converted)
+
+
+def _load(converted: str, kind: str, dtype: str, device: str, threads: int) -> str:
+    """Load the weights, and say what runs."""
+    global _model
+    engine: Any = import_module("ctranslate2")
+    computed = dtype if dtype in engine.get_supported_compute_types(device) else "float32"
+    _model = getattr(engine, kind)(
+        converted, device=device, compute_type=computed, intra_threads=threads, inter_threads=1
+    )
+    return f"CTranslate2 {engine.__version__} in {computed}"
+
+
+def _decode(words: list[str], max_new_tokens: int) -> tuple[float, list[str]]:
+    """Seconds and tokens of one completion, encoder and prefill included."""
+    began = time.perf_counter()
+    if hasattr(_model, "translate_batch"):
+        (found,) = _model.translate_batch(
+            [words], beam_size=1, max_decoding_length=max_new_tokens, return_end_token=True
+        )  # fmt: skip
+        return time.perf_counter() - began, list(found.hypotheses[0])
+    (found,) = _model.generate_batch(
+        [words], beam_size=1, max_length=max_new_tokens, include_prompt_in_result=False, return_end_token=True
+    )
+    return time.perf_counter() - began, list(found.sequences[0])
