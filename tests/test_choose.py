@@ -22,6 +22,10 @@ LISTS = {
     "none": (["draft=unigram", "gamma=3"], (["draft=unigram", "gamma=3"], [[]])),
     "brackets": (["draft=[unigram,bigram]", "gamma=3"], (["gamma=3"], [["draft=unigram"], ["draft=bigram"]])),
     "commas": (["draft=unigram,bigram"], ([], [["draft=unigram"], ["draft=bigram"]])),
+    "heads of drafts": (
+        ["draft=t5-nano", "draft.top_tokens=null,1000"],
+        (["draft=t5-nano"], [["draft.top_tokens=null"], ["draft.top_tokens=1000"]]),
+    ),
     "folders": (["draft.path=[/a,'/b c']"], ([], [["draft.path=/a"], ["draft.path='/b c'"]])),
     "both": (
         ["draft=[unigram,bigram]", "draft.path=/a"],

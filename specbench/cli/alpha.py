@@ -18,7 +18,8 @@ each draft is scored on them by teacher forcing. No gamma is tried, since alpha 
 with 95% intervals and writes results/alpha/ID.json.
 """
 LISTS = {
-    "draft=A,B": "drafts of `specbench run`; draft.path=DIR1,DIR2 adds folders to this list",
+    "draft=A,B": "drafts of `specbench run`; draft.path=DIR1,DIR2 adds folders to this list; "
+    "draft.top_tokens=null,1000 compares heads of all and of the 1,000 likeliest tokens",
     "accept=exact,typical": "score each draft under each rule: the share of drafted tokens that the rule "
     "accepts, and the total variation of its output from the target; accept.lenience= may be a list",
 }

@@ -1,8 +1,9 @@
 """Lists on the command line: `draft=[unigram,bigram]`, `accept=[exact,lenient]`, `sampling.temperature=[0,1]`.
 
-Likewise `draft.path=[DIR1,DIR2]`, `accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`, `tree.size=[8,16]`. Hydra picks
-one choice of a group. A verb that compares several composes its config once for each combination: Hydra launches the
-first, so that its switches and errors are the same, and the others are composed beside it under the same overrides.
+Likewise `draft.path=[DIR1,DIR2]`, `draft.top_tokens=[null,1000]`, `accept.lenience=[0.5,0.3]`, `tree=[none,sequoia]`
+and `tree.size=[8,16]`. Hydra picks one choice of a group. A verb that compares several composes its config once for
+each combination: Hydra launches the first, so that its switches and errors are the same, and the others are composed
+beside it under the same overrides.
 Commas without brackets, Hydra's spelling in a sweep, mean the same here, and so do the lists of an experiment.
 """
 
@@ -36,6 +37,8 @@ OWNER = {f"accept.{key}": rule for key, rule in RULE_OF.items()}
 ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
 TREE = ("tree", "tree.size", "tree.depth", "tree.children")  # each shape has some of these keys
 TEMPERATURE = "sampling.temperature"
+TOP_TOKENS = "draft.top_tokens"
+LISTED = (*DRAFT, TOP_TOKENS, *ACCEPT, *TREE, TEMPERATURE)
 
 
 def launch_each(
@@ -123,17 +126,13 @@ def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Over
         raise UserError(f"experiment={name}: its tasks are {', '.join(tasks)}; name one of them, task={first}")
     for key in swept.keys() & OWNER.keys():
         swept.setdefault("accept", OWNER[key])  # a rule whose keys are listed must be named
-    return [
-        f"{key}=[{values}]"
-        for key, values in swept.items()
-        if key in (*DRAFT, *ACCEPT, *TREE, TEMPERATURE) and key not in given
-    ]
+    return [f"{key}=[{values}]" for key, values in swept.items() if key in LISTED and key not in given]
 
 
 def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Overrides, list[Overrides]]:
     """`argv` without its lists, and the overrides of each combination of their values.
 
-    Drafts vary slowest, then rules, then trees.
+    Drafts vary slowest, then the size of their heads, then rules, then trees.
 
     Raises:
         UserError: a list is empty, or a key goes with no rule or tree of the command.
@@ -142,7 +141,7 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     listed = set()
     for argument in argv:
         override = parsed(argument)
-        if override is None or override.key_or_group not in (*DRAFT, *ACCEPT, *TREE, TEMPERATURE):
+        if override is None or override.key_or_group not in LISTED:
             continue
         key = override.key_or_group
         given[key] = [argument]
@@ -155,6 +154,8 @@ def split(argv: Sequence[str], defaults: dict[str, list[str]]) -> tuple[Override
     if any(key in listed for key in DRAFT):
         several = any(len(given[key]) > 1 for key in DRAFT if key in listed)
         axes.append([[one] for key in DRAFT for one in given.get(key, []) if key in listed or several])
+    if TOP_TOKENS in listed:
+        axes.append([[one] for one in given[TOP_TOKENS]])
     if any(key in listed for key in ACCEPT):
         axes.append(_rules(given))
     if any(key in listed for key in TREE):
@@ -204,7 +205,7 @@ def _values(parsed: Override) -> list[str] | None:
 
 def as_text(value: Any) -> str:
     """`value` as Hydra reads it back."""
-    text = str(value)
+    text = "null" if value is None else str(value)
     if re.fullmatch(r"[\w./+-]+", text):
         return text
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
