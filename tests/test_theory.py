@@ -27,6 +27,11 @@ def test_theorem_3_8_of_a_chain_as_a_tree() -> None:
     assert theory.tree_improvement(4.0, 3, 0.1, verify_cost=1.7) == pytest.approx(2.0)
 
 
+def test_a_run_is_bound_by_reading_or_by_multiplying() -> None:
+    least = theory.Roofline(reading=3.0, multiplying=0.5)
+    assert least.turning == 6 and [least.of_run(n) for n in (1, 6, 10)] == [3.0, 3.0, 5.0]
+
+
 def test_theorem_3_11() -> None:
     assert theory.operations_increase(0.8, 5, 0.0) == pytest.approx(1.63, abs=5e-3)
 

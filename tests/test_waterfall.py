@@ -190,6 +190,17 @@ def test_ends_are_told_with_longer_texts() -> None:
     assert "with completions of 36 tokens 7.20" in said
 
 
+@pytest.mark.parametrize(("multiplying_ms", "said"), [(0.1, "from Ω = 3.0 tokens on"), (0.01, "up to Ω = 30.0 tokens")])
+def test_verification_names_what_binds_it(multiplying_ms: float, said: str) -> None:
+    record = planted(lengths=[60] * 20, gamma=7, v=2.0)
+    assert not any("Ω" in line for line in sentences(waterfall(record, resamples=0)))  # an older record
+    record["summary"] |= {"reading_ms": 0.3, "multiplying_ms": multiplying_ms}
+    (line,) = [line for line in sentences(waterfall(record, resamples=0)) if line.startswith("verifying")]
+    tokens = float(line.split()[1])
+    least = max(0.3, tokens * multiplying_ms)
+    assert said in line and f"They take at least {least:.2f} ms here, and one token 0.30" in line
+
+
 def test_explain_shows_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = make(tmp_path)
     assert main(["explain", run_id, f"results={tmp_path}", "--for-speedup", "2"]) == 0

@@ -12,10 +12,11 @@ from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.probe import already_collected
+from specbench.analysis.costs.roofline import roofline, weight_bytes
 from specbench.bench import parts as batches
 from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.breakdown import TooShort, roofline, take_apart, weight_bytes
+from specbench.bench.breakdown import TooShort, take_apart
 from specbench.bench.parts import bound
 from specbench.bench.peers import PEERS
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
@@ -187,7 +188,7 @@ def _step_against_floor(setup: Bench) -> list[Row]:
     models = {"target": setup.target} | ({"draft": setup.draft.model} if isinstance(setup.draft, ModelDraft) else {})
     for name, model in models.items():
         size = weight_bytes(model, setup.dtype)
-        least = roofline(model, size, setup.device, setup.dtype)
+        least = roofline(model, setup.dtype)
         floor = least.reading
         step = growth.over_lengths(model, setup.prompts[0])
         seconds = next(iter(step.values()))
@@ -260,11 +261,11 @@ def _start_and_memory(setup: Bench) -> list[Row]:
 def _growth(setup: Bench) -> list[Row]:
     prompt = setup.prompts[0]
     rows = _start_and_memory(setup)
-    least = roofline(setup.target, weight_bytes(setup.target, setup.dtype), setup.device, setup.dtype)
+    least = roofline(setup.target, setup.dtype)
     over = growth.over_tokens(setup.target, prompt)
     rows += [
-        Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * least.seconds(count),
-            note=f"v = {seconds / over[1]:.2f}; its roofline {least.seconds(count) / least.seconds(1):.2f}")
+        Row("f", f"target over {count} tokens", 1000 * seconds, 1000 * least.of_run(count),
+            note=f"v = {seconds / over[1]:.2f}; its roofline {least.of_run(count) / least.of_run(1):.2f}")
         for count, seconds in over.items()
     ]  # fmt: skip
     rows += [

@@ -1,4 +1,4 @@
-"""A step and a pass taken apart: a step against the time its weights take to be read, a pass into its parts.
+"""A pass taken into its parts.
 
 The parts of a pass are timed where they happen, in the loop that decodes. Alone and again and again at one place they
 would be faster, since a cache then holds what in a pass has to be fetched.
@@ -12,93 +12,12 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
 
 from specbench.algorithm.decoding.alone import autoregressive, speculative
 from specbench.algorithm.decoding.spec import DecodingSpec, Pass
-from specbench.bench.timing import medians
 from specbench.engine.session import Model, Prompt, RollsOut, Session, get_ready
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Choice, Sampling
-
-REPEATS = 100
-
-
-def stepping(session: Session, tokens: int) -> Callable[[], Any]:
-    """One run over `tokens` new tokens, and back, so that it can be done again at the same place."""
-    new = [2 + 3 * index for index in range(tokens)]
-
-    def step() -> None:
-        before = session.length
-        session.extend(new)
-        session.rollback(before)
-
-    return step
-
-
-def weight_bytes(model: Model, dtype: torch.dtype) -> float:
-    """Bytes of weights that one decoding step reads."""
-    return model.operations / 2 * dtype.itemsize
-
-
-def bytes_per_second(size: float, device: torch.device, now: Callable[[], float]) -> float:
-    """Bytes that this device reads and writes a second when it copies `size` bytes.
-
-    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step.
-    """
-    source = torch.ones(max(1, int(size)), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * size / medians({"copy": lambda: target.copy_(source)}, now, 30)["copy"]
-
-
-SIDE = 512  # of the matrices whose product shows how fast a device multiplies: they fit its caches
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """What a run over n tokens takes at least: it reads all weights once, and multiplies each with n rows.
-
-    reading: seconds in which the weights are read.
-    multiplying: seconds of the multiply-adds of one token, at this device's fastest.
-    """
-
-    reading: float
-    multiplying: float
-
-    def seconds(self, tokens: int) -> float:
-        """The least time of a run over so many tokens."""
-        return max(self.reading, tokens * self.multiplying)
-
-    @property
-    def turning(self) -> float:
-        """Omega: the number of tokens from which on multiplying takes longer than reading, so that v grows with it."""
-        return self.reading / self.multiplying
-
-
-def roofline(model: Model, size: float, device: torch.device, dtype: torch.dtype) -> Roofline:
-    """The roofline of `model`, whose weights have `size` bytes, from a copy and from products of matrices."""
-    multiply_adds = model.operations / 2
-    return Roofline(
-        size / bytes_per_second(size, device, model.now),
-        multiply_adds / multiply_adds_per_second(device, dtype, model.now),
-    )
-
-
-def multiply_adds_per_second(device: torch.device, dtype: torch.dtype, now: Callable[[], float]) -> float:
-    """Multiply-adds a second of this device's fastest product in `dtype` or in fp32.
-
-    A processor without instructions for bf16 multiplies it as fp32, and torch's products of bf16 are slow there.
-    """
-    found = []
-    for kind in {dtype, torch.float32}:
-        left, right = (torch.ones(SIDE, SIDE, dtype=kind, device=device) for _ in range(2))
-        out = torch.empty_like(left)
-
-        def product(left: Tensor = left, right: Tensor = right, out: Tensor = out) -> None:
-            torch.mm(left, right, out=out)
-
-        found.append(SIDE**3 / medians({"product": product}, now, 30)["product"])
-    return max(found)
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,31 @@ from specbench.algorithm.decoding.spec import DecodingSpec
 from specbench.algorithm.decoding.together import together
 from specbench.algorithm.draft import Draft, expect, models_of
 from specbench.bench.baselines import generate_many
-from specbench.bench.breakdown import REPEATS, stepping
 from specbench.bench.timing import Decoder, medians
 from specbench.engine.batch import Batch
 from specbench.engine.capture.nodes import constant
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, captured_first, get_ready
+from specbench.engine.session import Model, Prompt, Session, captured_first, get_ready
 from specbench.sampling import Sampling, standardise
 
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+REPEATS = 50
 LENGTHS = (16, 64, 128, 256, 512)
 VOCABULARIES = (8_000, 32_000, 128_000)
 GAMMA = 4  # where only the vocabulary varies
+
+
+def stepping(session: Session, tokens: int) -> Callable[[], Any]:
+    """One run over `tokens` new tokens, and back, so that it can be done again at the same place."""
+    new = [2 + 3 * index for index in range(tokens)]
+
+    def step() -> None:
+        before = session.length
+        session.extend(new)
+        session.rollback(before)
+
+    return step
 
 
 def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
@@ -35,7 +47,7 @@ def over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
     session.extend([5] * 16)
     steps = {str(count): stepping(session, count) for count in TOKENS}
     captured_first(model, prompt, session.length, steps.values())
-    timed = medians(steps, model.now, REPEATS // 2)
+    timed = medians(steps, model.now, REPEATS)
     return {int(count): seconds for count, seconds in timed.items()}
 
 
@@ -48,7 +60,7 @@ def over_lengths(model: Model, prompt: Prompt) -> dict[int, float]:
             session.extend([5] * (length - session.length))
             step = stepping(session, 1)
             captured_first(model, prompt, length + 1, [step])
-            found[length] = medians({"step": step}, model.now, REPEATS // 2)["step"]
+            found[length] = medians({"step": step}, model.now, REPEATS)["step"]
     return found
 
 
@@ -65,7 +77,7 @@ def over_vocabularies(model: Model, device: torch.device) -> dict[int, float]:
             p_GV = standardise(logits[GAMMA:], sampled, size)
             accept_exact(p_GV, q_GV, [1, 2, 3, 4], generator)
 
-        found[size] = medians({"judge": judge}, model.now, REPEATS // 5)["judge"]
+        found[size] = medians({"judge": judge}, model.now, REPEATS // 2)["judge"]
     return found
 
 

@@ -5,6 +5,9 @@ import warnings
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
+import torch
+
+from specbench.analysis.costs.roofline import roofline
 from specbench.analysis.resummary import explained
 from specbench.analysis.summary import summarise
 from specbench.config.model import name_of
@@ -23,6 +26,7 @@ from specbench.records.schema import (
     SCHEMA_VERSION,
     FailedRecord,
     Learnt,
+    Limits,
     Names,
     Process,
     PromptRecord,
@@ -75,6 +79,7 @@ def make_record(
         "dtype": config.dtype,
         "dtype_bfloat16_ms": None if probed is None else probed.bfloat16_ms,
         "dtype_float32_ms": None if probed is None else probed.float32_ms,
+        **_roofline(parts),
         "engine": parts.engine,
         "fell_back": parts.fell_back,
         "rollout_fell_back": parts.rollout_fell_back,
@@ -142,6 +147,14 @@ def _names(config: RunConfig) -> Names:
         "top_k": config.sampling.top_k,
         "top_p": config.sampling.top_p,
     }
+
+
+def _roofline(parts: Parts) -> Limits:
+    """What binds the target's steps on this device; not known of a model that several devices share."""
+    if parts.config.target.device_map or parts.config.target.tp_plan:
+        return {}
+    least = roofline(parts.target, getattr(torch, parts.config.dtype))
+    return {"reading_ms": 1000 * least.reading, "multiplying_ms": 1000 * least.multiplying}
 
 
 def _learning(config: RunConfig) -> Learnt:

@@ -342,7 +342,14 @@ class Vocabularies(TypedDict, total=False):
     shared_of_draft: Annotated[float, "share of the draft's tokens that the target has"]
 
 
-class Summary(Names, Measured, Quality, Vocabularies):
+class Limits(TypedDict, total=False):
+    """The target's roofline on this device; absent where several devices share the target, and in older records."""
+
+    reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
+    multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]
+
+
+class Summary(Names, Measured, Quality, Vocabularies, Limits):
     """A run in numbers: a row of `specbench results`. A low and a high bound a 95% interval."""
 
     gamma: Annotated[int | None, "null where it changed from pass to pass"]

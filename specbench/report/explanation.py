@@ -35,7 +35,11 @@ def sentences(found: Waterfall) -> list[str]:
     Then encoder and prefill, then the data that the record lacks.
     """
     before = _before(found)
-    said = [_said(step, before[step.name], found) for step in found.levers if step.factor.value < 1 - TINY]
+    said = [
+        _said(step, before[step.name], found) + (_least(found) if step.name == "verification" else "")
+        for step in found.levers
+        if step.factor.value < 1 - TINY
+    ]
     start = found.steps[-1]
     if abs(start.factor.value - 1) >= TINY:
         said.append(f"encoder and prefill: {before['start']:.2f} → {start.speedup:.2f} end to end")
@@ -105,6 +109,20 @@ def _said(step: Step, before: float, found: Waterfall) -> str:
         spent = f"{cost:.2f} steps a pass ({cost * _step_ms(found):.2f} ms)"
         return f"accepting takes {spent}: {change}; none would give {alone}"
     return f"unexplained: {change}; without it {alone}"
+
+
+def _least(found: Waterfall) -> str:
+    """What the run over a pass's tokens takes at least on this device, and which of the two bounds binds."""
+    least, totals = found.sample.roofline, found.sample.totals
+    if least is None:
+        return ""
+    tokens = float(totals["drafted"] / totals["passes"]) + 1
+    binds = (
+        f"from Ω = {least.turning:.1f} tokens on, multiplying takes longer than reading the weights"
+        if tokens > least.turning
+        else f"up to Ω = {least.turning:.1f} tokens, reading the weights takes longer than multiplying"
+    )
+    return f". They take at least {least.of_run(tokens):.2f} ms here, and one token {least.of_run(1):.2f}: {binds}"
 
 
 def _step_ms(found: Waterfall) -> float:

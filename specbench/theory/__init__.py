@@ -8,6 +8,7 @@ M_p run; c_hat, the same in arithmetic operations per token (Def 3.10).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, product
 
@@ -76,6 +77,27 @@ def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float =
     gamma.
     """
     return tokens / (depth * c + verify_cost)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a run of a model over n tokens takes at least: it reads all weights once, and multiplies each with n rows.
+
+    `reading` is the time in which the weights are read, `multiplying` that of one token's multiply-adds, both at a
+    device's fastest (Williams et al. 2009, "Roofline").
+    """
+
+    reading: float
+    multiplying: float
+
+    def of_run(self, tokens: float) -> float:
+        """The least time of a run over so many tokens."""
+        return max(self.reading, tokens * self.multiplying)
+
+    @property
+    def turning(self) -> float:
+        """Omega: the number of tokens from which on multiplying takes longer than reading, so that v grows with it."""
+        return self.reading / self.multiplying
 
 
 def operations_increase(alpha: float, gamma: int, c_hat: float) -> float:

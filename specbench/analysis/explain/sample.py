@@ -10,6 +10,7 @@ from specbench.analysis.acceptance.by_position import levels, parents_of, reache
 from specbench.analysis.forecast.passes import walk
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import PromptRecord, RunRecord
+from specbench.theory import Roofline
 
 Floats = NDArray[np.float64]
 PARTS = ("steps_s", "drafting_s", "verifying_s", "accepting_s")  # sums of times that vary within a prompt
@@ -28,6 +29,7 @@ class Sample:
         falls_with_position: whether acceptance falls with the position.
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
         missing: what the record does not hold, a sentence each.
+        roofline: the least times of a run of the target, in milliseconds; None where they are not known.
     """
 
     columns: dict[str, Floats]
@@ -39,6 +41,7 @@ class Sample:
     falls_with_position: bool
     ruled: bool
     missing: list[str]
+    roofline: Roofline | None = None
 
     @property
     def totals(self) -> dict[str, Floats]:
@@ -72,6 +75,7 @@ def sample(record: RunRecord) -> Sample:
         {name: np.array([row[name] for row in varied], float) for name in PARTS},
         gamma, depth, lengths, tree, falls_with_position, ruled,
         _missing(record, gamma, tree, falls_with_position, ruled),
+        Roofline(summary["reading_ms"], summary["multiplying_ms"]) if "reading_ms" in summary else None,
     )  # fmt: skip
 
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench.algorithm.acceptance.base import TokenRule, Verification
+from specbench.algorithm.acceptance.base import TokenRule, Verdict, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.config.keys import key
 from specbench.config.ranges import require
 from specbench.config.rule import RuleConfig
+from specbench.theory.trees import ROOT
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Proposal, Verdict
+    from specbench.algorithm.acceptance.base import Proposal
     from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
     from specbench.config.schema import RunConfig
     from specbench.sampling import Sampling
-from specbench.algorithm.acceptance.base import Verdict
-from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
-from specbench.theory.trees import ROOT
 
 
 @dataclass
@@ -76,7 +74,6 @@ class Typical(TokenRule):
         return p_LV
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
-
         return accept_plausible(self, p_NV, proposal.each_NV(p_NV[0]), tree, chance)
 
 

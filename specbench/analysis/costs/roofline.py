@@ -1,0 +1,66 @@
+"""A model's roofline on this machine, from a copy of as many bytes as its weights and products of matrices."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from specbench.engine.session import Model
+from specbench.theory import Roofline
+
+MOST_BYTES = 2**28  # that are copied: more than any cache holds, and a larger copy is no faster
+WARM_UP, REPEATS = 3, 20
+SIDE = {"cpu": 512, "cuda": 4096}  # of matrices that fit a processor's caches, and that fill a GPU
+
+
+def weight_bytes(model: Model, dtype: torch.dtype) -> float:
+    """Bytes of weights that one decoding step reads."""
+    return model.operations / 2 * dtype.itemsize
+
+
+def roofline(model: Model, dtype: torch.dtype) -> Roofline:
+    """The roofline of `model` in seconds."""
+    device: torch.device = getattr(model, "device", torch.device("cpu"))
+    size = weight_bytes(model, dtype)
+    return Roofline(
+        size / bytes_per_second(int(min(size, MOST_BYTES)), device),
+        model.operations / 2 / multiply_adds_per_second(device, dtype),
+    )
+
+
+def bytes_per_second(size: int, device: torch.device) -> float:
+    """Bytes that this device reads and writes a second when it copies `size` bytes.
+
+    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step.
+    """
+    source = torch.ones(max(1, size), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _seconds(partial(target.copy_, source), device)
+
+
+@cache
+def multiply_adds_per_second(device: torch.device, dtype: torch.dtype) -> float:
+    """Multiply-adds a second of this device's fastest product in `dtype` or in fp32.
+
+    A processor without instructions for bf16 multiplies it as fp32, and torch's products of bf16 are slow there.
+    """
+    side, fastest = SIDE.get(device.type, SIDE["cuda"]), 0.0
+    for kind in {dtype, torch.float32}:
+        left, right = (torch.ones(side, side, dtype=kind, device=device) for _ in range(2))
+        seconds = _seconds(partial(torch.mm, left, right, out=torch.empty_like(left)), device)
+        fastest = max(fastest, side**3 / seconds)
+    return fastest
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The median time of `work`."""
+    found = []
+    for _ in range(WARM_UP + REPEATS):
+        began = perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(perf_counter() - began)
+    return median(found[WARM_UP:])
