@@ -25,7 +25,7 @@ def roofline(model: Model, dtype: torch.dtype) -> Roofline:
     device: torch.device = getattr(model, "device", torch.device("cpu"))
     size = weight_bytes(model, dtype)
     return Roofline(
-        size / bytes_per_second(int(min(size, MOST_BYTES)), device),
+        size / bytes_per_second(int(min(max(size, 1), MOST_BYTES)), device),
         model.operations / 2 / multiply_adds_per_second(device, dtype),
     )
 
@@ -35,7 +35,7 @@ def bytes_per_second(size: int, device: torch.device) -> float:
 
     `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step.
     """
-    source = torch.ones(max(1, size), dtype=torch.uint8, device=device)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size / _seconds(partial(target.copy_, source), device)
 
