@@ -87,7 +87,7 @@ class RunConfig:
     tree: TreeConfig = fresh(TreeConfig, "several continuations verified in one pass")
     simulate: SimulateConfig = fresh(SimulateConfig, "timing without checkpoints")
     gamma: int | str = key(
-        5,
+        3,
         "tokens drafted in a pass | auto: the best by a short probe | adaptive: starts there and adapts to each "
         "completion | heuristic: the schedule of transformers",
     )
