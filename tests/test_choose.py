@@ -8,7 +8,8 @@ import pytest
 from specbench import theory
 from specbench.choose import recommend as recommending
 from specbench.cli import main
-from specbench.compose.grid import split
+from specbench.compose.grid import compose_grid, split
+from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -54,6 +55,12 @@ LISTS = {
 def test_lists_are_taken_apart(name: str) -> None:
     argv, expected = LISTS[name]
     assert split(argv, {}) == expected
+
+
+def test_a_draft_without_a_head_is_there_once() -> None:
+    words = ["draft=t5-nano,bigram", "draft.top_tokens=null,1000"]
+    found = compose_grid(words, "choose", ChooseConfig, "recommend")
+    assert [one.draft.label() for one in found] == ["t5-nano", "t5-nano-top1000", "bigram"]
 
 
 def test_temperatures_have_a_default_and_an_empty_list_is_refused() -> None:

@@ -60,9 +60,11 @@ SMALL = {
     "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.4, "pad_token_id": 0,
     "eos_token_id": 1, "bos_token_id": 1,
 }  # fmt: skip
-# Norms of heads; angles for a part of the channels; queries, keys and values as one map; scaled logits; no angles.
+# Norms of heads; angles for a part of the channels; queries, keys and values as one map; scaled logits; no angles;
+# interleaved angles.
 FAMILIES = {"Qwen3": {"head_dim": 8}, "Phi": {}, "GPTNeoX": {}, "Phi3": {}, "Granite": {"logits_scaling": 3.0},
-            "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32}, "Gemma": {"head_dim": 8}, "Cohere": {}}  # fmt: skip
+            "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32}, "Glm": {"head_dim": 8},
+            "Gemma": {"head_dim": 8}, "Cohere": {}}  # fmt: skip
 KNOWN = ["t5", "t5-v1_1", "gpt2", "llama", "qwen2", "mistral", *list(FAMILIES)[:-2]]
 
 
@@ -84,7 +86,7 @@ def test_a_step_is_one_call(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Gemma", "Cohere"])
 def test_what_is_not_known_is_torchs(kind: str) -> None:
-    """Norms that are spelt out with a weight of their own, interleaved angles; what surrounds them is native."""
+    """Norms that are spelt out with a weight of their own; what surrounds them is native."""
     model = with_engine("native", made(kind), 40, ENDS, "invariant")
     assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
     found = calls(model.program.several)

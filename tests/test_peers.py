@@ -1,15 +1,18 @@
 """`bench peers=`: what is handed to another engine and read from it, with a stand-in for its package, and with it."""
 
+import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import T5ForConditionalGeneration
 
 from specbench.bench.bench import Bench, bench
-from specbench.bench.peers import ctranslate2
+from specbench.bench.llama_cpp import neighbouring
+from specbench.bench.peers import Work, ctranslate2, llama_cpp
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped
@@ -19,6 +22,10 @@ from specbench.methods.random.draft import UniformDraft
 
 FOLDER, WORDS = str(shipped("models", "t5-mini")), 6
 PROMPT = Prompt((40, 41, 42, 1), (0,))
+
+
+def work(**changed: Any) -> Work:
+    return Work(FOLDER, [PROMPT], WORDS, frozenset({1}), torch.float32, torch.device("cpu"))._replace(**changed)
 
 
 STAND_IN = """
@@ -64,7 +71,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(package: None) -> None:
     for words in (WORDS, 2):
-        peer = ctranslate2(FOLDER, [PROMPT], words, torch.bfloat16, torch.device("cpu"))
+        peer = ctranslate2(work(max_new_tokens=words, dtype=torch.bfloat16))
         with peer.process:
             seconds, tokens = peer.decode(0)
         assert tokens == list(PROMPT.source)[:words] and seconds >= 0 and peer.what == "CTranslate2 9.9 in float32"
@@ -72,18 +79,20 @@ def test_a_peer_decodes_in_a_process_of_its_own_in_a_dtype_that_it_has(package: 
 
 def test_weights_that_a_peer_cannot_convert_are_told(package: None) -> None:
     with pytest.raises(UserError, match="peers=ctranslate2: it cannot convert ./broken: no such architecture$"):
-        ctranslate2("./broken", [PROMPT], WORDS, torch.float32, torch.device("cpu"))
+        ctranslate2(work(folder="./broken"))
 
 
 @pytest.mark.skipif(find_spec("ctranslate2") is not None, reason="it is installed")
 def test_a_peer_that_is_not_installed_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "peers=ctranslate2"]) == 2
-    assert "peers=ctranslate2: it is not installed; pip install 'specbench-toolkit[peers]'" in capfd.readouterr().err
+    assert (
+        "peers=ctranslate2: it is not installed; pip install 'specbench-toolkit[ctranslate2]'" in capfd.readouterr().err
+    )
 
 
 def test_a_peer_of_another_name_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "peers=llama.cpp"]) == 2
-    assert "peers=llama.cpp: must be of ctranslate2" in capfd.readouterr().err
+    assert main(["bench", "peers=vllm"]) == 2
+    assert "peers=vllm: must be of ctranslate2, llama.cpp" in capfd.readouterr().err
 
 
 def test_where_the_weights_of_a_target_are() -> None:
@@ -104,3 +113,64 @@ def test_ctranslate2_and_our_loop_decode_the_same_tokens() -> None:
                   peers=("ctranslate2",))  # fmt: skip
     (row,) = bench(setup, lambda _: None)
     assert row.part == "h" and "same tokens in 1 of 1 completions" in row.note
+
+
+def test_channels_that_turn_together_become_neighbours() -> None:
+    """Angles on the halves of a head, and on neighbouring channels of the reordered rows, give the same scores."""
+    heads, channels = 3, 8
+    angles = torch.linspace(0.1, 2.0, channels // 2)
+    query, key = (torch.randn(heads * channels, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    x = torch.randn(5, generator=torch.Generator().manual_seed(2))
+
+    def turned(first: torch.Tensor, second: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = (place * angles).cos(), (place * angles).sin()
+        return first * cos - second * sin, second * cos + first * sin
+
+    def halves(weight: torch.Tensor, place: int) -> torch.Tensor:
+        first, second = (weight @ x).view(heads, 2, -1).unbind(1)
+        return torch.cat(turned(first, second, place), -1)
+
+    def neighbours(weight: torch.Tensor, place: int) -> torch.Tensor:
+        pairs = (neighbouring(weight, heads) @ x).view(heads, -1, 2)
+        return torch.stack(turned(pairs[..., 0], pairs[..., 1], place), -1).flatten(1)
+
+    for at, seen in ((0, 0), (5, 2)):
+        scores = (halves(query, at) * halves(key, seen)).sum(-1)
+        assert torch.allclose((neighbours(query, at) * neighbours(key, seen)).sum(-1), scores, atol=1e-4)
+
+
+def test_llama_cpp_reads_decoders_on_a_processor() -> None:
+    for refused in (work(), work(prompts=[Prompt((), (1, 2))], device=torch.device("cuda"))):
+        with pytest.raises(UserError, match="peers=llama.cpp: only for decoder-only targets, on device=cpu"):
+            llama_cpp(refused)
+
+
+@pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
+def test_weights_that_llama_cpp_is_not_given_are_told(tmp_path: Path) -> None:
+    linear = {"model_type": "llama", "rope_scaling": {"type": "linear"}}
+    unknown = ({"model_type": "gpt2"}, "model_type=gpt2: must be of llama, qwen2, qwen3")
+    for config, said in (unknown, (linear, "rope_type=linear")):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match=f"peers=llama.cpp: it cannot convert .*: {said}"):
+            llama_cpp(work(folder=str(tmp_path), prompts=[Prompt((), (1, 2))]))
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None or find_spec("gguf") is None, reason="llama.cpp is not installed")
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3"])
+def test_llama_cpp_and_our_loop_decode_the_same_tokens(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    from specbench.engine.choice import with_engine
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 128}  # fmt: skip
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**sizes | ({"head_dim": 32} if kind == "Qwen3" else {}))
+    network = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    network.save_pretrained(tmp_path)
+    target = with_engine("static", network, 128, frozenset({127}))
+    prompts = [Prompt((), tuple(range(first, first + 9))) for first in (3, 40)]
+    setup = Bench(target, UniformDraft(128, torch.device("cpu")), prompts, [2], 12, torch.float32, torch.device("cpu"),
+                  1, parts="", folder=str(tmp_path), peers=("llama.cpp",))  # fmt: skip
+    (row,) = bench(setup, lambda _: None)
+    assert row.what == "autoregressive against llama.cpp" and "same tokens in 2 of 2 completions" in row.note

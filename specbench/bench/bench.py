@@ -18,7 +18,7 @@ from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.bench.breakdown import TooShort, take_apart
 from specbench.bench.parts import bound
-from specbench.bench.peers import PEERS
+from specbench.bench.peers import PEERS, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
@@ -152,7 +152,8 @@ def _against_generate(setup: Bench) -> list[Row]:
 def _against_peer(setup: Bench, name: str) -> Row:
     """The target alone, in our loop and in another engine's, encoder and prefill included."""
     assert setup.folder is not None
-    peer = PEERS[name](setup.folder, setup.prompts, setup.max_new_tokens, setup.dtype, setup.device)
+    ends = setup.target.eos_ids
+    peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
     with peer.process:
         ways = {"ours": _ours(setup, None), "theirs": peer.decode}
         row = _row("h", f"autoregressive against {name}", setup, ways)

@@ -1,4 +1,4 @@
-"""Other engines on the same weights, timed beside ours: `specbench bench peers=ctranslate2`.
+"""Other engines on the same weights, timed beside ours: `specbench bench peers=ctranslate2,llama.cpp`.
 
 Each runs in a process of its own: two thread pools in one process wait for each other (measured: both 5 times as slow).
 """
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoTokenizer
 
+from specbench.bench.llama_cpp import Llama, convert
 from specbench.bench.timing import Decoder
 from specbench.engine.session import Prompt
 from specbench.errors import UserError, first_line
@@ -28,37 +29,78 @@ class Peer(NamedTuple):
     process: ProcessPoolExecutor
 
 
-def ctranslate2(
-    folder: str, prompts: Sequence[Prompt], max_new_tokens: int, dtype: torch.dtype, device: torch.device
-) -> Peer:
-    """CTranslate2's greedy decoding of `prompts` with the weights in `folder`.
+class Work(NamedTuple):
+    """What a peer is to decode, greedily."""
+
+    folder: str  # of the weights, or their name on the hub
+    prompts: Sequence[Prompt]
+    max_new_tokens: int
+    ends: frozenset[int]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def wanted(self) -> str:
+        """The name of the dtype."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+def ctranslate2(work: Work) -> Peer:
+    """CTranslate2 at this work.
 
     It has bfloat16 only on processors with instructions for it, and else computes in float32.
 
     Raises:
         UserError: it cannot convert the weights.
     """
-    kind, wanted = "Translator" if prompts[0].source else "Generator", str(dtype).removeprefix("torch.")
+    folder, prompts, device = work.folder, work.prompts, work.device.type
+    kind = "Translator" if prompts[0].source else "Generator"
     with tempfile.TemporaryDirectory() as made:
         converted = str(Path(made, "model"))
         try:
             with _process() as converting:
                 converting.submit(_convert, folder, converted).result()
             process = _process()
-            what = process.submit(_load, converted, kind, wanted, device.type, torch.get_num_threads()).result()
+            what = process.submit(_load, converted, kind, work.wanted, device, torch.get_num_threads()).result()
         except Exception as error:  # whatever its converters raise for weights that they do not know
             raise UserError(f"peers=ctranslate2: it cannot convert {folder}: {first_line(error)}") from error
     tokenizer = AutoTokenizer.from_pretrained(folder)
     read = [tokenizer.convert_ids_to_tokens(list(prompt.source or prompt.prefix)) for prompt in prompts]
 
     def decode(index: int) -> tuple[float, list[int]]:
-        seconds, words = process.submit(_decode, read[index], max_new_tokens).result()
+        seconds, words = process.submit(_decode, read[index], work.max_new_tokens).result()
         return seconds, tokenizer.convert_tokens_to_ids(words)
 
     return Peer(what, decode, process)
 
 
-PEERS = {"ctranslate2": ctranslate2}
+def llama_cpp(work: Work) -> Peer:
+    """llama.cpp at this work, on the processor.
+
+    Raises:
+        UserError: weights of an architecture that is not converted, or a target with an encoder.
+    """
+    if work.prompts[0].source or work.device.type != "cpu":
+        raise UserError("peers=llama.cpp: only for decoder-only targets, on device=cpu")
+    longest = max(len(prompt.prefix) for prompt in work.prompts) + work.max_new_tokens
+    with tempfile.TemporaryDirectory() as made:
+        file = str(Path(made, "model.gguf"))
+        try:
+            with _process() as converting:
+                converting.submit(convert, work.folder, file, work.wanted).result()
+            process = _process()
+            what = process.submit(_load_llama, file, longest, torch.get_num_threads()).result()
+        except Exception as error:  # whatever its package raises
+            raise UserError(f"peers=llama.cpp: it cannot convert {work.folder}: {first_line(error)}") from error
+
+    def decode(index: int) -> tuple[float, list[int]]:
+        prompt = work.prompts[index].prefix
+        return process.submit(_decode_llama, prompt, sorted(work.ends), work.max_new_tokens).result()
+
+    return Peer(f"{what} in {work.wanted}", decode, process)
+
+
+PEERS = {"ctranslate2": ctranslate2, "llama.cpp": llama_cpp}
 
 
 def _process() -> ProcessPoolExecutor:
@@ -84,6 +126,17 @@ def _load(converted: str, kind: str, dtype: str, device: str, threads: int) -> s
         converted, device=device, compute_type=computed, intra_threads=threads, inter_threads=1
     )
     return f"CTranslate2 {engine.__version__} in {computed}"
+
+
+def _load_llama(file: str, longest: int, threads: int) -> str:
+    global _model
+    _model = Llama(file, longest, threads)
+    return str(_model.what)
+
+
+def _decode_llama(prompt: Sequence[int], ends: Sequence[int], max_new_tokens: int) -> tuple[float, list[int]]:
+    seconds, tokens = _model.decode(prompt, ends, max_new_tokens)
+    return seconds, tokens
 
 
 def _decode(words: list[str], max_new_tokens: int) -> tuple[float, list[str]]:

@@ -98,11 +98,17 @@ def compose_each(
 ) -> list[T]:
     """A config of `schema` for each of `overrides`; call it within `hydra_app.composing` or a job of Hydra.
 
-    `first` is the config of the first overrides, if it is composed already.
+    `first` is the config of the first overrides, if it is composed already. A draft that has no head to shorten has one
+    config for all sizes of heads.
     """
     rest = [hydra.compose(config_name, overrides=these) for these in overrides[0 if first is None else 1 :]]
     listed = rest if first is None else [first, *rest]
-    return [to_schema(one, schema, these, listed) for one, these in zip(listed, overrides, strict=True)]
+    found: list[T] = []
+    for one, these in zip(listed, overrides, strict=True):
+        config = to_schema(one, schema, these, listed)
+        if config not in found or not any(override.startswith(f"{TOP_TOKENS}=") for override in these):
+            found.append(config)
+    return found
 
 
 def experiment_lists(argv: Sequence[str], config_name: str, schema: Any) -> Overrides:

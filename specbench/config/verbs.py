@@ -14,7 +14,8 @@ from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
-PEERS = ("ctranslate2",)  # other engines that `bench` times; `bench.peers` has a function for each
+# Other engines that `bench` times: the extra that installs each, and its packages. `bench.peers` has their functions.
+PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
 VALIDATE = "recommend --validate"  # the mode has keys of its own
 
 
@@ -130,7 +131,7 @@ class BenchConfig(RunConfig):
     step_by_step: bool = key(False, "also time a draft whose steps cannot be captured as one CUDA graph")
     bandwidth: float | None = key(None, "GB/s, for the lower bound of a step; unset: measured by a copy")
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step")
-    peers: list[str] = fresh(list, "other engines on the same weights, the target alone: ctranslate2")
+    peers: list[str] = fresh(list, "other engines on the same weights, the target alone: ctranslate2, llama.cpp")
 
 
 def check_bench(config: BenchConfig) -> None:
@@ -167,8 +168,9 @@ def check_bench(config: BenchConfig) -> None:
     )
     for name in config.peers:
         require(name in PEERS, "peers", name, "of " + ", ".join(PEERS))
-        if find_spec(name) is None:
-            raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[peers]'")
+        extra, packages = PEERS[name]
+        if any(find_spec(package) is None for package in packages):
+            raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[{extra}]'")
     if config.peers and (config.target.weights == "random" or weights_folder(config.target) is None):
         raise UserError(f"peers={config.peers[0]}: this target's weights are random; name a folder of weights")
     require(

@@ -124,6 +124,7 @@ class Assembly:
             aten.neg.default: self._negative,
             aten.div.Tensor: self._divide,
             aten.cat.default: self._joined,
+            aten.stack.default: self._stacked,
         }
         return by_target.get(target)
 
@@ -197,6 +198,10 @@ class Assembly:
 
     def _view(self, node: Node) -> None:
         source: Any = node.args[0]
+        if source.target == aten.stack.default and source in self._columns:
+            self._form(node)
+            self._columns[node] = self._columns[source]
+            return
         if source not in self._values:
             raise Unknown
         before, after = self._form(source), self._form(node)
@@ -290,15 +295,16 @@ class Assembly:
     def _slice(self, node: Node) -> None:
         source: Any
         first: Any
-        source, axis, first, _end, *step = node.args
-        if axis not in (-1, value(node).dim() - 1) or step not in ([], [1]):
+        source, axis, first, _end, *given = node.args
+        step: Any = given[0] if given else 1
+        if axis not in (-1, value(node).dim() - 1):
             raise Unknown
-        if self._form(source).heads is None:
+        if self._form(source).heads is None and step == 1:
             whole = self._value(source)
             self._values[node] = Value(whole.slot, whole.column + first % whole.width, self._form(node).width)
             return
         width = self._form(source).width
-        self._keep_columns(node, source, _columns(width, value(source), first, value(node)))
+        self._keep_columns(node, source, _columns(width, value(source), first, value(node), step))
 
     def _negative(self, node: Node) -> None:
         source: Any = node.args[0]
@@ -339,6 +345,17 @@ class Assembly:
             return
         x, y = (self._value(source) for source in sources)
         self._write_slot(node, Instruction(Op.PICK, form.width, x=x, y=y, inner=x.width, weight=torch.tensor(joined)))
+
+    def _stacked(self, node: Node) -> None:
+        """Columns of one value in turn, as interleaved rotary angles turn them; only a view joins the two last axes."""
+        parts: Any = node.args[0]
+        found = [self._columns.get(part) for part in parts]
+        (joined,) = node.users
+        if node.args[1] not in (-1, value(node).dim() - 1) or joined.target not in VIEWS or None in found:
+            raise Unknown
+        (source,) = {source for source, _ in found if source is not None}  # type: ignore[misc]
+        self._form(joined)
+        self._columns[node] = source, [column for turn in zip(*(c for _, c in found), strict=True) for column in turn]  # type: ignore[misc]
 
     def _pick(self, node: Node) -> None:
         padded, axis, index = node.args
@@ -434,10 +451,10 @@ def _parts(split: Node, form: Form) -> list[int]:
     return list(given)  # type: ignore[arg-type]
 
 
-def _columns(width: int, source: Tensor, first: Any, part: Tensor) -> list[int]:
+def _columns(width: int, source: Tensor, first: Any, part: Tensor, step: int = 1) -> list[int]:
     """The columns of `part` of each head (or of all) of `source`, whose rows have `width` columns."""
     whole, taken = int(source.shape[-1]), int(part.shape[-1])
-    return [at + first % whole + column for at in range(0, width, whole) for column in range(taken)]
+    return [at + first % whole + step * column for at in range(0, width, whole) for column in range(taken)]
 
 
 def constant_shape(module: GraphModule, node: Any) -> tuple[int, ...]:
