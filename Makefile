@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # keys for the run: make run ARGS="gamma=3 sampling.temperature=1"
 ARGS   ?=
 
-.PHONY: docs bench-gpu run mini beyond validate tables figures report keep test test-all test-laws test-slow check format coverage clean
+.PHONY: docs docs-numbers bench-gpu run mini beyond validate tables figures report keep test test-all test-laws test-slow check format coverage clean
 
 run: $(READY)
 	$(BIN)/specbench run $(ARGS)
@@ -74,6 +74,10 @@ SMALL  ?=
 bench-gpu: $(if $(filter none,$(VENV)),,$(READY))
 	$(if $(filter none,$(VENV)),$(PYTHON),$(BIN)/python) experiments/bench_gpu.py $(SMALL) $(if $(WHEELS),--wheels $(WHEELS)) $(PARTS)
 
+# Writes the numbers of README and docs from the records; make check fails where a page differs.
+docs-numbers: $(READY)
+	$(BIN)/python tools/docs_numbers.py
+
 # The site, in site/; make docs ARGS=serve shows it while you write.
 docs: $(READY)
 	test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c $(VENV)/constraints.txt -e '.[docs]'
@@ -87,6 +91,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/docs_numbers.py --check
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

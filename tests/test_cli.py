@@ -72,7 +72,7 @@ def test_help_of_run_is_in_groups(capfd: Capture) -> None:
         assert word in out
     titles = [out.index(f"\n{title}:\n") for title in ("model", "draft", "decoding", "task", "output")]
     assert titles == sorted(titles)
-    assert out.index("\ndecoding:") < out.index("  gamma=5") < out.index("\ntask:") < out.index("  task.prefix=")
+    assert out.index("\ndecoding:") < out.index("  gamma=3") < out.index("\ntask:") < out.index("  task.prefix=")
 
 
 def test_unknown_verbs_and_the_version(capfd: Capture) -> None:

@@ -79,13 +79,13 @@ def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("step", "factor", "95%", "speedup", "ms a token", "95%", "without it"):
         table.add_column(title, justify="left" if title == "step" else "right")
-    table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.2f}", "", "")
+    table.add_row("ideal", "", "", f"{found.ideal:.2f}", f"{float(found.levels.step_ms) / found.ideal:.3f}", "", "")
     for step in found.steps:
         if step.name == "start":
             table.add_row(Text("measured", "bold"), "", *_total(found.measured, found))
         table.add_row(
             name(step.name, found), f"×{step.factor.value:.3f}", _span(step.factor, ".3f"), f"{step.speedup:.2f}",
-            _ms(step.ms.value), _span(step.ms, "+.2f"), "" if step.alone is None else f"{step.alone:.2f}",
+            _ms(step.ms.value), _span(step.ms, "+.3f"), "" if step.alone is None else f"{step.alone:.2f}",
         )  # fmt: skip
     table.add_row(Text("end to end", "bold"), "", *_total(found.end_to_end, found))
     console.print(table)
@@ -98,7 +98,7 @@ def _show(record: RunRecord, found: Waterfall, speedup: float | None, wanted: li
 
 
 def _ms(value: float) -> str:
-    return f"{round(value, 2) + 0:+.2f}"  # no minus before a 0
+    return f"{round(value, 3) + 0:+.3f}"  # no minus before a 0
 
 
 def _total(speedup: Interval, found: Waterfall) -> tuple[str, "Text", str]:
@@ -108,7 +108,7 @@ def _total(speedup: Interval, found: Waterfall) -> tuple[str, "Text", str]:
     return (
         _span(speedup, ".2f"),
         Text(f"{speedup.value:.2f}", "bold"),
-        f"{float(found.levels.step_ms) / speedup.value:.2f}",
+        f"{float(found.levels.step_ms) / speedup.value:.3f}",
     )
 
 
