@@ -8,13 +8,14 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from specbench.cli import main
-from specbench.compose.hydra_app import to_schema
+from specbench.compose.hydra_app import composed_config, to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.catalogue import choice_names
 from specbench.config.checks import check
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig
 from specbench.config.tree import TreeConfig
+from specbench.methods.model.config import ModelDraftConfig
 
 GROUPS = ("target", "draft", "task", "accept", "tree")
 CHOICES = [(group, name) for group in GROUPS for name in choice_names(group)]
@@ -38,7 +39,7 @@ def test_every_choice_composes(group: str, choice: str) -> None:
         check(replace(config, tree=tree, gamma="tree") if choice in ("traversal", "k-seq") else config)
         return
     if choice != "hub":
-        assert picked.name == choice
+        assert choice in (picked.name, picked.label() if isinstance(picked, ModelDraftConfig) else None)
     if isinstance(picked, ModelConfig) and picked.hub:
         # Those that the paper's tables are made with are pinned; of others the newest commit is recorded.
         pinned = choice.startswith(("t5", "flan", "gpt", "distilgpt2"))
@@ -50,6 +51,27 @@ def test_defaults_are_within_their_ranges() -> None:
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     with conf_of_hydra():
         check(to_schema(hydra.compose("run"), RunConfig))
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "top_tokens"),
+    [
+        ((), "t5-nano", 1000),
+        (("draft.path=.",), None, None),  # another model, of which all tokens are drafted
+        (("draft.hub=google-t5/t5-small",), None, None),
+        (("draft.path=.", "draft.top_tokens=500"), None, 500),
+        (("draft.online=true",), "t5-nano", None),  # it learns all tokens
+        (("draft.weights=random",), "t5-nano", None),
+        (("draft.confidence=0.5",), "t5-nano", 1000),
+        (("draft=t5-nano-top1000", "draft.online=true"), "t5-nano", 1000),  # asked for by name: refused, not changed
+    ],
+)
+def test_what_replaces_the_default_draft_keeps_nothing_of_it(
+    words: tuple[str, ...], name: str | None, top_tokens: int | None
+) -> None:
+    draft = composed_config("run", RunConfig, words, "run").draft
+    assert isinstance(draft, ModelDraftConfig)
+    assert (draft.name, draft.top_tokens) == (name, top_tokens)
 
 
 WRONG = {

@@ -240,12 +240,22 @@ def _given(overrides: Sequence[str]) -> set[str]:
 
 
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Clear the default choice's name if a folder replaces it; keep the name of a choice that the user made."""
+    """Clear what the user did not ask for of a default choice whose model, or its use, other keys replace.
+
+    That is its name where another model takes its place, and its smaller head (`top_tokens`) there and where the draft
+    learns or has random weights, which need all tokens. What the user picked or set stays.
+    """
     given = _given(overrides)
-    for model in [key.removesuffix(".path") for key in given if key.endswith(".path")]:
-        node = OmegaConf.select(composed, model)
-        if OmegaConf.is_dict(node) and "note" in node and not given & {model, f"draft@{model}", f"{model}.name"}:
+    for model in {key.rpartition(".")[0] for key in given}:
+        node = OmegaConf.select(composed, model) if model else None
+        if not OmegaConf.is_dict(node) or "note" not in node or given & {model, f"draft@{model}"}:
+            continue
+        replaced = bool(given & {f"{model}.path", f"{model}.hub"})
+        if replaced and f"{model}.name" not in given:
             node.name = node.note = None
+        whole = replaced or node.get("online") or node.get("weights") == "random"
+        if whole and "top_tokens" in node and f"{model}.top_tokens" not in given:
+            node.top_tokens = None
 
 
 def one_line(error: BaseException, schema: Any) -> str:
