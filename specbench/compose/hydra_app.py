@@ -248,7 +248,7 @@ def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     given = _given(overrides)
     for model in {key.rpartition(".")[0] for key in given}:
         node = OmegaConf.select(composed, model) if model else None
-        if not OmegaConf.is_dict(node) or "note" not in node or given & {model, f"draft@{model}"}:
+        if not isinstance(node, DictConfig) or "note" not in node or given & {model, f"draft@{model}"}:
             continue
         replaced = bool(given & {f"{model}.path", f"{model}.hub"})
         if replaced and f"{model}.name" not in given:
