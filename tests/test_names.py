@@ -12,11 +12,11 @@ from specbench.config.verbs import ChooseConfig
 
 # Keys, and the names of target and draft.
 NAMES = {
-    "the shipped models": ([], "t5-mini", "t5-nano"),
+    "the shipped models": ([], "t5-mini", "t5-nano-top1000"),
     "folders in the place of the defaults": (["target.path=a/mine", "draft.path=b/yours"], "mine", "yours"),
-    "a choice that was made": (["target=t5-xxl", "target.path=a/mine"], "t5-xxl", "t5-nano"),
+    "a choice that was made": (["target=t5-xxl", "target.path=a/mine"], "t5-xxl", "t5-nano-top1000"),
     "a choice of a draft": (["draft=t5-small", "draft.path=b/yours"], "t5-mini", "t5-small"),
-    "a name": (["target.path=a/mine", "target.name=t5-xxl"], "t5-xxl", "t5-nano"),
+    "a name": (["target.path=a/mine", "target.name=t5-xxl"], "t5-xxl", "t5-nano-top1000"),
     "heads": (["draft=blockwise", "draft.path=b/heads"], "t5-mini", "blockwise-heads"),
     "heads with a name": (["draft=blockwise", "draft.path=b/heads", "draft.name=best"], "t5-mini", "blockwise-best"),
 }
