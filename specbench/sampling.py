@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specbench.deferred import np, torch
+from specbench.kernels import rows as kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +52,10 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
     cut off. At T = 0 the highest entry takes all, the first of equal entries, as in `argmax`. A row without a finite
     maximum becomes NaN, at T = 0 too, and `draw` raises for it.
     """
+    if sampling.temperature > 0 and sampling.top_k is None:
+        found_LV = kernels.softened(logits_LV, sampling.temperature, min(vocabulary_size, logits_LV.shape[-1]))
+        if found_LV is not None:
+            return _nucleus(found_LV, sampling.top_p)
     logits_LV = logits_LV[..., :vocabulary_size].float()
     if sampling.temperature == 0:
         highest_L1, index_L1 = logits_LV.max(-1, keepdim=True)
@@ -62,14 +67,13 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
         # All that equal the k-th: which of equals a search finds may depend on how many rows it searches.
         lowest_L1 = logits_LV.topk(sampling.top_k, dim=-1).values[..., -1:]
         logits_LV = logits_LV.masked_fill(logits_LV < lowest_L1, -torch.inf)
-    probabilities_LV = logits_LV.softmax(-1)
-    if sampling.top_p is not None and sampling.top_p < 1:
-        probabilities_LV = _nucleus(probabilities_LV, sampling.top_p)
-    return probabilities_LV
+    return _nucleus(logits_LV.softmax(-1), sampling.top_p)
 
 
-def _nucleus(probabilities_LV: Tensor, top_p: float) -> Tensor:
-    """The fewest most likely tokens whose mass reaches `top_p`, renormalised."""
+def _nucleus(probabilities_LV: Tensor, top_p: float | None) -> Tensor:
+    """The fewest most likely tokens whose mass reaches `top_p`, renormalised; None and 1 are all tokens."""
+    if top_p is None or top_p >= 1:
+        return probabilities_LV
     sorted_LV, index_LV = probabilities_LV.sort(dim=-1, descending=True, stable=True)
     mass_before_LV = sorted_LV.cumsum(-1) - sorted_LV
     sorted_LV = sorted_LV.masked_fill(mass_before_LV >= top_p, 0.0)
@@ -133,6 +137,8 @@ def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
     NOT_DRAWN from a row that is not finite. Nothing leaves the device. The sum runs in fp64: in fp32 its rounding would
     shift mass between the tokens of a large vocabulary.
     """
+    if (tokens_L := kernels.drawn(probabilities_LV, uniform_L)) is not None:
+        return tokens_L
     cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
     mass_L1 = cumulative_LV[:, -1:]
     found_L1 = torch.searchsorted(cumulative_LV, uniform_L.unsqueeze(-1) * mass_L1, right=True)

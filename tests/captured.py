@@ -14,7 +14,7 @@ from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import KINDS
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import StepGraph
-from specbench.engine.native.compiler import NotCompiled, library
+from specbench.kernels import NotCompiled, library
 
 
 def fastest_on_a_cpu() -> str:

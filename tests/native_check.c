@@ -96,6 +96,30 @@ static void check_choice(int64_t n, int64_t s) {
     free(logits), free(row), free(scratch), free(held);
 }
 
+static void check_verdict(int64_t n, int64_t count, int has_q) {
+    float *p = floats((count + 1) * n, 0), *q = floats(count * n, 0), *room = floats(n, 0), uniforms[8];
+    int64_t drafted[8], token, shares[300] = {0};
+    enum { DRAWS = 20000 };
+    standardise(p, 0, n, p, count + 1, n, 0.3), standardise(q, 0, n, q, count, n, 1);
+    for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails */
+    if (verify(p, has_q ? q : 0, drafted, count, uniforms, 0.5, 1e-9, n, room, &token) > count - 1) failed++;
+    double total = 0, left[300];
+    const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
+    for (int64_t i = 0; i < n; i++) {
+        double excess = has_q ? (double)law[i] - from[i] : i == drafted[count - 1] ? 0 : law[i];
+        total += left[i] = excess > 0 ? excess : 0;
+    }
+    for (int i = 0; i < DRAWS; i++) {
+        int64_t accepted = verify(p, has_q ? q : 0, drafted, count, uniforms, (i + 0.5) / DRAWS, 1e-9, n, room, &token);
+        if (accepted != count - 1 || token < 0 || token >= n) { failed++; break; }
+        shares[token]++;
+    }
+    for (int64_t i = 0; i < n; i++) compare("residual", (float)shares[i] / DRAWS, (float)(left[i] / total), 1e-3f, i, n);
+    uniforms[count - 1] = 0;
+    if (verify(p, has_q ? q : 0, drafted, count, uniforms, 0.5, 1e-9, n, room, &token) != count) failed++;
+    free(p), free(q), free(room);
+}
+
 int main(void) {
     for (int64_t rows = 1; rows < 20; rows++)
         for (int64_t s = 0; s < 2; s++) {
@@ -107,6 +131,8 @@ int main(void) {
         check_attention(rows, 4, 2, 64, 41), check_attention(rows, 3, 3, 20, 7), check_attention(rows, 2, 1, 33, 1);
     }
     for (int64_t s = 0; s < 2; s++) check_choice(7, s), check_choice(64, s), check_choice(300, s);
+    for (int64_t count = 1; count < 4; count++)
+        check_verdict(7, count, 0), check_verdict(65, count, 1), check_verdict(300, count, 1);
     printf("%s: vectors of %d bytes, %d differences\n", failed ? "failed" : "passed", BYTES, failed);
     return failed > 0;
 }

@@ -18,9 +18,9 @@ from toy import EOS, START, VOCABULARY
 from specbench.config.paths import PACKAGE
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.compiler import is_available
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.kernels import is_available
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 

@@ -17,9 +17,9 @@ from specbench.engine.capture.static import NativeModel, NativeSession, StaticMo
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.compiler import NotCompiled, is_available, library
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.kernels import NotCompiled, is_available, library
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 

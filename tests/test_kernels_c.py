@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.engine.native.compiler import FLAGS, SOURCE
+from specbench.kernels import FLAGS, SOURCE
 
 CHECK = Path(__file__).parent / "native_check.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")

@@ -16,18 +16,18 @@ from test_medusa import WIDTH, random_heads
 from test_medusa import made as heads_on_a_target
 from torch.nn import functional
 
+from specbench import kernels as compiler
 from specbench.algorithm.draft import expect
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.states import return_states
-from specbench.engine.native import compiler
 from specbench.engine.native.assemble import laid_out
-from specbench.engine.native.compiler import NotCompiled, library
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
 from specbench.engine.native.segments import Step, WholeStep
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.kernels import NotCompiled, library
 from specbench.methods.eagle import captured as eagle_program
 from specbench.methods.eagle.captured import captured as captured_eagle
 from specbench.methods.model.draft import ModelDraft
@@ -161,14 +161,14 @@ def test_nan_is_not_hidden() -> None:
 def test_without_a_compiler_auto_is_static_and_native_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     try:
         found = with_engine("auto", network("t5", seed=5), 40, ENDS)
         assert found.engine == "static" and found.fell_back is not None and "no C compiler" in found.fell_back
         with pytest.raises(UserError, match="engine=native: there is no C compiler .*; use engine=auto"):
             with_engine("native", network("t5", seed=5), 40, ENDS)
     finally:
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
 
 
 def test_without_a_compiler_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -178,13 +178,13 @@ def test_without_a_compiler_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     try:
         with pytest.raises(NotCompiled, match="broken-cc cannot compile the native kernels: unknown flag"):
             library()
         assert list((tmp_path / "specbench").iterdir()) == []
     finally:
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
 
 
 def test_a_library_that_others_could_write_is_not_loaded_without_compiling_it(
@@ -201,13 +201,13 @@ def test_a_library_that_others_could_write_is_not_loaded_without_compiling_it(
     planted.touch()
     planted.chmod(0o777)
     folder.chmod(0o777)
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     try:
         with pytest.raises(NotCompiled, match="broken-cc cannot compile"):
             library()
         assert folder.stat().st_mode & 0o777 == 0o755
     finally:
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
 
 
 def test_fp16_is_not_for_the_native_kernels() -> None:
@@ -277,7 +277,7 @@ def test_a_library_that_was_cut_off_is_compiled_again(
 ) -> None:
     """Before, the first use of such a file ended the process with a bus error."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     try:
         compiler.library()
         (file,) = (tmp_path / "specbench").glob("kernels-*.so")
@@ -285,21 +285,21 @@ def test_a_library_that_was_cut_off_is_compiled_again(
         file.unlink()  # a new file, since the old one is in use
         file.write_bytes(whole[:kept])
         file.chmod(0o700)
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
         assert compiler.library().packed_size(8, 8) > 0
         assert len(file.read_bytes()) == len(whole)
     finally:
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
 
 
 def test_a_cache_home_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
-    compiler.library.cache_clear()
+    compiler.found.cache_clear()
     try:
         assert compiler.library().packed_size(8, 8) > 0
     finally:
-        compiler.library.cache_clear()
+        compiler.found.cache_clear()
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "blockwise"])

@@ -15,11 +15,11 @@ import torch
 
 from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.config.schema import RunConfig
-from specbench.engine.native.compiler import is_available
 from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
 from specbench.experiment.core_time import least_disturbed
 from specbench.files import json_digest, user_cache
+from specbench.kernels import is_available
 
 # float32 is taken where its linear maps need less than this share of bfloat16's time; the rest of a step favours
 # bfloat16: t5-mini's maps took 0.9 of bfloat16's time in float32, and its whole step 1.5 times as long.

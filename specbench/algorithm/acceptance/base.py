@@ -190,6 +190,10 @@ class ChainRule(ABC):
         """
         raise NotImplementedError
 
+    def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
+        """The verdict on a chain that the host knows."""
+        return self(p_GV, proposal.q(p_GV), proposal.tokens, generator, proposal.asked)
+
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
         """The verdict on a tree. Raises ValueError for a rule for chains alone."""
         raise ValueError("no rule for trees")

@@ -91,10 +91,9 @@ def verify(rows: TargetRows, proposal: Proposal, verification: Verification, gen
     if proposal.parents is not None:
         return _verify_tree(rows, proposal, proposal.parents, verification, generator)
     if isinstance(rows, Tensor):
-        rule, q_GV = verification.rule, proposal.q(rows)
-        if isinstance(rule, ChainRule):
-            return rule(rows, q_GV, proposal.tokens, generator, proposal.asked)
-        return rule(rows, q_GV, proposal.tokens, generator)
+        if isinstance(verification.rule, ChainRule):
+            return verification.rule.on_chain(rows, proposal, generator)
+        return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
     assert isinstance(rows, list), "a chain has its rows at once"
     return _by_argmax(rows, proposal.tokens)
 

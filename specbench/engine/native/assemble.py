@@ -17,8 +17,8 @@ from torch.fx import GraphModule, Node
 from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.nodes import aten, constant, plain, value
-from specbench.engine.native.compiler import library
 from specbench.engine.native.instructions import Instruction, Op, Value
+from specbench.kernels import library
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
 SPLITS = (aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)

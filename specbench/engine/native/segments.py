@@ -17,8 +17,8 @@ from specbench.engine.capture.lower import PackedWeights, direct, lower, named, 
 from specbench.engine.capture.nodes import finished, plain, value
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.native.assemble import Assembly
-from specbench.engine.native.compiler import library
 from specbench.engine.native.instructions import Op, encoded, fused
+from specbench.kernels import library
 from specbench.sampling import Choice
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import (
+    RESIDUAL_EPSILON,
     ChainRule,
+    Verdict,
     Verification,
     draw_next,
     leading,
@@ -18,11 +20,13 @@ from specbench.algorithm.acceptance.base import (
 )
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
+from specbench.kernels import rows as kernels
+from specbench.sampling import checked, uniforms
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.base import Proposal, Verdict
+    from specbench.algorithm.acceptance.base import Proposal
     from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
     from specbench.sampling import Sampling
 
@@ -62,6 +66,18 @@ class AcceptExact(ChainRule):
         uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
         accepted_1 = leading(uniform_G * q_of_drafted_G < p_of_drafted_G, count)
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)
+
+    def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
+        """As `decide`, with the same random numbers, in one call of the C kernels where they read p and q."""
+        if not kernels.are_verified(p_GV, proposal.q_GV):
+            return super().on_chain(p_GV, proposal, generator)
+        uniform_G = torch.rand(max(proposal.asked, proposal.size), generator=generator)
+        uniform = uniforms(1, generator, p_GV.device).item()
+        accepted, token = kernels.verified(
+            p_GV, proposal.q_GV, proposal.tokens, uniform_G, uniform, RESIDUAL_EPSILON
+        )  # fmt: skip
+        checked([token])
+        return Verdict.chain(accepted, token)
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
         from specbench.algorithm.acceptance.tree.rounds import ROUNDS, walk

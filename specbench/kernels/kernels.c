@@ -479,55 +479,55 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
     }
 }
 
-/* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
-   softmax. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
-typedef struct {
-    const void *logits; int64_t short_floats, stride, vocabulary;
-    double temperature; const double *uniforms; float *rows;
-    int64_t *tokens; const int64_t *ends; int64_t end_count;
-} Choice;
 enum { NOT_DRAWN = -1, PIECE = 64 };
 
-static int64_t choose(const Choice *choice, int64_t row, int64_t drawn, float *scratch) {
-    int64_t n = choice->vocabulary, first = row * choice->stride;
-    float *v = choice->temperature > 0 ? choice->rows + drawn * n : scratch, most = -INFINITY;
-    if (choice->short_floats) widen_all((const uint16_t *)choice->logits + first, v, n);
-    else memcpy(v, (const float *)choice->logits + first, n * sizeof(float));
-    int finite = 1;
-    #pragma omp simd reduction(max:most) reduction(&:finite)
-    for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, finite &= v[i] == v[i];
-    if (!finite || most - most != 0) { /* a NaN, or no finite maximum */
-        if (choice->temperature > 0) for (int64_t i = 0; i < n; i++) v[i] = NAN;
-        return NOT_DRAWN;
+/* Widen a row of n logits to `v`. Returns its maximum, or NaN where there is a NaN or no finite maximum. */
+static float widened(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n) {
+    if (short_floats) widen_all((const uint16_t *)logits + first, v, n);
+    else memcpy(v, (const float *)logits + first, n * sizeof(float));
+    float most = -INFINITY;
+    int known = 1;
+    #pragma omp simd reduction(max:most) reduction(&:known)
+    for (int64_t i = 0; i < n; i++) most = v[i] > most ? v[i] : most, known &= v[i] == v[i];
+    return known && most - most == 0 ? most : NAN;
+}
+
+/* The softmax of a row of logits at a temperature; NaN throughout where it is not finite. */
+static void soften(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, double temperature) {
+    float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)temperature;
+    if (most != most) {
+        for (int64_t i = 0; i < n; i++) v[i] = NAN;
+        return;
     }
-    if (choice->temperature == 0) {
-        int64_t i = 0;
-        while (v[i] != most) i++;
-        return i;
-    }
-    float factor = 1 / (float)choice->temperature;
     for (int64_t i = 0; i < n; i++) {
         float below = (v[i] - most) * factor, raised = exp_below(below);
         v[i] = below < -80 ? 0 : raised;
     }
-    double mass = 0, sum = 0;
+    double mass = 0;
     #pragma omp simd reduction(+:mass)
     for (int64_t i = 0; i < n; i++) mass += v[i];
-    factor = (float)(1 / mass), mass = 0;
-    for (int64_t at = 0; at < n; at += PIECE) {
-        sum = 0;
-        #pragma omp simd reduction(+:sum)
-        for (int64_t i = at; i < (at + PIECE < n ? at + PIECE : n); i++) sum += v[i] *= factor;
-        mass += sum;
-    }
-    /* By inverting the distribution function: first the piece, then the token in it; never one of probability 0. */
-    double wanted = choice->uniforms[drawn] * mass, before = 0;
+    factor = (float)(1 / mass);
+    for (int64_t i = 0; i < n; i++) v[i] *= factor;
+}
+
+static inline double sum_of(const float *v, int64_t count) {
+    double sum = 0;
+    #pragma omp simd reduction(+:sum)
+    for (int64_t i = 0; i < count; i++) sum += v[i];
+    return sum;
+}
+
+/* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
+   token in it. Never one of weight 0; NOT_DRAWN where the weights are not finite. */
+static int64_t drawn_from(const float *v, int64_t n, double uniform) {
+    double mass = 0, before = 0;
+    for (int64_t at = 0; at < n; at += PIECE) mass += sum_of(v + at, at + PIECE < n ? PIECE : n - at);
+    if (!(mass > 0)) return NOT_DRAWN;
+    double wanted = uniform * mass;
     int64_t found = NOT_DRAWN;
     for (int64_t at = 0; at < n; at += PIECE) {
         int64_t end = at + PIECE < n ? at + PIECE : n;
-        sum = 0;
-        #pragma omp simd reduction(+:sum)
-        for (int64_t i = at; i < end; i++) sum += v[i];
+        double sum = sum_of(v + at, end - at);
         if (before + sum <= wanted) { before += sum; continue; }
         for (int64_t i = at; i < end && before <= wanted; i++)
             if (v[i] > 0) before += v[i], found = i;
@@ -535,6 +535,64 @@ static int64_t choose(const Choice *choice, int64_t row, int64_t drawn, float *s
     }
     for (int64_t i = n - 1; i >= 0; i--) if (v[i] > 0) return i; /* rounding took the last token's share */
     return NOT_DRAWN;
+}
+
+/* Rows [rows, n] of probabilities from logits of `stride` a row. */
+void standardise(const void *logits, int64_t short_floats, int64_t stride, float *out, int64_t rows, int64_t n,
+                 double temperature) {
+    #pragma omp parallel for if (rows > 1 && rows * n > 1 << 18)
+    for (int64_t r = 0; r < rows; r++) soften(logits, r * stride, short_floats, out + r * n, n, temperature);
+}
+
+/* A token from each of the rows [rows, n]. */
+void draw(const float *weights, int64_t rows, int64_t n, const double *uniforms, int64_t *tokens) {
+    for (int64_t r = 0; r < rows; r++) tokens[r] = drawn_from(weights + r * n, n, uniforms[r]);
+}
+
+/* Algorithm 1 on a chain of `count` tokens: how many are accepted, and in `token` the one that follows them. `q` is 0
+   where each token had all mass. `room` has n floats for the residual, which is p where less than `least` of it is left. */
+int64_t verify(const float *p, const float *q, const int64_t *drafted, int64_t count, const float *uniforms,
+               double uniform, double least, int64_t n, float *room, int64_t *token) {
+    int64_t accepted = 0;
+    for (; accepted < count; accepted++) {
+        int64_t at = accepted * n + drafted[accepted];
+        if (!(uniforms[accepted] * (q ? q[at] : 1) < p[at])) break;
+    }
+    p += accepted * n;
+    const float *law = p;
+    if (accepted < count) {
+        if (q) for (int64_t i = 0; i < n; i++) {
+            float excess = p[i] - q[accepted * n + i];
+            room[i] = excess > 0 ? excess : 0;
+        } else {
+            memcpy(room, p, n * sizeof(float));
+            room[drafted[accepted]] = 0;
+        }
+        if (sum_of(room, n) > least) law = room;
+    }
+    *token = drawn_from(law, n, uniform);
+    return accepted;
+}
+
+/* How the token that follows is chosen from logits [rows, stride], by the last row: its argmax, or a draw from its
+   softmax. `rows` receives the rows [G, vocabulary] that were drawn from, `tokens` the tokens, or NOT_DRAWN. */
+typedef struct {
+    const void *logits; int64_t short_floats, stride, vocabulary;
+    double temperature; const double *uniforms; float *rows;
+    int64_t *tokens; const int64_t *ends; int64_t end_count;
+} Choice;
+
+static int64_t choose(const Choice *choice, int64_t row, int64_t step, float *scratch) {
+    int64_t n = choice->vocabulary, first = row * choice->stride, i = 0;
+    if (choice->temperature > 0) {
+        float *v = choice->rows + step * n;
+        soften(choice->logits, first, choice->short_floats, v, n, choice->temperature);
+        return drawn_from(v, n, choice->uniforms[step]);
+    }
+    float most = widened(choice->logits, first, choice->short_floats, scratch, n);
+    if (most != most) return NOT_DRAWN;
+    while (scratch[i] != most) i++;
+    return i;
 }
 
 static int team(int *threads) {

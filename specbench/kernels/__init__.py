@@ -1,4 +1,6 @@
-"""`kernels.c` compiled for this machine by the C compiler that is there, once, and loaded.
+"""`kernels.c`, compiled for this machine by the C compiler that is there, once, and loaded.
+
+`engine.native` makes programs of its operations; `rows` draws from a row of logits and accepts by it.
 
 The library lies in the user's cache folder, under a digest of the source, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. It uses the threads of torch's own OpenMP.
@@ -32,14 +34,33 @@ class NotCompiled(RuntimeError):
 
 
 @cache
+def found() -> ctypes.PyDLL | NotCompiled:
+    """The compiled kernels, or why there are none: no compiler, or it fails."""
+    try:
+        return _loaded()
+    except NotCompiled as reason:
+        return reason
+
+
 def library() -> ctypes.PyDLL:
-    """The compiled kernels. Raises NotCompiled where there is no compiler or it fails."""
+    """The compiled kernels. Raises NotCompiled where there are none."""
+    if isinstance(kernels := found(), NotCompiled):
+        raise NotCompiled(str(kernels))
+    return kernels
+
+
+def is_available() -> bool:
+    """Whether this machine has the kernels, or can compile them."""
+    return not isinstance(found(), NotCompiled)
+
+
+def _loaded() -> ctypes.PyDLL:
     if not sys.platform.startswith("linux"):
         raise NotCompiled(f"native kernels are built on Linux only, and this is {sys.platform}")
-    found = os.environ.get("CC") or next((name for name in COMPILERS if shutil.which(name)), None)
-    if found is None:
+    compiler = os.environ.get("CC") or next((name for name in COMPILERS if shutil.which(name)), None)
+    if compiler is None:
         raise NotCompiled("there is no C compiler (cc, gcc or clang) on PATH")
-    command = [*found.split(), *FLAGS, *QUIET]
+    command = [*compiler.split(), *FLAGS, *QUIET]
     file = _folder() / f"kernels-{_digest(command)}.so"
     if not is_own(file) or not _is_whole(file):  # missing, cut off, or put there by another user
         _compile(command, file)
@@ -51,22 +72,17 @@ def library() -> ctypes.PyDLL:
         raise NotCompiled(f"{file}: cannot be loaded: {first_line(error)}") from error
     loaded.packed_size.restype = ctypes.c_int64
     loaded.packed_size.argtypes = [ctypes.c_int64] * 2
-    loaded.pack.restype = loaded.run.restype = None
+    loaded.pack.restype = loaded.run.restype = loaded.standardise.restype = loaded.draw.restype = None
     loaded.pack.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     loaded.run.argtypes = [pointer, pointer, pointer, number, number]
     loaded.rollout.restype = number
     loaded.rollout.argtypes = [pointer, number, pointer, pointer, pointer, number, number]
+    loaded.standardise.argtypes = [pointer, number, number, pointer, number, number, real]
+    loaded.draw.argtypes = [pointer, number, number, pointer, pointer]
+    loaded.verify.restype = number
+    loaded.verify.argtypes = [pointer, pointer, pointer, number, pointer, real, real, number, pointer, pointer]
     return loaded
-
-
-def is_available() -> bool:
-    """Whether this machine has the kernels, or can compile them."""
-    try:
-        library()
-    except NotCompiled:
-        return False
-    return True
 
 
 def _compile(command: list[str], file: Path) -> None:
