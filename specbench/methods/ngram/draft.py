@@ -26,7 +26,7 @@ from specbench.loading.model_loader import Say
 from specbench.methods.from_text import Arrays, Corpus, FromText
 from specbench.methods.ngram.config import DiscountedConfig, UnigramConfig
 from specbench.methods.ngram.counts import Counts, fit
-from specbench.sampling import Sampling, draw, one_hot, standardise
+from specbench.sampling import BEFORE_ARGMAX, Sampling, draw, one_hot, standardise
 
 ROWS_KEPT_BYTES = 256 * 2**20  # standardised rows kept between steps
 MOST_TOKENS_KEPT = 500_000  # at T = 0
@@ -84,8 +84,10 @@ class NgramDraft:
         if row_1V is None:
             if len(self._rows) >= self._most_rows:
                 self._rows.clear()
-            logits_1V = self.probabilities(before).log().to(self.device, torch.float32).unsqueeze(0)
-            row_1V = self._rows[key] = standardise(logits_1V, sampling, logits_1V.shape[-1])
+            q_1V = self.probabilities(before).unsqueeze(0)
+            if sampling != BEFORE_ARGMAX:  # at T = 1 softmax undoes the logarithm
+                q_1V = standardise(q_1V.log().float(), sampling, q_1V.shape[-1])
+            row_1V = self._rows[key] = q_1V.to(self.device, torch.float32)
         return row_1V
 
     def best(self, before: Sequence[int]) -> int:
