@@ -15,7 +15,9 @@ class _Deferred(ModuleType):
     """A module that is imported when a name of it is first looked up."""
 
     def __getattr__(self, name: str) -> object:
-        return getattr(import_module(self.__name__), name)
+        found = getattr(import_module(self.__name__), name)
+        self.__dict__[name] = found  # a decoding loop looks names up between two steps of half a millisecond
+        return found
 
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@
 #endif
 typedef float vec __attribute__((vector_size(BYTES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(BYTES), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(BYTES), aligned(4)));
 enum { LANES = BYTES / 4, BLOCK = 2 * LANES };
 enum { EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER, RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE };
 
@@ -78,17 +79,27 @@ static void add_all(float *restrict v, const float *restrict more, int64_t count
     for (int64_t i = 0; i < count; i++) v[i] += more[i];
 }
 
-/* exp for x <= 0, to 2 units in the last place; vectorised by the compiler. */
-static inline float exp_below(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    float n = (float)(int32_t)(x * 1.44269504f - 0.5f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
+/* exp for x <= 0, to 2 units in the last place; 0 below -80. In vectors: left to itself the compiler would branch. */
+static inline vec exp_below(vec x) {
+    ints kept = ~(x < -80.0f); /* a NaN is */
+    x = (vec)((ints)x & kept);
+    ints whole = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
+    vec n = __builtin_convertvector(whole, vec), r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    int32_t u = ((int32_t)n + 127) << 23; float two; memcpy(&two, &u, 4);
-    return p * two;
+    return (vec)((ints)(p * (vec)((whole + 127) << 23)) & kept);
+}
+
+/* exp((v - most) * factor) for each of v, none of which is above `most`. */
+static void raise_all(float *v, int64_t count, float most, float factor) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(v + i) = exp_below((*(vec *)(v + i) - most) * factor);
+    float left[LANES] = {0};
+    memcpy(left, v + i, (count - i) * sizeof(float));
+    *(vec *)left = exp_below((*(vec *)left - most) * factor);
+    memcpy(v + i, left, (count - i) * sizeof(float));
 }
 
 /* The number of floats (bf16: of 16 bits) that `pack` writes. */
@@ -371,12 +382,9 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
         for (int64_t c = 0; c < count; c++) weights[c] = weights[c] * (float)it->scale + (added ? added[seen[c]] : 0);
         #pragma omp simd reduction(max:most)
         for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
+        raise_all(weights, count, most, 1);
         #pragma omp simd reduction(+:total)
-        for (int64_t c = 0; c < count; c++) {
-            float raised = exp_below(weights[c] - most);
-            weights[c] = weights[c] < most - 80 ? 0 : raised;
-            total += weights[c];
-        }
+        for (int64_t c = 0; c < count; c++) total += weights[c];
         float *mixed = out + r * it->out.stride + h * d;
         mix(weights, values + h / group * slots * d, seen, count, mixed, d, 1 / total);
         if (it->short_floats) round_all(mixed, d);
@@ -499,10 +507,7 @@ static void soften(const void *logits, int64_t first, int64_t short_floats, floa
         for (int64_t i = 0; i < n; i++) v[i] = NAN;
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        float below = (v[i] - most) * factor, raised = exp_below(below);
-        v[i] = below < -80 ? 0 : raised;
-    }
+    raise_all(v, n, most, factor);
     double mass = 0;
     #pragma omp simd reduction(+:mass)
     for (int64_t i = 0; i < n; i++) mass += v[i];
