@@ -59,7 +59,7 @@ def verified(
     """How many of `drafted_G` Algorithm 1 accepts, and the token that follows them: -1 if its law is not finite.
 
     Args:
-        p_GV: the target's rows, one more than there are drafted tokens.
+        p_GV: the target's rows, at least one more than there are drafted tokens.
         q_GV: the draft's rows; None where each token had all mass.
         drafted_G: the drafted tokens.
         uniform_G: the random number of each test, fp32.
@@ -67,8 +67,8 @@ def verified(
         least: the mass of a residual that is more than rounding.
     """
     count, size = len(drafted_G), p_GV.shape[-1]
-    assert len(p_GV) == count + 1 and (q_GV is None or q_GV.shape == (count, size)) and len(uniform_G) >= count
-    assert all(0 <= token < size for token in drafted_G)
+    assert len(p_GV) > count and len(uniform_G) >= count and all(0 <= token < size for token in drafted_G)
+    assert q_GV is None or (len(q_GV) >= count and q_GV.shape[-1] == size)
     room_V, token = torch.empty(size), ctypes.c_int64()
     accepted = library().verify(
         p_GV.data_ptr(), None if q_GV is None else q_GV.data_ptr(), (ctypes.c_int64 * count)(*drafted_G), count,
