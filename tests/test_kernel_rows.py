@@ -118,6 +118,13 @@ def test_a_token_that_the_target_never_writes_is_rejected_and_not_drawn() -> Non
         assert found.accepted == 0 and found.token in (1, 2)
 
 
+@pytest.mark.parametrize("drafted", [[1, 2, 3], [1, 10], [-1]])
+def test_memory_past_the_rows_is_not_read(drafted: list[int]) -> None:
+    p = standardise(noise(3, 10, 0), Sampling(1.0), 10)
+    with pytest.raises(ValueError, match="do not fit"):
+        accept_exact.on_chain(p, Proposal(drafted), torch.Generator().manual_seed(0))
+
+
 def test_what_the_kernels_do_not_read_goes_to_torch() -> None:
     """Rows of a graph being captured, with gradients, or of half precision; no kernels is no failure."""
     logits = noise(2, 8, 0)

@@ -65,10 +65,14 @@ def verified(
         uniform_G: the random number of each test, fp32.
         uniform: that of the draw.
         least: the mass of a residual that is more than rounding.
+
+    Raises:
+        ValueError: there are too few rows or numbers, or a token is not in the vocabulary.
     """
     count, size = len(drafted_G), p_GV.shape[-1]
-    assert len(p_GV) > count and len(uniform_G) >= count and all(0 <= token < size for token in drafted_G)
-    assert q_GV is None or (len(q_GV) >= count and q_GV.shape[-1] == size)
+    fits = len(p_GV) > count and (q_GV is None or (len(q_GV) >= count and q_GV.shape[-1] == size))
+    if not fits or len(uniform_G) < count or not all(0 <= token < size for token in drafted_G):
+        raise ValueError(f"rows {tuple(p_GV.shape)} of p do not fit q or the drafted tokens {list(drafted_G)}")
     room_V, token = torch.empty(size), ctypes.c_int64()
     accepted = library().verify(
         p_GV.data_ptr(), None if q_GV is None else q_GV.data_ptr(), (ctypes.c_int64 * count)(*drafted_G), count,
