@@ -232,16 +232,12 @@ static float power(float v, float exponent) {
     return exponent == 2 ? v * v : exponent == 3 ? v * v * v : powf(v, exponent);
 }
 
-/* `v` times, or with `adds` plus, a vector of weights. */
-static void weigh(float *restrict v, const void *weight, int64_t width, int64_t is_short, int adds) {
-    if (!weight) return;
-    if (is_short && adds) for (int64_t i = 0; i < width; i++) v[i] += wide(((const uint16_t *)weight)[i]);
-    else if (is_short) for (int64_t i = 0; i < width; i++) v[i] *= wide(((const uint16_t *)weight)[i]);
-    else if (adds) for (int64_t i = 0; i < width; i++) v[i] += ((const float *)weight)[i];
-    else for (int64_t i = 0; i < width; i++) v[i] *= ((const float *)weight)[i];
+static void add_bias(float *restrict v, const void *bias, int64_t from, int64_t count, int64_t is_short) {
+    if (is_short) for (int64_t i = 0; i < count; i++) v[i] += wide(((const uint16_t *)bias)[from + i]);
+    else add_all(v, (const float *)bias + from, count);
 }
 
-/* Root mean square norm, or with `centred` layer norm, of one row. */
+/* Root mean square norm, or with `centred` layer norm, of one row. Its weights are fp32, whatever the model computes in. */
 static void norm_row(const Instruction *it, const float *restrict x, float *restrict out, int64_t width) {
     float mean = 0, square = 0;
     if (it->centred) {
@@ -253,8 +249,9 @@ static void norm_row(const Instruction *it, const float *restrict x, float *rest
     for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
     float factor = 1.0f / sqrtf(square / width + (float)it->epsilon);
     for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * factor;
-    weigh(out, it->norm_weight, width, it->short_floats, 0);
-    weigh(out, it->norm_bias, width, it->short_floats, 1);
+    const float *weight = it->norm_weight, *bias = it->norm_bias;
+    if (weight) for (int64_t i = 0; i < width; i++) out[i] *= weight[i];
+    if (bias) for (int64_t i = 0; i < width; i++) out[i] += bias[i];
     if (it->short_floats) round_all(out, width);
 }
 
@@ -304,7 +301,7 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
             if (count > n - from) count = n - from;
             for (int i = 0; i < some; i++) {
                 float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * taken * BLOCK;
-                if (it->bias) weigh(sum, (const char *)it->bias + from * (s ? 2 : 4), count, s, 1);
+                if (it->bias) add_bias(sum, it->bias, from, count, s);
                 if (s) round_all(sum, count);
                 if (it->activation == RELU)
                     for (int64_t j = 0; j < count; j++) sum[j] = sum[j] < 0 ? 0 : sum[j];

@@ -47,6 +47,16 @@ def attend_alone(query_BHLD: Tensor, key_BHCD: Tensor, value_BHCD: Tensor, bias:
     return mixed.to(query_BHLD.dtype)
 
 
+def wide_norm(x: Tensor, size: list[int], weight: Tensor, epsilon: float, centred: bool) -> Tensor:
+    """A root mean square norm, or with `centred` a layer norm, weighed in fp32 and rounded last; `weight` is fp32."""
+    norm = (
+        torch.layer_norm(x.float(), size, weight, None, epsilon)
+        if centred
+        else torch.rms_norm(x.float(), size, weight, epsilon)
+    )
+    return norm.to(x.dtype)
+
+
 def write(buffer_BKCD: Tensor, at: Tensor, states_BKLD: Tensor) -> None:
     """Put the newest keys or values into the slots `at` [B * L] of a cache, row by row."""
     states_BKLD = states_BKLD.to(buffer_BKCD.dtype)

@@ -61,6 +61,48 @@ class PackedWeights:
                 laid_out.copy_(layout(weight))
 
 
+def widened(weight: Tensor) -> Tensor:
+    """A vector of weights in fp32."""
+    return weight.detach().float().contiguous()
+
+
+def one_more(weight: Tensor) -> Tensor:
+    """1 + a vector of weights, in fp32."""
+    return 1.0 + weight.detach().float()
+
+
+def with_folded_weights(module: GraphModule, packed: PackedWeights) -> GraphModule:
+    """`module` with what it computes from its weights alone as further weights, in place: numbers, and norms' vectors.
+
+    Gemma's norms multiply by 1 + w and Cohere's by w, both in fp32; Gemma scales its embeddings by a tensor.
+    """
+    for node in calls(module, aten.mul.Tensor):
+        by = constant(module, node.args[1])
+        if by is not None and by.dim() == 0:
+            node.args = (node.args[0], float(by))
+    for node in calls(module, aten.type_as.default):
+        node.target, node.args = aten.to.dtype, (node.args[0], value(node).dtype)
+        source = node.args[0]
+        if value(source).dtype == value(node).dtype:
+            replace(node, cast(Node, source))
+    for node in calls(module, aten.to.dtype):
+        _fold(module, node, widened, packed)
+    for node in calls(module, aten.add.Tensor):
+        if node.args[1] == 1.0:
+            _fold(module, node, one_more, packed)
+    return finished(module)
+
+
+def _fold(module: GraphModule, node: Node, computed: Callable[[Tensor], Tensor], packed: PackedWeights) -> None:
+    """Make `node` a weight if it is a vector in fp32, `computed` from a weight alone."""
+    weight = constant(module, node.args[0])
+    if weight is None or weight.dim() != 1 or value(node).dtype != torch.float32:
+        return
+    with module.graph.inserting_before(node):
+        folded = add_constant(module, packed.of(weight, computed))
+    replace(node, folded)
+
+
 # What makes a simplified graph ready to run: (graph, packed weights, whether it is for one token) to a function.
 Lowering = Callable[[GraphModule, PackedWeights, bool], Callable[..., Any]]
 
@@ -71,10 +113,10 @@ def lower(module: GraphModule, packed: PackedWeights, one_token: bool, chosen: K
 
 
 def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> GraphModule:
-    """`module` with its kernels named, and its RMS norms and spelt-out GELUs as one operation each, in place."""
+    """`module` with its kernels named, and its spelt-out norms and GELUs as one operation each, in place."""
     _name_kernels(module, one_token, chosen)
     for node in calls(module, aten.rsqrt.default):
-        _as_rms_norm(module, node)
+        _as_norm(module, node)
     for node in calls(module, aten.tanh.default):
         _as_gelu(module, node)
     return module
@@ -115,31 +157,42 @@ def _name_kernels(module: GraphModule, one_token: bool, chosen: Kernels) -> None
         node.target = chosen.attend_alone if alone else chosen.attend
 
 
-def _as_rms_norm(module: GraphModule, root: Node) -> None:
-    """w (x rsqrt(mean(x^2) + epsilon)), spelt out in eight operations, as one operation."""
+def _as_norm(module: GraphModule, root: Node) -> None:
+    """w (x rsqrt(mean(x^2) + epsilon)), or of x - mean(x), spelt out in eight to ten operations, as one operation.
+
+    If it is weighed in fp32 and rounded last, as Gemma's and Cohere's, that is `kernels.wide_norm`.
+    """
     plus = _producer(root, 0, aten.add.Tensor)
     mean = _producer(plus, 0, aten.mean.dim)
     power = _producer(mean, 0, aten.pow.Tensor_Scalar)
     if plus is None or mean is None or power is None or mean.args[1:] != ([-1], True) or power.args[1] != 2:
         return
-    wide = power.args[0]
-    assert isinstance(wide, Node)
+    wide: Any = power.args[0]
+    centre = _producer(power, 0, aten.sub.Tensor)
+    if centre is not None:
+        average, wide = _producer(centre, 1, aten.mean.dim), centre.args[0]
+        if average is None or average.args != (wide, [-1], True):
+            return
     narrow = wide.args[0] if wide.target == aten.to.dtype else wide
     scaled = _only_user(root, aten.mul.Tensor)
-    if scaled is None or not {wide, narrow} & set(scaled.args):
+    if scaled is None or not {centre or wide, centre or narrow} & set(scaled.args):
         return
     cast = _only_user(scaled, aten.to.dtype)
     weighted = _only_user(cast or scaled, aten.mul.Tensor)
     if weighted is None:
         return
     weight = next((node for node in weighted.all_input_nodes if constant(module, node) is not None), None)
-    if weight is None or value(weight).dim() != 1 or value(weighted).dtype != value(narrow).dtype:
+    rounded = weighted if cast is not None else _only_user(weighted, aten.to.dtype) or weighted
+    if weight is None or value(weight).dim() != 1 or value(rounded).dtype != value(narrow).dtype:
         return
-    with module.graph.inserting_before(weighted):
-        size = [int(value(weight).shape[0])]
-        norm = module.graph.call_function(aten.rms_norm.default, (narrow, size, weight, plus.args[1]))
-    norm.meta = dict(weighted.meta)
-    replace(weighted, norm)
+    size, epsilon = [int(value(weight).shape[0])], plus.args[1]
+    with module.graph.inserting_before(rounded):
+        if centre is None and value(weight).dtype == value(narrow).dtype:
+            norm = module.graph.call_function(aten.rms_norm.default, (narrow, size, weight, epsilon))
+        else:
+            norm = module.graph.call_function(kernels.wide_norm, (narrow, size, weight, epsilon, centre is not None))
+    norm.meta = dict(rounded.meta)
+    replace(rounded, norm)
 
 
 def _as_gelu(module: GraphModule, root: Node) -> None:

@@ -22,7 +22,7 @@ from specbench.engine.capture import markers
 from specbench.engine.capture.cache import cached_capture
 from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
-from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower
+from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
 from specbench.engine.capture.nodes import compiled_to_python
 from specbench.engine.capture.rewrite import with_merged_weights, without_repetition
 from specbench.engine.capture.specialise import Hoisted, for_last_row, for_one_token, for_outputs, hoist
@@ -134,7 +134,7 @@ class Program:
 
             found = cached_capture(network, [str(cache_dtype), one_row], make)
             placement.has_followed(found.masked)
-            captured = with_merged_weights(found.graph)
+            captured = with_folded_weights(with_merged_weights(found.graph), weights)
             graph = for_outputs(captured, 0, range(SOURCE_LENGTH + 1 + len(buffers)))
             sizes = hoist(graph, [], with_constants=True)
             encode = for_outputs(captured, slice(1, None), [len(inputs) - 1]) if cross_states else None

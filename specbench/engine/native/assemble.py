@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
-from specbench.engine.capture.lower import PackedWeights
+from specbench.engine.capture.lower import PackedWeights, widened
 from specbench.engine.capture.nodes import aten, constant, plain, value
 from specbench.engine.native.instructions import Instruction, Op, Value
 from specbench.kernels import library
@@ -111,6 +111,7 @@ class Assembly:
             aten.embedding.default: self._embedding,
             aten.rms_norm.default: self._rms_norm,
             aten.layer_norm.default: self._layer_norm,
+            kernels.wide_norm: self._wide_norm,
             aten.linear.default: self._linear,
             aten.add.Tensor: self._add,
             aten.mul.Tensor: self._mul,
@@ -255,9 +256,23 @@ class Assembly:
         inner = form.width // heads
         if list(node.args[1]) != [inner]:  # type: ignore[arg-type]
             raise Unknown
-        held = self._weight(weight, inner), self._weight(bias, inner)
-        self._write_slot(node, Instruction(Op.NORM, form.width, x=read, norm_weight=held[0], norm_bias=held[1],
-                                           epsilon=epsilon, centred=centred, heads=heads, inner=inner))  # fmt: skip
+        self._write_slot(node, Instruction(
+            Op.NORM, form.width, x=read, norm_weight=self._of_norm(weight, inner), norm_bias=self._of_norm(bias, inner),
+            epsilon=epsilon, centred=centred, heads=heads, inner=inner,
+        ))  # fmt: skip
+
+    def _of_norm(self, node: Any, width: int) -> Tensor | None:
+        """A vector of weights in fp32, in which the kernels compute norms."""
+        if node is None:
+            return None
+        found = constant(self._module, node)
+        if found is None or found.dtype not in (self.dtype, torch.float32) or found.shape != (width,):
+            raise Unknown
+        return self._packed.of(found, widened)
+
+    def _wide_norm(self, node: Node) -> None:
+        weight, epsilon, centred = node.args[2:]
+        self._norm(node, weight, None, float(epsilon), bool(centred))  # type: ignore[arg-type]
 
     def _rms_norm(self, node: Node) -> None:
         given: list[Any] = [*node.args[2:4], *(None, None)][:2]
