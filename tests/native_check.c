@@ -21,6 +21,24 @@ static void compare(const char *what, float found, float wanted, float near, int
     if (failed++ < 10) printf("%s [%ld, %ld]: %g, not %g\n", what, (long)a, (long)b, found, wanted);
 }
 
+static float by_libm(float v, int64_t kind) {
+    double u = 0.79788456080286536 * (v + 0.044715 * v * v * (double)v);
+    return kind == SILU ? v / (1 + exp(-(double)v)) : kind == GELU_TANH ? 0.5 * v * (1 + tanh(u)) : activated(v, kind);
+}
+
+static void check_activation(int64_t kind) {
+    for (int64_t n = 1; n < 40; n++) {
+        float *x = floats(n, 0), *out = floats(n, 0);
+        for (int64_t i = 0; i < n; i++) x[i] *= i % 3 == 0 ? 1 : i % 3 == 1 ? 12 : 200;
+        activate_all(x, out, n, kind);
+        for (int64_t i = 0; i < n; i++) compare("activation", out[i], by_libm(x[i], kind), 1e-6f, i, kind);
+        free(x), free(out);
+    }
+    float odd[3] = {NAN, INFINITY, -100}, out[3];
+    activate_all(odd, out, 3, kind);
+    if (out[0] == out[0] || (kind != TANH && out[1] != INFINITY)) failed++, printf("activation %ld: NaN, infinity\n", (long)kind);
+}
+
 static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t activation, int has_bias, int has_more) {
     float *x = floats(rows * k, s), *w = floats(n * k, s), *b = floats(n, s), *more = floats(rows * n, s);
     void *short_w = weights_of(w, n * k, s), *short_b = weights_of(b, n, s);
@@ -37,7 +55,7 @@ static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t 
             double sum = has_bias ? b[j] : 0;
             for (int64_t i = 0; i < k; i++) sum += (double)x[r * k + i] * w[j * k + i];
             float wanted = rounded((float)sum, s);
-            if (activation >= 0) wanted = rounded(activated(wanted, activation), s);
+            if (activation >= 0) wanted = rounded(by_libm(wanted, activation), s);
             if (has_more) wanted = rounded(wanted + more[r * n + j], s);
             compare("linear", out[r * n + j], wanted, s ? 2e-2f : 1e-5f, r, j);
         }
@@ -101,10 +119,11 @@ static void check_verdict(int64_t n, int64_t count, int has_q) {
     int64_t drafted[8], token, shares[300] = {0};
     enum { DRAWS = 20000 };
     standardise(p, 0, n, p, count + 1, n, 0.3), standardise(q, 0, n, q, count, n, 1);
-    for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails */
+    for (int64_t g = 0; g < count; g++) drafted[g] = rand() % n, uniforms[g] = g + 1 < count ? 0 : 1; /* the last fails: */
+    const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
+    while (has_q && law[drafted[count - 1]] >= from[drafted[count - 1]]) drafted[count - 1] = rand() % n;
     if (verify(p, has_q ? q : 0, drafted, count, uniforms, 0.5, 1e-9, n, room, &token) > count - 1) failed++;
     double total = 0, left[300];
-    const float *law = p + (count - 1) * n, *from = q + (count - 1) * n;
     for (int64_t i = 0; i < n; i++) {
         double excess = has_q ? (double)law[i] - from[i] : i == drafted[count - 1] ? 0 : law[i];
         total += left[i] = excess > 0 ? excess : 0;
@@ -121,11 +140,14 @@ static void check_verdict(int64_t n, int64_t count, int has_q) {
 }
 
 int main(void) {
+    int64_t kinds[] = {RELU, SILU, GELU, GELU_TANH, TANH};
+    for (int i = 0; i < 5; i++) check_activation(kinds[i]);
     for (int64_t rows = 1; rows < 20; rows++)
         for (int64_t s = 0; s < 2; s++) {
             check_linear(rows, 21, 75, s, -1, 0, 0);
             check_linear(rows, 64, 160, s, RELU, 0, 1);
             check_linear(rows, 33, 31, s, GELU, 1, 1);
+            check_linear(rows, 33, 31, s, SILU, 1, 0);
         }
     for (int64_t rows = 1; rows < 6; rows++) {
         check_attention(rows, 4, 2, 64, 41), check_attention(rows, 3, 3, 20, 7), check_attention(rows, 2, 1, 33, 1);

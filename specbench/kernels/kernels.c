@@ -213,12 +213,32 @@ static const int BLOCKS_OF[2][MOST_ROWS] = {{WIDE_TILES(BLOCKS_IN)}, {SHORT_TILE
 static float activated(float v, int64_t kind) {
     switch (kind) {
     case RELU: return v < 0 ? 0 : v;
-    case SILU: return v / (1.0f + expf(-v));
     case GELU: return 0.5f * v * (1.0f + erff(v * 0.70710678118f));
-    case GELU_TANH: return 0.5f * v * (1.0f + tanhf(0.79788456080f * (v + 0.044715f * v * v * v)));
     case TANH: return tanhf(v);
     default: return v;
     }
+}
+
+static inline vec sigmoid(vec x) {
+    bits below = (bits)(x < 0.0f), one = (bits)((vec){0} + 1.0f);
+    vec e = exp_below((vec)((bits)x | 0x80000000u)); /* of -|x| */
+    return (vec)(((bits)e & below) | (one & ~below)) / (1.0f + e);
+}
+
+/* v sigmoid(v), or GELU by tanh, which is v sigmoid(2 u). */
+static inline vec gated(vec v, int64_t kind) {
+    return v * sigmoid(kind == SILU ? v : 1.5957691216f * (v + 0.044715f * v * v * v));
+}
+
+static void activate_all(const float *v, float *out, int64_t count, int64_t kind) {
+    int64_t i = 0;
+    if (kind == SILU || kind == GELU_TANH) {
+        for (; i + LANES <= count; i += LANES) *(vec *)(out + i) = gated(*(const vec *)(v + i), kind);
+        float left[LANES] = {0};
+        memcpy(left, v + i, (count - i) * sizeof(float));
+        *(vec *)left = gated(*(vec *)left, kind);
+        memcpy(out + i, left, (count - i) * sizeof(float));
+    } else for (; i < count; i++) out[i] = activated(v[i], kind);
 }
 
 /* Column `number` of a row, past its last one of `more`, or minus infinity where there is none; ~number: its negative. */
@@ -303,10 +323,10 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
                 float *to = out + (r + i) * it->out.stride + from, *sum = sums + i * taken * BLOCK;
                 if (it->bias) add_bias(sum, it->bias, from, count, s);
                 if (s) round_all(sum, count);
-                if (it->activation == RELU)
-                    for (int64_t j = 0; j < count; j++) sum[j] = sum[j] < 0 ? 0 : sum[j];
-                else if (it->activation >= 0)
-                    for (int64_t j = 0; j < count; j++) sum[j] = rounded(activated(sum[j], it->activation), s);
+                if (it->activation >= 0) {
+                    activate_all(sum, sum, count, it->activation);
+                    if (s) round_all(sum, count);
+                }
                 if (more) {
                     add_all(sum, more + (r + i) * it->y.stride + from, count);
                     if (s) round_all(sum, count);
@@ -474,9 +494,10 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
                 }
             break;
         default:
-            for (int64_t r = 0; r < rows; r++)
-                for (int64_t i = first; i < end; i++)
-                    out[r * it->out.stride + i] = rounded(activated(x[r * stride + i], it->op), s);
+            for (int64_t r = 0; r < rows; r++) {
+                activate_all(x + r * stride + first, out + r * it->out.stride + first, end - first, it->op);
+                if (s) round_all(out + r * it->out.stride + first, end - first);
+            }
         }
         if (it->barrier) {
             #pragma omp barrier
