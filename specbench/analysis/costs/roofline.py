@@ -46,21 +46,25 @@ def multiply_adds_per_second(device: torch.device, dtype: torch.dtype) -> float:
 
     A processor without instructions for bf16 multiplies it as fp32, and torch's products of bf16 are slow there.
     """
-    side, fastest = SIDE.get(device.type, SIDE["cuda"]), 0.0
-    for kind in {dtype, torch.float32}:
+    side = SIDE.get(device.type, SIDE["cuda"])
+
+    def product(kind: torch.dtype) -> Callable[[], object]:
         left, right = (torch.ones(side, side, dtype=kind, device=device) for _ in range(2))
-        seconds = _seconds(partial(torch.mm, left, right, out=torch.empty_like(left)), device)
-        fastest = max(fastest, side**3 / seconds)
-    return fastest
+        return partial(torch.mm, left, right, out=torch.empty_like(left))
+
+    # The slower of the two may take a tenth of a second a product.
+    products = [product(kind) for kind in {dtype, torch.float32}]
+    fastest = min(products, key=lambda one: _seconds(one, device, warm_up=1, repeats=2))
+    return side**3 / _seconds(fastest, device)
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device, warm_up: int = WARM_UP, repeats: int = REPEATS) -> float:
     """The median time of `work`."""
     found = []
-    for _ in range(WARM_UP + REPEATS):
+    for _ in range(warm_up + repeats):
         began = perf_counter()
         work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         found.append(perf_counter() - began)
-    return median(found[WARM_UP:])
+    return median(found[warm_up:])
