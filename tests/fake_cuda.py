@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from specbench import deferred
 from specbench.engine.capture import program
 from specbench.engine.capture.capture import capture
 from specbench.methods.eagle import captured as eagle_program
@@ -130,6 +131,7 @@ def fake_cuda(told: Callable[[Tensor], list[Any]] | None = None) -> Iterator[Wit
             (eagle_program, "capture", with_open_sizes),
             (FakeTensor, "tolist", tolist),
             (torch, "rand", _drawing(torch.rand)),
+            (deferred.torch, "rand", _drawing(torch.rand)),  # which may hold torch's own already
             (torch, "randint", _drawing(torch.randint)),
         ):
             entered.enter_context(patch.object(where, name, stand_in))
