@@ -64,7 +64,7 @@ static void check_linear(int64_t rows, int64_t k, int64_t n, int64_t s, int64_t 
 
 static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int64_t d, int64_t slots) {
     float *q = floats(rows * heads * d, 0), *keys = floats(key_heads * slots * d, 0), *values = floats(key_heads * slots * d, 0);
-    float *bias = floats(rows * slots, 0), *out = floats(rows * heads * d, 0), *scratch = floats(3 * slots + 2, 0);
+    float *bias = floats(rows * slots, 0), *out = floats(rows * heads * d, 0), *scratch = floats(3 * slots + 8, 0);
     for (int64_t i = 0; i < rows * slots; i++) if (i % slots && rand() % 3 == 0) bias[i] = -3.3e38f;
     Instruction it;
     memset(&it, 0, sizeof it);

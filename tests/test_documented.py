@@ -57,7 +57,7 @@ FIRST = [
 SMALL = ["limit=1", "max_new_tokens=16", "dtype=float32", "device=cpu", "threads=1"]
 SMALLER = {
     "run": ["engine=eager", "warmup=0", "resamples=100"],
-    "sweep": ["engine=eager", "warmup=0", "resamples=100", "gamma=3"],
+    "sweep": ["engine=eager", "warmup=0", "resamples=100"],
     "alpha": ["engine=eager", "tokens=4", "resamples=100"],
     "recommend": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1,2]", "rounds=2", "verify=1", "warmup=0"],
     "recommend --validate": ["engine=eager", "tokens=4", "resamples=100", "gammas=[1]", "rounds=2", "repeats=1"],
@@ -131,6 +131,9 @@ def mode(words: list[str]) -> str:
 def needs_more(words: list[str], usable: Usable) -> bool:
     """Whether a command needs the hub, a GPU, a model or a package that is not here."""
     text = " ".join(words)
+    named = [word.removeprefix("peers=").split(",") for word in words if word.startswith("peers=")]
+    if any(find_spec(package) is None for peer in sum(named, []) for package in PEERS[peer][1]):
+        return True
     if any(mark in text for mark in ("device=cuda", "hub=ID", "chat_template", "tp_plan", "CHAT_MODEL")):
         return True
     for word in words:

@@ -6,6 +6,7 @@
    L rows, K inner size, N outputs of a map, H query heads, G key heads, C slots, D channels of a head. */
 
 #include <math.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -128,28 +129,34 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
         }
 }
 
-/* Before the weights of a block: keeps the compiler from holding inputs from block to block, which would push sums out of
-   registers, and fetches weights ahead, past the end of a page, where the processor's own fetching stops. One row reads
-   as fast without. */
-enum { AHEAD = 1024 };
-#define READ_AGAIN(x)                                                                                                  \
-    do {                                                                                                               \
-        __asm__ volatile("" : "+r"(x));                                                                                \
-        __builtin_prefetch((const uint16_t *)weight + (b * even + i) * BLOCK + AHEAD);                                 \
-    } while (0)
+/* Weights are fetched before they are needed: past the end of a page the processor's own fetching stops, and what another
+   model has pushed out of the cache comes from memory. A product of several rows fetches the same place of its next tile,
+   or of this one where tiles are larger than what the cache nearby should hold; one row reads as fast without. */
+#define UNROLLED _Pragma("GCC unroll 16")
+enum { LINE = 64, NEARBY = 1 << 17, AHEAD = 1 << 14, AT_FIRST = 1 << 15 }; /* bytes */
+
+static inline void fetch(const char *from, int64_t bytes) {
+    UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
+}
+
+/* The empty statement keeps the compiler from holding inputs from block to block, which would push sums out of registers. */
+#define READ_AGAIN(x, step_bytes)                                                                                      \
+    __asm__ volatile("" : "+r"(x));                                                                                    \
+    fetch((const char *)weight + (b * even + i) * BLOCK * sizeof(uint16_t) + ahead, step_bytes)
+#define READ_ON(x, step_bytes) (void)ahead
 
 /* One product of ROWS rows of x and BLOCKS blocks of weights: sums over inputs in order, each in a register. `x` is fp32
    or, with instructions for bf16, bf16; `x_stride` and `even` count its numbers. */
-#define UNROLLED _Pragma("GCC unroll 16")
 #define PRODUCT(name, ROWS, BLOCKS, NUMBER, STEP, AGAIN, WEIGHTS, ADD_UP)                                              \
     static void name(const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out) {              \
         const NUMBER *x = all_x;                                                                                       \
+        const int64_t tile = BLOCKS * even * BLOCK * sizeof(uint16_t), ahead = tile <= NEARBY ? tile : AHEAD;          \
         vec sum[ROWS][BLOCKS][2];                                                                                      \
         UNROLLED for (int r = 0; r < ROWS; r++)                                                                        \
             UNROLLED for (int b = 0; b < BLOCKS; b++) sum[r][b][0] = sum[r][b][1] = (vec){0};                          \
         for (int64_t i = 0; i < even; i += STEP)                                                                       \
             UNROLLED for (int b = 0; b < BLOCKS; b++) {                                                                \
-                if (ROWS > 1) AGAIN(x);                                                                                \
+                if (ROWS > 1) { AGAIN(x, STEP * BLOCK * (int64_t)sizeof(uint16_t)); }                                  \
                 WEIGHTS                                                                                                \
                 UNROLLED for (int r = 0; r < ROWS; r++) {                                                              \
                     ADD_UP                                                                                             \
@@ -185,14 +192,14 @@ enum { AHEAD = 1024 };
 #define SHORT_ADD_UP WIDE_ADD_UP
 #endif
 #define BOTH(ROWS, BLOCKS)                                                                                             \
-    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, (void), WIDE_WEIGHTS, WIDE_ADD_UP)                                 \
+    PRODUCT(wide_##ROWS##x##BLOCKS, ROWS, BLOCKS, float, 1, READ_ON, WIDE_WEIGHTS, WIDE_ADD_UP)                        \
     PRODUCT(short_##ROWS##x##BLOCKS, ROWS, BLOCKS, SHORT_NUMBER, SHORT_STEP, READ_AGAIN, SHORT_WEIGHTS, SHORT_ADD_UP)
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
    at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { MOST_ROWS = 8 };
 #define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 4) T(wide, 3, 2) T(wide, 4, 2) T(wide, 5, 1) T(wide, 6, 1) T(wide, 7, 1) T(wide, 8, 1)
-#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 2) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
 BOTH(2, 4) BOTH(3, 2) BOTH(4, 2) BOTH(7, 1) BOTH(8, 1)
 #else /* 16. fp32 is limited by its loads, and gains nothing from the larger tiles */
 enum { MOST_ROWS = 6 };
@@ -337,28 +344,45 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     }
 }
 
-static inline float total_of(vec v) {
-    float sum = 0;
-    #pragma omp simd reduction(+:sum)
-    for (int j = 0; j < LANES; j++) sum += v[j];
-    return sum;
+/* The sums of neighbours of `a`, then those of `b`. */
+#if BYTES == 64
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif BYTES == 32
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define EVEN 0, 2, 4, 6
+#define ODD 1, 3, 5, 7
+#endif
+static inline vec of_neighbours(vec a, vec b) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, EVEN) + __builtin_shufflevector(a, b, ODD);
+#else
+    ints even = {EVEN};
+    return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, even + 1);
+#endif
 }
 
-/* The products of `query` [D] with the keys [C, D] in the slots `seen`. */
+/* To `out`, which has room for a multiple of KEYS: the products of `query` [D] with the keys [C, D] in the slots `seen`,
+   times `scale`, plus what `out` holds. The sums of a product's lanes are added up for KEYS of them at once. */
+enum { KEYS = 8 };
 static void scores(const float *restrict query, const float *restrict keys, const int64_t *restrict seen, int64_t count,
-                   int64_t d, float *restrict out) {
-    enum { AT_ONCE = 4 };
-    for (int64_t c = 0; c < count; c += AT_ONCE) {
-        vec sum[AT_ONCE] = {{0}, {0}, {0}, {0}};
-        const float *key[AT_ONCE];
-        int64_t i = 0, some = count - c < AT_ONCE ? count - c : AT_ONCE;
-        UNROLLED for (int k = 0; k < AT_ONCE; k++) key[k] = keys + seen[c + (k < some ? k : 0)] * d;
+                   int64_t d, float scale, float *restrict out) {
+    for (int64_t c = 0; c < count; c += KEYS) {
+        vec sum[KEYS];
+        const float *key[KEYS];
+        int64_t i = 0, some = count - c < KEYS ? count - c : KEYS;
+        UNROLLED for (int k = 0; k < KEYS; k++) key[k] = keys + seen[c + (k < some ? k : 0)] * d, sum[k] = (vec){0};
         for (; i + LANES <= d; i += LANES)
-            UNROLLED for (int k = 0; k < AT_ONCE; k++) sum[k] += *(const vec *)(query + i) * *(const vec *)(key[k] + i);
-        float one[AT_ONCE];
-        UNROLLED for (int k = 0; k < AT_ONCE; k++) one[k] = total_of(sum[k]);
-        for (; i < d; i++) for (int k = 0; k < AT_ONCE; k++) one[k] += query[i] * key[k][i];
-        for (int k = 0; k < some; k++) out[c + k] = one[k];
+            UNROLLED for (int k = 0; k < KEYS; k++) sum[k] += *(const vec *)(query + i) * *(const vec *)(key[k] + i);
+        UNROLLED for (int parts = LANES, n = KEYS; parts > 1; parts /= 2, n = n > 1 ? n / 2 : 1)
+            UNROLLED for (int k = 0; k < (n > 1 ? n / 2 : 1); k++)
+                sum[k] = of_neighbours(sum[2 * k], sum[n > 1 ? 2 * k + 1 : 0]);
+        float one[KEYS];
+        memcpy(one, sum, sizeof one);
+        for (; i < d; i++) UNROLLED for (int k = 0; k < KEYS; k++) one[k] += query[i] * key[k][i];
+        UNROLLED for (int k = 0; k < KEYS; k++) out[c + k] += one[k] * scale;
     }
 }
 
@@ -389,14 +413,16 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
                    const float *bias, int64_t slots, int bias_heads, int bias_rows, int64_t rows, float *weights,
                    int thread, int threads) {
     int64_t d = it->inner, group = it->heads / it->key_heads, units = it->heads * rows;
-    int64_t *seen = (int64_t *)(weights + (slots + 1) / 2 * 2);
+    int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
     for (int64_t unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
         int64_t h = unit / rows, r = unit % rows, count = 0;
         const float *added = bias ? bias + ((bias_heads ? h : 0) * (bias_rows ? rows : 1) + (bias_rows ? r : 0)) * slots : 0;
-        for (int64_t c = 0; c < slots; c++) seen[count] = c, count += !added || added[c] >= -1e30f;
-        scores(q + r * it->x.stride + h * d, keys + h / group * slots * d, seen, count, d, weights);
+        for (int64_t c = 0; c < slots; c++) {
+            seen[count] = c, weights[count] = added ? added[c] : 0;
+            count += !added || added[c] >= -1e30f;
+        }
+        scores(q + r * it->x.stride + h * d, keys + h / group * slots * d, seen, count, d, (float)it->scale, weights);
         float most = -INFINITY, total = 0;
-        for (int64_t c = 0; c < count; c++) weights[c] = weights[c] * (float)it->scale + (added ? added[seen[c]] : 0);
         #pragma omp simd reduction(max:most)
         for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
         raise_all(weights, count, most, 1);
@@ -408,10 +434,41 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
     }
 }
 
+/* Where the threads of a call wait for each other, 80 times a step: cheaper than OpenMP's own barrier. */
+typedef struct { int arrived, turn; } Barrier;
+
+static void wait_for_all(Barrier *barrier, int threads) {
+    if (threads == 1) return;
+    int turn = __atomic_load_n(&barrier->turn, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&barrier->arrived, 1, __ATOMIC_ACQ_REL) == threads) {
+        __atomic_store_n(&barrier->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&barrier->turn, turn + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int64_t waited = 0; __atomic_load_n(&barrier->turn, __ATOMIC_ACQUIRE) == turn; waited++) {
+        if (waited >= 1 << 14) sched_yield(); /* another thread has lost its core, and may want this one */
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
 /* A program and what one call of it reads: `outside` are tensors' data, `sizes` numbers of slots, heads and rows. */
 typedef struct { const Instruction *program; int64_t count; void *const *outside; const int64_t *sizes; int64_t rows; } Step;
 
-static void run_step(const Step *step, float *arena, float *scratch, int thread, int threads) {
+/* Fetch the first weights that this thread reads of the next linear map. */
+static void fetch_next(const Instruction *it, const Instruction *end, int thread, int threads) {
+    while (it < end && it->op != LINEAR) it++;
+    if (it == end) return;
+    int64_t blocks = (it->width + BLOCK - 1) / BLOCK, first = blocks * thread / threads;
+    int64_t size = BLOCK * (it->inner + (it->inner & 1)) * (it->short_floats ? 2 : 4);
+    int64_t bytes = (blocks * (thread + 1) / threads - first) * size;
+    fetch((const char *)it->weight + first * size, bytes < AT_FIRST ? bytes : AT_FIRST);
+}
+
+static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
     int64_t rows = step->rows;
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
         int64_t s = it->short_floats, width = it->width;
@@ -449,6 +506,7 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
             break;
         case LINEAR:
             linear(it, x, stride, out, it->residual ? y : 0, rows, scratch + rows * it->inner, thread, threads);
+            fetch_next(it + 1, step->program + step->count, thread, threads);
             break;
         case PICK: /* columns of x, and of y if there is one */
             for (int64_t r = 0; r < rows; r++)
@@ -499,9 +557,7 @@ static void run_step(const Step *step, float *arena, float *scratch, int thread,
                 if (s) round_all(out + r * it->out.stride + first, end - first);
             }
         }
-        if (it->barrier) {
-            #pragma omp barrier
-        }
+        if (it->barrier) wait_for_all(barrier, threads);
     }
 }
 
@@ -630,10 +686,11 @@ static int team(int *threads) {
 
 /* Run a step. `scratch` has `scratch_size` floats for each thread. */
 void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
+    Barrier barrier = {0, 0};
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
-        run_step(step, arena, scratch + thread * scratch_size, thread, threads);
+        run_step(step, arena, scratch + thread * scratch_size, &barrier, thread, threads);
     }
 }
 
@@ -643,18 +700,19 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
                 int64_t scratch_size, int64_t most_threads) {
     int64_t chosen = 0;
     int over = 0;
+    Barrier barrier = {0, 0};
     #pragma omp parallel num_threads(most_threads)
     {
         int threads, thread = team(&threads);
         for (int64_t g = 0; g < count && !over; g++) {
-            run_step(steps + g, arena, scratch + thread * scratch_size, thread, threads);
-            #pragma omp barrier
+            run_step(steps + g, arena, scratch + thread * scratch_size, &barrier, thread, threads);
+            wait_for_all(&barrier, threads);
             if (thread == 0) {
                 int64_t token = choice->tokens[g] = choose(choice, steps[g].rows - 1, g, scratch);
                 chosen = g + 1, over = token == NOT_DRAWN;
                 for (int64_t i = 0; i < choice->end_count; i++) over |= token == choice->ends[i];
             }
-            #pragma omp barrier
+            wait_for_all(&barrier, threads);
         }
     }
     return chosen;

@@ -151,7 +151,7 @@ class NativeRun:
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
         """Floats that each thread needs for itself: rows as a linear map reads them; scores of slots, and which."""
-        needed = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 2 for number in self._slots), LINE)
+        needed = max((2 * self._inner + 1) * rows, *(3 * sizes[number] + 8 for number in self._slots), LINE)
         return -(-needed // LINE) * LINE
 
     def room(self, arena: int, scratch: int) -> tuple[int, int]:
