@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import commands
@@ -22,6 +23,7 @@ from kept_records import newest
 from specbench.cli import VERBS, main
 from specbench.cli import choices as picked
 from specbench.config.paths import shipped
+from specbench.config.verbs import PEERS
 from specbench.records.catalog import digest
 from specbench.train.schema import Recipe
 
@@ -78,7 +80,7 @@ def composed_once(short_probes: None) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def usable() -> Usable:
     """The choices that need nothing, by their group."""
-    groups = ("target", "draft", "task")
+    groups = ("target", "draft", "task", "experiment")
     return {group: {one.name for one in picked.choices(group, None) if one.needs == picked.NOW} for group in groups}
 
 
@@ -131,8 +133,8 @@ def mode(words: list[str]) -> str:
 def needs_more(words: list[str], usable: Usable) -> bool:
     """Whether a command needs the hub, a GPU, a model or a package that is not here."""
     text = " ".join(words)
-    named = [word.removeprefix("peers=").split(",") for word in words if word.startswith("peers=")]
-    if any(find_spec(package) is None for peer in sum(named, []) for package in PEERS[peer][1]):
+    peers = [word.removeprefix("peers=").split(",") for word in words if word.startswith("peers=")]
+    if any(find_spec(package) is None for named in peers for peer in named for package in PEERS[peer][1]):
         return True
     if any(mark in text for mark in ("device=cuda", "hub=ID", "chat_template", "tp_plan", "CHAT_MODEL")):
         return True

@@ -376,9 +376,10 @@ static void scores(const float *restrict query, const float *restrict keys, cons
         UNROLLED for (int k = 0; k < KEYS; k++) key[k] = keys + seen[c + (k < some ? k : 0)] * d, sum[k] = (vec){0};
         for (; i + LANES <= d; i += LANES)
             UNROLLED for (int k = 0; k < KEYS; k++) sum[k] += *(const vec *)(query + i) * *(const vec *)(key[k] + i);
-        UNROLLED for (int parts = LANES, n = KEYS; parts > 1; parts /= 2, n = n > 1 ? n / 2 : 1)
-            UNROLLED for (int k = 0; k < (n > 1 ? n / 2 : 1); k++)
-                sum[k] = of_neighbours(sum[2 * k], sum[n > 1 ? 2 * k + 1 : 0]);
+        UNROLLED for (int k = 0; k < 4; k++) sum[k] = of_neighbours(sum[2 * k], sum[2 * k + 1]);
+        UNROLLED for (int k = 0; k < 2; k++) sum[k] = of_neighbours(sum[2 * k], sum[2 * k + 1]);
+        if (LANES > 4) sum[0] = of_neighbours(sum[0], sum[1]);
+        if (LANES > 8) sum[0] = of_neighbours(sum[0], sum[0]);
         float one[KEYS];
         memcpy(one, sum, sizeof one);
         for (; i < d; i++) UNROLLED for (int k = 0; k < KEYS; k++) one[k] += query[i] * key[k][i];
