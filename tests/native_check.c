@@ -70,7 +70,7 @@ static void check_attention(int64_t rows, int64_t heads, int64_t key_heads, int6
     memset(&it, 0, sizeof it);
     it.inner = d, it.heads = heads, it.key_heads = key_heads, it.scale = 0.3, it.x.stride = it.out.stride = heads * d;
     for (int thread = 0; thread < 2; thread++)
-        attend(&it, q, out, keys, values, bias, slots, 0, 1, rows, scratch, thread, 2);
+        attend(&it, q, out, keys, values, bias, slots, 0, 0, 1, 1, rows, scratch, thread, 2);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t h = 0; h < heads; h++) {
             const float *key = keys + h / (heads / key_heads) * slots * d, *value = values + h / (heads / key_heads) * slots * d;

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from specbench import kernels as compiler
 from specbench.algorithm.draft import expect
+from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
@@ -25,7 +26,7 @@ from specbench.engine.eager.states import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
 from specbench.engine.native.segments import Step, WholeStep
-from specbench.engine.session import Prompt
+from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
 from specbench.methods.eagle import captured as eagle_program
@@ -140,6 +141,26 @@ def test_a_row_is_the_same_to_the_bit_in_any_company(kind: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama", "mistral"])
+def test_texts_that_are_read_at_once_are_the_same_to_the_bit_as_each_alone(kind: str, dtype: torch.dtype) -> None:
+    """Of several lengths, with several numbers of new tokens, as chains and as a tree, in one native program."""
+    model = NativeModel(network(kind, seed=3).to(dtype), 64, ENDS)
+    assert calls(model._program_of_rows.one) == calls(model._program_of_rows.several) == ["native_run"]
+    source = SOURCE if kind == "t5" else ()
+    given = [Prompt(source[:length], (0, *range(7, 7 + length))) for length in (5, 1, 3)]
+    batch, tree = Batch.of(model, 3), [-1, 0, 0, 1]
+    together, alone = [batch.start(prompt) for prompt in given], [model.start(prompt) for prompt in given]
+    for tokens, parents in [
+        (((9,), (12,), (40,)), None),
+        (((9, 30, 21), (12,), (40, 41)), None),
+        (((13, 8, 22, 31), (9, 30, 21, 8), (40, 5, 6, 7)), tree),
+    ]:
+        reads = [Read(one, read, parents) for one, read in zip(together, tokens, strict=True)]
+        for found, one, read in zip(batch.extend_many(reads), alone, tokens, strict=True):
+            assert torch.equal(found, one.extend(read, parents))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 11])
 def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads: int, rows: int) -> None:
@@ -171,7 +192,7 @@ def test_a_linear_map_with_all_that_is_fused_into_it(dtype: torch.dtype, threads
     start = room.data_ptr()
     sizes = (ctypes.c_int64 * 1)()
     read = [ctypes.addressof(one) for one in (raw, pointers, sizes)]
-    step = Step(read[0], len(program), *read[1:], rows)
+    step = Step(read[0], len(program), *read[1:], 1, rows)
     library().run(ctypes.byref(step), start, start + 4 * floats * rows, scratch, threads)
     normed = functional.layer_norm(x, [inner], scale, shift)
     exact = functional.gelu(functional.linear(normed, weight, bias)) + more

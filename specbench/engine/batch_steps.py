@@ -119,6 +119,8 @@ class EagerSteps:
 class CapturedSteps:
     """Captured steps: one for a row alone, another for any number of rows."""
 
+    most_of_prompt: int | None = None  # the most tokens that are read at once where only the last one's logits count
+
     def __init__(self, alone: Program, several: Program) -> None:
         self._programs = alone, several
         self.shapes, self.cache_dtype = alone.shapes, alone.cache_dtype
@@ -139,6 +141,11 @@ class CapturedSteps:
         last_row: bool,
     ) -> Tensor:
         rows, count = ids_BL.shape
+        if last_row and self.most_of_prompt is not None and count > 1:
+            for first in range(0, count, self.most_of_prompt):
+                part = slice(first, first + self.most_of_prompt)
+                logits_BLV = self.run(ids_BL[:, part], layout.of_tokens(part), source_lengths, own, of_source, False)
+            return logits_BLV[:, -1:]
         program = self._programs[rows > 1]
         step = program.one if count == 1 else program.last if last_row else program.several
         slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)

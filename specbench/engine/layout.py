@@ -45,6 +45,10 @@ class Layout:
         """The layout of one row of the batch."""
         return Layout(*(tensor[row : row + 1] for tensor in self.tensors))
 
+    def of_tokens(self, part: slice) -> "Layout":
+        """The layout of some of the new tokens, which do not attend to later ones."""
+        return Layout(self.slots_BL[:, part], self.positions_BC, self.visible_BLC[:, part])
+
     def filled(self, rows: int) -> "Layout":
         """This layout padded by repeating the newest token in its own slot, up to a number of tokens."""
         more = rows - self.slots_BL.shape[1]

@@ -36,7 +36,7 @@ typedef struct { int64_t at, column, stride; } Ref;
 typedef struct {
     int64_t op, width, inner, heads, key_heads, short_floats, barrier, centred;
     int64_t outside[4]; /* numbers of tensors from outside: what they are depends on the operation */
-    int64_t slots, bias_heads, bias_rows; /* numbers of sizes from outside; the bias' are 1 or not */
+    int64_t slots, bias_texts, bias_heads, bias_rows; /* numbers of sizes from outside; the bias' are 1 or not */
     Ref out, x, y, z;
     const void *weight, *bias, *norm_weight, *norm_bias;
     double scale, epsilon;
@@ -409,20 +409,23 @@ static void mix(const float *restrict weights, const float *restrict value, cons
 }
 
 /* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are gathered first, in
-   order, so that a sum does not depend on the slots between them: a path of a tree is summed as a chain is. */
+   order, so that a sum does not depend on the slots between them: a path of a tree is summed as a chain is, and a text
+   among others as it is alone. Each text has its own keys, values and, with `bias_texts`, bias. */
 static void attend(const Instruction *it, const float *q, float *out, const float *keys, const float *values,
-                   const float *bias, int64_t slots, int bias_heads, int bias_rows, int64_t rows, float *weights,
-                   int thread, int threads) {
-    int64_t d = it->inner, group = it->heads / it->key_heads, units = it->heads * rows;
+                   const float *bias, int64_t slots, int bias_texts, int bias_heads, int bias_rows, int64_t texts,
+                   int64_t rows, float *weights, int thread, int threads) {
+    int64_t d = it->inner, group = it->heads / it->key_heads, units = it->heads * rows, tokens = rows / texts;
+    int64_t heads_added = bias_heads ? it->heads : 1, rows_added = bias_rows ? tokens : 1;
     int64_t *seen = (int64_t *)(weights + (slots + KEYS) / 2 * 2);
     for (int64_t unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
-        int64_t h = unit / rows, r = unit % rows, count = 0;
-        const float *added = bias ? bias + ((bias_heads ? h : 0) * (bias_rows ? rows : 1) + (bias_rows ? r : 0)) * slots : 0;
+        int64_t h = unit / rows, r = unit % rows, text = r / tokens, count = 0;
+        int64_t at = (text * it->key_heads + h / group) * slots * d, head = bias_heads ? h : 0, row = bias_rows ? r % tokens : 0;
+        const float *added = bias ? bias + (((bias_texts ? text : 0) * heads_added + head) * rows_added + row) * slots : 0;
         for (int64_t c = 0; c < slots; c++) {
             seen[count] = c, weights[count] = added ? added[c] : 0;
             count += !added || added[c] >= -1e30f;
         }
-        scores(q + r * it->x.stride + h * d, keys + h / group * slots * d, seen, count, d, (float)it->scale, weights);
+        scores(q + r * it->x.stride + h * d, keys + at, seen, count, d, (float)it->scale, weights);
         float most = -INFINITY, total = 0;
         #pragma omp simd reduction(max:most)
         for (int64_t c = 0; c < count; c++) most = weights[c] > most ? weights[c] : most;
@@ -430,7 +433,7 @@ static void attend(const Instruction *it, const float *q, float *out, const floa
         #pragma omp simd reduction(+:total)
         for (int64_t c = 0; c < count; c++) total += weights[c];
         float *mixed = out + r * it->out.stride + h * d;
-        mix(weights, values + h / group * slots * d, seen, count, mixed, d, 1 / total);
+        mix(weights, values + at, seen, count, mixed, d, 1 / total);
         if (it->short_floats) round_all(mixed, d);
     }
 }
@@ -456,8 +459,11 @@ static void wait_for_all(Barrier *barrier, int threads) {
     }
 }
 
-/* A program and what one call of it reads: `outside` are tensors' data, `sizes` numbers of slots, heads and rows. */
-typedef struct { const Instruction *program; int64_t count; void *const *outside; const int64_t *sizes; int64_t rows; } Step;
+/* A program and what one call of it reads: `outside` are tensors' data, `sizes` numbers of slots, texts, heads and rows.
+   Rows are the new tokens of one text after another's, as many of each. */
+typedef struct {
+    const Instruction *program; int64_t count; void *const *outside; const int64_t *sizes; int64_t texts, rows;
+} Step;
 
 /* Fetch the first weights that this thread reads of the next linear map. */
 static void fetch_next(const Instruction *it, const Instruction *end, int thread, int threads) {
@@ -470,7 +476,7 @@ static void fetch_next(const Instruction *it, const Instruction *end, int thread
 }
 
 static void run_step(const Step *step, float *arena, float *scratch, Barrier *barrier, int thread, int threads) {
-    int64_t rows = step->rows;
+    int64_t rows = step->rows, tokens = rows / step->texts;
     for (const Instruction *it = step->program; it < step->program + step->count; it++) {
         int64_t s = it->short_floats, width = it->width;
         float *out = arena + it->out.at * rows + it->out.column;
@@ -523,19 +529,20 @@ static void run_step(const Step *step, float *arena, float *scratch, Barrier *ba
                     out[r * it->out.stride + i] = rounded(straight + rounded(turned * z[r * it->z.stride + j], s), s);
                 }
             break;
-        case WRITE: /* heads of states to slots of a buffer */
+        case WRITE: /* heads of states to slots of their text's buffer */
             for (int64_t h = it->heads * thread / threads; h < it->heads * (thread + 1) / threads; h++)
                 for (int64_t r = 0; r < rows; r++) {
                     int64_t slot = ((const int64_t *)step->outside[it->outside[1]])[r];
-                    memcpy((float *)step->outside[it->outside[0]] + (h * step->sizes[it->slots] + slot) * it->inner,
+                    int64_t head = r / tokens * it->heads + h;
+                    memcpy((float *)step->outside[it->outside[0]] + (head * step->sizes[it->slots] + slot) * it->inner,
                            x + r * stride + h * it->inner, it->inner * sizeof(float));
                 }
             break;
         case ATTEND:
             attend(it, x, out, step->outside[it->outside[0]], step->outside[it->outside[1]],
                    it->outside[2] < 0 ? 0 : step->outside[it->outside[2]], step->sizes[it->slots],
-                   it->outside[2] >= 0 && step->sizes[it->bias_heads] > 1, it->outside[2] >= 0 && step->sizes[it->bias_rows] > 1,
-                   rows, scratch, thread, threads);
+                   it->outside[2] >= 0 && step->sizes[it->bias_texts] > 1, it->outside[2] >= 0 && step->sizes[it->bias_heads] > 1,
+                   it->outside[2] >= 0 && step->sizes[it->bias_rows] > 1, step->texts, rows, scratch, thread, threads);
             break;
         case ADD: case MUL: case SCALE: case SHIFT: case POWER: case DIVIDE:
             for (int64_t r = 0; r < rows; r++)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.batch_steps import CapturedSteps, RowByRow, StepsOfRows
+from specbench.engine.batch_steps import CapturedSteps, RowByRow
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.functions import made_ready
@@ -98,7 +98,7 @@ class StaticModel(EagerModel):
             self.rows = rows
             self._forget_placed()
 
-    def steps_of_rows(self, rows: int) -> StepsOfRows:
+    def steps_of_rows(self, rows: int) -> CapturedSteps:
         if reason := self.no_batches or self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
         return CapturedSteps(self.program, self.program if rows == 1 else self._program_of_rows)
@@ -186,11 +186,16 @@ class NativeModel(StaticModel):
             )
             return function
 
-    def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """Several rows at once are torch's; where that is slow, one after the other in our kernels is faster."""
-        if self.torch_is_slow and rows > 1 and not (self.no_batches or self.placement.no_trees):
-            return RowByRow(self.program, self.program)
-        return super().steps_of_rows(rows)
+    def steps_of_rows(self, rows: int) -> CapturedSteps:
+        """Where a part of the step over several rows is torch's, which is slow, one row after the other is faster."""
+        steps = super().steps_of_rows(rows)
+        if self.torch_is_slow:
+            if rows > 1 and not all(
+                isinstance(step.run, WholeStep) for step in (self._program_of_rows.one, self._program_of_rows.several)
+            ):
+                steps = RowByRow(self.program, self.program)
+            steps.most_of_prompt = PROMPT_ROWS
+        return steps
 
     def expect_rollouts(self, choice: Choice, steps: Sequence[int]) -> None:
         """See `RollsOut`: nothing is captured for one."""
@@ -231,7 +236,7 @@ class NativeSession(StaticSession):
         read = (ctypes.c_int64 * rows)(*tokens)
         call = self._call(step, rows)
         call.addresses[step.run.ids] = ctypes.addressof(read)
-        results = step.run.run.results(rows)
+        results = step.run.run.results(1, rows)
         call.run(results)
         return results[0][0]
 

@@ -1,14 +1,15 @@
 """Nodes of a simplified graph to instructions for `kernels.c`, one after another, as long as they are known.
 
-A value is rows of columns, [L, W], whatever the graph's shape of it: [1, L, W], [L, W], or split into heads,
-[1, L, H, D] or [1, H, L, D], whose rows are [L, H * D] in memory here. So views and swaps of heads cost nothing.
+A value is rows of columns, [B * L, W], whatever the graph's shape of it: [B, L, W], [B * L, W], or split into heads,
+[B, L, H, D] or [B, H, L, D], whose rows are [B * L, H * D] in memory here. So views and swaps of heads cost nothing.
+B texts have L new tokens each.
 """
 
 import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,9 +33,9 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """How rows [1, L, W] are shaped: as they are, without the first axis (`flat`), or as heads.
+    """How rows [B, L, W] are shaped: as they are, as [B * L, W] (`flat`), or as heads.
 
-    Heads are [1, L, H, D], or with `heads_first` [1, H, L, D].
+    Heads are [B, L, H, D], or with `heads_first` [B, H, L, D].
     """
 
     width: int
@@ -44,10 +45,10 @@ class Form:
 
     def formed(self, rows: Tensor) -> Tensor:
         if self.flat:
-            return rows[0]
+            return rows.flatten(0, 1)
         if self.heads is None:
             return rows
-        split = rows.view(1, rows.shape[1], self.heads, -1)
+        split = rows.view(*rows.shape[:2], self.heads, -1)
         return split.transpose(1, 2) if self.heads_first else split
 
     def rows(self, formed: Tensor) -> Tensor:
@@ -55,18 +56,32 @@ class Form:
         return (formed.transpose(1, 2) if self.heads_first else formed).contiguous()
 
 
+class Sizes(NamedTuple):
+    """How many rows there are, among the sizes of a graph: numbers, or texts where they are open."""
+
+    texts: int | str
+    tokens: int | str  # of each text
+    rows: int | str  # of all
+
+    @staticmethod
+    def of(tensor: Tensor) -> "Sizes":
+        """Those of a tensor that begins with its texts and their tokens."""
+        texts, tokens = tensor.shape[:2]
+        return Sizes(plain(texts), plain(tokens), plain(texts * tokens))
+
+
 class Assembly:
     """A run of nodes that became `program`, in a model that computes in `dtype`."""
 
-    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, tokens: int | str) -> None:
-        """`tokens` is L among the sizes of `module`."""
-        self._module, self._packed, self._one_token, self._tokens = module, packed, one_token, tokens
+    def __init__(self, module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
+        self._module, self._packed, self._one_token, self._rows = module, packed, one_token, rows
         self.nodes: list[Node] = []
         self.program: list[Instruction] = []
         self.outside: list[Node] = []  # nodes that are read
         self.prepared: dict[int, Callable[[Tensor], Tensor]] = {}  # of these numbers
         self.sizes: list[tuple[int, int]] = []  # (number of an outside tensor, axis)
-        self.rows_of = (0, 0)  # where L is read
+        self.rows_of = (0, 1)  # the number of a tensor that has all rows, and its numbers in each
+        self.texts_of: int | None = None  # that of one whose first axis is the texts
         self.dtype = torch.bfloat16
         self._values: dict[Node, Value] = {}
         self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ where negated
@@ -140,13 +155,15 @@ class Assembly:
             raise Unknown
         self.dtype = tensor.dtype
         match list(map(plain, tensor.shape)):
-            case [1, tokens, int(width)] if tokens == self._tokens or (self._one_token and tokens == 1):
+            case [self._rows.texts, tokens, int(width)] if tokens == self._rows.tokens or (
+                self._one_token and tokens == 1
+            ):
                 return Form(width)
-            case [tokens, int(width)] if tokens == self._tokens:
+            case [self._rows.rows, int(width)]:
                 return Form(width, flat=True)
-            case [1, tokens, int(heads), int(channels)] if tokens == self._tokens:
+            case [self._rows.texts, self._rows.tokens, int(heads), int(channels)]:
                 return Form(heads * channels, heads=heads)
-            case [1, int(heads), tokens, int(channels)] if tokens == self._tokens:
+            case [self._rows.texts, int(heads), self._rows.tokens, int(channels)]:
                 return Form(heads * channels, heads=heads, heads_first=True)
         raise Unknown
 
@@ -162,7 +179,9 @@ class Assembly:
             number = self._number(node)
             self.prepared[number] = form.rows
             if not self.program:
-                self.rows_of = number, 2 if form.heads_first else 0 if form.flat else 1
+                self.rows_of = number, form.width
+            if not form.flat:
+                self._has_texts(number)
             self._write_slot(node, Instruction(Op.LOAD, form.width, outside=[number]))
         return self._values[node]
 
@@ -172,6 +191,10 @@ class Assembly:
         if node not in self.outside:
             self.outside.append(node)
         return self.outside.index(node)
+
+    def _has_texts(self, number: int) -> None:
+        if self.texts_of is None:
+            self.texts_of = number
 
     def _size(self, node: Node, axis: int) -> int:
         place = self._number(node), axis
@@ -240,7 +263,7 @@ class Assembly:
         table, ids = node.args[:2]
         form = self._form(node)
         assert isinstance(ids, Node)
-        if list(map(plain, value(ids).shape)) != [1, self._tokens]:
+        if tuple(map(plain, value(ids).shape)) != self._rows[:2]:
             raise Unknown
         weight = self._weight(table, *constant_shape(self._module, table))
         if weight is None or not weight.is_contiguous():
@@ -248,6 +271,7 @@ class Assembly:
         number = self._number(ids)
         if not self.program:
             self.rows_of = number, 1
+        self._has_texts(number)
         self._write_slot(node, Instruction(Op.EMBED, form.width, weight=weight, outside=[number]))
 
     def _norm(self, node: Node, weight: Any, bias: Any, epsilon: float, centred: bool) -> None:
@@ -421,10 +445,11 @@ class Assembly:
         self._require_buffers(buffer)
         if not form.heads_first or form.heads is None or value(at).dim() != 1:
             raise Unknown
-        read = self._value(states)
+        read, slots = self._value(states), self._number(at)  # type: ignore[arg-type]
+        self.prepared[slots] = Tensor.contiguous
         self.program.append(Instruction(
             Op.WRITE, form.width, x=read, inner=form.width // form.heads, heads=form.heads,
-            outside=[self._number(buffer), self._number(at)], slots=self._size(buffer, 2),  # type: ignore[arg-type]
+            outside=[self._number(buffer), slots], slots=self._size(buffer, 2),  # type: ignore[arg-type]
         ))  # fmt: skip
 
     def _attend(self, node: Node) -> None:
@@ -443,18 +468,21 @@ class Assembly:
             made.outside.append(-1)
         else:
             assert isinstance(bias, Node)
-            if value(bias).dim() != 4 or value(bias).dtype != torch.float32 or plain(value(bias).shape[0]) != 1:
+            if value(bias).dim() != 4 or value(bias).dtype != torch.float32:
                 raise Unknown
             made.outside.append(self._number(bias))
             self.prepared[self._number(bias)] = Tensor.contiguous
-            made.bias_heads, made.bias_rows = self._size(bias, 1), self._size(bias, 2)
+            made.bias_texts, made.bias_heads, made.bias_rows = (self._size(bias, axis) for axis in range(3))
         self._write_slot(node, made)
 
     def _require_buffers(self, *buffers: Any) -> None:
-        """Caches, which are inputs of the graph and so contiguous."""
+        """Caches of these texts, which are inputs of the graph and so contiguous."""
         for buffer in buffers:
             if buffer.op != "placeholder" or value(buffer).dtype != torch.float32:
                 raise Unknown
+            if plain(value(buffer).shape[0]) != self._rows.texts:
+                raise Unknown
+            self._has_texts(self._number(buffer))
 
 
 def _parts(split: Node, form: Form) -> list[int]:

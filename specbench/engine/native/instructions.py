@@ -46,6 +46,7 @@ class Instruction:
     key_heads: int = 0
     outside: list[int] = field(default_factory=list)
     slots: int = 0
+    bias_texts: int = 0
     bias_heads: int = 0
     bias_rows: int = 0
     weight: Tensor | None = None
@@ -167,7 +168,7 @@ class _Raw(ctypes.Structure):
         *((name, ctypes.c_int64) for name in
           ("op", "width", "inner", "heads", "key_heads", "short_floats", "barrier", "centred")),
         ("outside", ctypes.c_int64 * 4),
-        *((name, ctypes.c_int64) for name in ("slots", "bias_heads", "bias_rows")),
+        *((name, ctypes.c_int64) for name in ("slots", "bias_texts", "bias_heads", "bias_rows")),
         *((name, _Ref) for name in ("out", "x", "y", "z")),
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
@@ -184,8 +185,8 @@ def encoded(program: list[Instruction], short_floats: bool) -> tuple[Any, int]:
 
     raw = (_Raw * len(program))()
     for one, made, after in zip(program, raw, [*program[1:], None], strict=True):
-        for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_heads", "bias_rows",
-                     "scale", "epsilon", "activation", "normed"):  # fmt: skip
+        for name in ("op", "width", "inner", "heads", "key_heads", "centred", "slots", "bias_texts", "bias_heads",
+                     "bias_rows", "scale", "epsilon", "activation", "normed"):  # fmt: skip
             setattr(made, name, getattr(one, name))
         for name in ("weight", "bias", "norm_weight", "norm_bias"):
             tensor = getattr(one, name)

@@ -1,6 +1,6 @@
 """Runs of a simplified graph's operations, each replaced by one call of a program for `kernels.c`.
 
-Shapes: L new tokens, W columns, H heads, D channels of a head. One row of texts.
+Shapes: B texts, L new tokens of each, W columns, H heads, D channels of a head.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture.lower import PackedWeights, direct, lower, named, with_packed_weights
-from specbench.engine.capture.nodes import finished, plain, value
+from specbench.engine.capture.nodes import finished, value
 from specbench.engine.capture.torch_private import computes_bf16
-from specbench.engine.native.assemble import Assembly
+from specbench.engine.native.assemble import Assembly, Sizes
 from specbench.engine.native.instructions import Op, encoded, fused
 from specbench.kernels import library
 from specbench.sampling import Choice
@@ -27,8 +27,8 @@ def lower_native(module: GraphModule, packed: PackedWeights, one_token: bool) ->
     library()
     finished(named(module, one_token))
     ids = next(node for node in module.graph.nodes if node.op == "placeholder")
-    if value(ids).shape[0] == 1 and value(ids).device.type == "cpu":
-        _replace_runs(module, packed, one_token, plain(value(ids).shape[1]))
+    if value(ids).device.type == "cpu":
+        _replace_runs(module, packed, one_token, Sizes.of(value(ids)))
         if not any(node.target is _item for node in module.graph.nodes):
             raise NotImplementedError("a step without a linear map that the native kernels know")
         if (whole := _whole(module)) is not None:
@@ -48,20 +48,20 @@ def lower_source(module: GraphModule, packed: PackedWeights, one_token: bool) ->
     return lower(module, packed, one_token)
 
 
-def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, tokens: int | str) -> None:
+def _replace_runs(module: GraphModule, packed: PackedWeights, one_token: bool, rows: Sizes) -> None:
     """Runs over all tokens, and over other numbers of rows."""
 
     def begun(node: Node) -> Assembly:
         """A run that begins with `node`, if it can; an empty one otherwise."""
-        assembly = Assembly(module, packed, one_token, tokens)
-        if not assembly.add(node):
-            shape = getattr(value(node), "shape", (0, 0))  # rows of its own: of the last token, of several heads
-            own = plain(shape[1 if len(shape) > 2 else 0]) if len(shape) else 0
-            (alone := Assembly(module, packed, own == 1, own)).add(node)
+        assembly, found = Assembly(module, packed, one_token, rows), value(node)
+        if not assembly.add(node) and isinstance(found, Tensor) and found.dim() > 1:
+            # Rows of its own: of the last token, of several heads.
+            own = Sizes.of(found if found.dim() > 2 else found.unsqueeze(0))
+            (alone := Assembly(module, packed, own.tokens == 1, own)).add(node)
             return alone if alone.nodes else assembly
         return assembly
 
-    assembly, runs = Assembly(module, packed, one_token, tokens), []
+    assembly, runs = Assembly(module, packed, one_token, rows), []
     for node in list(module.graph.nodes):
         if node.op in ("placeholder", "get_attr") or _is_size(node):
             continue
@@ -107,7 +107,7 @@ class Step(ctypes.Structure):
 
     _fields_ = [
         ("program", ctypes.c_void_p), ("count", ctypes.c_int64), ("outside", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p), ("rows", ctypes.c_int64),
+        ("sizes", ctypes.c_void_p), ("texts", ctypes.c_int64), ("rows", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -119,7 +119,12 @@ class NativeRun:
         self._program = fused(run.program)  # which holds the weights
         self.raw, self.floats = encoded(self._program, run.dtype == torch.bfloat16)
         self.dtype, self.widths = run.dtype, [form.width for form in self._forms]
-        self._rows_of, self.prepared, self._sizes_of = run.rows_of, run.prepared, run.sizes
+        self._rows_of, self._texts_of, self.prepared, self._sizes_of = (
+            run.rows_of,
+            run.texts_of,
+            run.prepared,
+            run.sizes,
+        )
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
         self._slots = sorted({one.slots for one in self._program if one.op == Op.ATTEND})
         self._room = torch.empty(0)
@@ -127,26 +132,26 @@ class NativeRun:
 
     def __call__(self, *outside: Tensor) -> tuple[Tensor, ...]:
         call = Call(self, outside)
-        results = self.results(call.rows)
+        results = self.results(call.texts, call.rows)
         call.run(results)
         return tuple(form.formed(result) for form, result in zip(self._forms, results, strict=True))
 
-    def results(self, rows: int) -> list[Tensor]:
-        """Room for what a call writes."""
-        return [torch.empty(1, rows, width, dtype=self.dtype) for width in self.widths]
+    def results(self, texts: int, rows: int) -> list[Tensor]:
+        """Room for what a call writes of `rows` rows in all."""
+        return [torch.empty(texts, rows // texts, width, dtype=self.dtype) for width in self.widths]
 
     def prepare(self, number: int, tensor: Tensor) -> Tensor:
         """What the program reads of the tensor outside that has this number."""
         prepared = self.prepared.get(number)
         return tensor if prepared is None else prepared(tensor)
 
-    def rows_of(self, outside: Sequence[Tensor]) -> int:
-        """L."""
-        number, axis = self._rows_of
-        return outside[number].shape[axis]
+    def rows_of(self, outside: Sequence[Tensor]) -> tuple[int, int]:
+        """B and B * L; B is 1 where no tensor has an axis for texts."""
+        number, width = self._rows_of
+        return 1 if self._texts_of is None else len(outside[self._texts_of]), outside[number].numel() // width
 
     def sizes_of(self, outside: Sequence[Tensor]) -> list[int]:
-        """Numbers of slots, heads and rows, in the order of the program."""
+        """Numbers of slots, texts, heads and rows, in the order of the program."""
         return [outside[number].shape[axis] for number, axis in self._sizes_of]
 
     def scratch(self, rows: int, sizes: Sequence[int]) -> int:
@@ -173,7 +178,8 @@ class Call:
     """
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor]) -> None:
-        self.program, self.rows = run, run.rows_of(outside)
+        self.program = run
+        self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]
         sizes = run.sizes_of(self.held)
         self.scratch = run.scratch(self.rows, sizes)
@@ -183,7 +189,7 @@ class Call:
 
     def _step(self) -> "Step":
         raw, read, sizes = (ctypes.addressof(one) for one in (self.program.raw, self.addresses, self._sizes))
-        return Step(raw, len(self.program.raw), read, sizes, self.rows)
+        return Step(raw, len(self.program.raw), read, sizes, self.texts, self.rows)
 
     def again(self) -> "Call":
         """Another call of the same, whose addresses can be set apart from this one's."""
@@ -210,8 +216,8 @@ class WholeStep:
         self.run, self._order = run, order
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        (logits_1LV,) = self.run(*[inputs[index] for index in self._order])
-        return logits_1LV
+        (logits_BLV,) = self.run(*[inputs[index] for index in self._order])
+        return logits_BLV
 
     def call(self, inputs: Sequence[Tensor]) -> Call:
         """A call on these inputs."""
