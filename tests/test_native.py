@@ -20,12 +20,14 @@ from specbench import kernels as compiler
 from specbench.algorithm.draft import expect
 from specbench.engine.batch import Batch
 from specbench.engine.capture import cache as capture_cache
+from specbench.engine.capture import static
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
+from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.states import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
-from specbench.engine.native.segments import Step, WholeStep
+from specbench.engine.native.segments import LoweredPrompt, Step, WholeStep
 from specbench.engine.session import Prompt, Read
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
@@ -123,6 +125,24 @@ def test_what_is_not_known_is_torchs() -> None:
     assert isinstance(model, NativeModel) and model.invariant, model.not_invariant
     found = calls(model.program.several)
     assert found.count("native_run") > 1 and "packed_linear" not in found
+
+
+@pytest.mark.parametrize("long", [128, 3])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
+    kind: str, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch is slow a long one in parts."""
+    monkeypatch.setattr(LoweredPrompt, "LONG", long)
+    monkeypatch.setattr(static, "PROMPT_ROWS", long)
+    prompt = Prompt(SOURCE if kind == "t5" else (), (0, 7, 9, 12, 30, 8, 21))
+    expected = EagerModel(network(kind, seed=3), 40, ENDS).start(prompt).extend([21, 5])
+    for slow in (False, True):
+        model = NativeModel(network(kind, seed=3), 40, ENDS)
+        model.__dict__["torch_is_slow"] = slow
+        assert isinstance(model.program.last.run, LoweredPrompt)
+        for started in (model, Batch.of(model, 2)):
+            torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.covering(most=2)

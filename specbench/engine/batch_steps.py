@@ -141,11 +141,11 @@ class CapturedSteps:
         last_row: bool,
     ) -> Tensor:
         rows, count = ids_BL.shape
-        if last_row and self.most_of_prompt is not None and count > 1:
+        if last_row and self.most_of_prompt is not None and count > self.most_of_prompt:
             for first in range(0, count, self.most_of_prompt):
                 part = slice(first, first + self.most_of_prompt)
-                logits_BLV = self.run(ids_BL[:, part], layout.of_tokens(part), source_lengths, own, of_source, False)
-            return logits_BLV[:, -1:]
+                logits_B1V = self.run(ids_BL[:, part], layout.of_tokens(part), source_lengths, own, of_source, last_row)
+            return logits_B1V
         program = self._programs[rows > 1]
         step = program.one if count == 1 else program.last if last_row else program.several
         slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)

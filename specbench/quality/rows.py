@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import sacrebleu
 from numpy.typing import NDArray
-from rouge_score import rouge_scorer
 
 ORDERS = 4  # n-grams that BLEU counts
 _BLEU = sacrebleu.BLEU(effective_order=True)  # only its counts are used, which no option changes
 _CHRF = sacrebleu.CHRF()
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_ROUGE = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
 
 
 class RowScore(NamedTuple):
@@ -44,8 +43,15 @@ def _bleu(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
+@lru_cache
+def _rouge() -> Any:
+    from rouge_score import rouge_scorer  # half a second, for its nltk
+
+    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+
+
 def _rouge_row(text: str, reference: str) -> list[float]:
-    return [100 * _ROUGE.score(reference, text)["rougeL"].fmeasure, 1.0]
+    return [100 * _rouge().score(reference, text)["rougeL"].fmeasure, 1.0]
 
 
 def _mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:

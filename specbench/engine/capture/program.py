@@ -98,12 +98,12 @@ class Program:
         lowering: Lowering = lower,
         weights: PackedWeights | None = None,
         one_row: bool = True,
-        of_source: Lowering = lower,
+        of_prompt: Lowering = lower,
     ) -> "Program":
         """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
 
-        `of_source` makes the reading of a source ready. `weights` are those of a program that shares weights with this
-        one. Steps take one row, or, without `one_row`, any number of rows from two.
+        `of_prompt` makes the reading of a source and of a prompt ready. `weights` are those of a program that shares
+        weights with this one. Steps take one row, or, without `one_row`, any number of rows from two.
         """
         weights = weights or PackedWeights()
         with markers.marked(network), torch.no_grad():
@@ -149,13 +149,11 @@ class Program:
             found.file,
             one=make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)),
             several=make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)),
-            last=make_step(
-                sizes, for_last_row(sizes.rest), lambda module: lower(module, weights, False)
-            ),  # run once a prompt
+            last=make_step(sizes, for_last_row(sizes.rest), lambda module: of_prompt(module, weights, False)),
             tree=None
             if along_paths is None
             else make_step(sizes, along_paths, lambda module: lowering(module, weights, False)),
-            encode=None if encode is None else Encoding(encode, weights, of_source),
+            encode=None if encode is None else Encoding(encode, weights, of_prompt),
         )
 
 

@@ -21,7 +21,7 @@ from specbench.engine.capture.rows_check import rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.native.segments import Call, Placed, WholeStep, lower_native, lower_source, rolled_out
+from specbench.engine.native.segments import Call, LoweredPrompt, Placed, WholeStep, lower_native, rolled_out
 from specbench.engine.session import Prompt, Tokens
 from specbench.errors import UserError, first_line
 from specbench.sampling import Choice
@@ -30,7 +30,7 @@ FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers come in multiples of this
 # Filled up: there a step is bound by reading weights, and one shape means one choice of kernels.
 ROWS_ON_A_GPU = MOST_ROWS
-PROMPT_ROWS = 32  # tokens of a prompt that our kernels read at once
+PROMPT_ROWS = 128  # tokens of a prompt that our kernels read at once where torch's are slow
 MOST_ADDRESSES = 4096  # of looked-up positions that are held
 USUAL_COUNTS = range(1, 9)  # tokens of one run whose positions are looked up in advance
 
@@ -41,7 +41,7 @@ class StaticModel(EagerModel):
     engine = "static"
     lowering: Lowering = staticmethod(lower)
     invariant_lowering: Lowering = staticmethod(lower_invariant)
-    source_lowering: Lowering = staticmethod(lower)
+    prompt_lowering: Lowering = staticmethod(lower)
     most_rows: int | None = MOST_ROWS  # of one invariant step; longer blocks are read in parts
     rows: int  # the fewest that a step reads; what is missing is filled up
 
@@ -60,7 +60,7 @@ class StaticModel(EagerModel):
         self.rows = ROWS_ON_A_GPU if invariant and self.device.type != "cpu" else 1
         lowering = self.invariant_lowering if invariant else self.lowering
         self.program = Program.of(
-            network, self._cache_dtype(network), lowering, self.packed, of_source=self.source_lowering
+            network, self._cache_dtype(network), lowering, self.packed, of_prompt=self.prompt_lowering
         )
         self.placement = self.program.placement
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
@@ -158,7 +158,7 @@ class NativeModel(StaticModel):
     rolls_on_host = True
     lowering: Lowering = staticmethod(lower_native)
     invariant_lowering: Lowering = staticmethod(lower_native)  # whose sums run in order, whatever the number of rows
-    source_lowering: Lowering = staticmethod(lower_source)
+    prompt_lowering: Lowering = LoweredPrompt
     most_rows: int | None = None
 
     @cached_property
@@ -222,13 +222,12 @@ class NativeSession(StaticSession):
         self._calls: dict[tuple[int, int], tuple[list[Call], list[int]]] = {}
 
     def _run(self, tokens: Tokens, parents: Sequence[int] | None = None, last_row: bool = False) -> Tensor:
-        """As `StaticSession`; a prompt in parts, so that our kernels read it without much room."""
-        whole = isinstance(self.model.program.several.run, WholeStep)
-        if not (last_row and whole and self.model.torch_is_slow) or len(tokens) == 1:
+        """As `StaticSession`; where torch is slow a long prompt in parts, so that our kernels need less room."""
+        if not (last_row and self.model.torch_is_slow):
             return super()._run(tokens, parents, last_row)
         for first in range(0, len(tokens), PROMPT_ROWS):
-            logits_LV = super()._run(tokens[first : first + PROMPT_ROWS])
-        return logits_LV[-1:]
+            logits_1V = super()._run(tokens[first : first + PROMPT_ROWS], None, last_row)
+        return logits_1V
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
         if not isinstance(step.run, WholeStep) or isinstance(tokens, Tensor) or rows != len(tokens):

@@ -80,7 +80,10 @@ class EagerModel:
 
     def start(self, prompt: Prompt) -> LayeredSession:
         if self.is_encoder_decoder:
-            return EncoderDecoderSession(self, prompt.source)
+            session = EncoderDecoderSession(self, prompt.source)
+            if len(prompt.prefix) > 1:
+                session.extend(prompt.prefix[:-1])
+            return session
         return DecoderOnlySession(self, prompt.prefix[:-1])
 
     def require_trees(self) -> None:

@@ -24,7 +24,6 @@ from specbench.engine.session import Prompt, Reading
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.sampling import Sampling
 from specbench.train.distill import distillation_loss
-from specbench.train.trainers import groups_by_size
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,8 @@ class OnlineLearner:
 
         `lr`: for AdamW times the RMS of each tensor, as in the recipes. `temperature`: of p and q in the loss.
         """
+        from specbench.train.trainers import groups_by_size  # half a second, for transformers' Trainer
+
         self.network, self.steps, self.temperature = network, steps, temperature
         with torch.inference_mode(False):
             self.learning = copy.deepcopy(network).float().eval().requires_grad_(True)
