@@ -3,9 +3,8 @@
 import datasets
 import evaluate
 import sacrebleu
-from rouge_score import rouge_scorer
 
-from specbench.quality.rows import columns_of
+from specbench.quality.rows import columns_of, rouge
 
 _FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
 
@@ -37,7 +36,7 @@ class Rouge(evaluate.Metric):
 
     def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
         kinds = ("rouge1", "rouge2", "rougeL")
-        scorer = rouge_scorer.RougeScorer(kinds, use_stemmer=True)
+        scorer = rouge(*kinds)
         rows = [scorer.score(reference, text) for reference, text in zip(references, predictions, strict=True)]
         means = {kind: 100 * sum(row[kind].fmeasure for row in rows) / len(rows) for kind in kinds}
         return {"score": means["rougeL"], **means}

@@ -44,14 +44,15 @@ def _bleu(totals: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @lru_cache
-def _rouge() -> Any:
+def rouge(*kinds: str) -> Any:
+    """rouge_score's scorer, with stemming, of "rouge1", "rouge2" or "rougeL"."""
     from rouge_score import rouge_scorer  # half a second, for its nltk
 
-    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+    return rouge_scorer.RougeScorer(kinds, use_stemmer=True)
 
 
 def _rouge_row(text: str, reference: str) -> list[float]:
-    return [100 * _rouge().score(reference, text)["rougeL"].fmeasure, 1.0]
+    return [100 * rouge("rougeL").score(reference, text)["rougeL"].fmeasure, 1.0]
 
 
 def _mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:
