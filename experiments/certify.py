@@ -24,20 +24,19 @@ import torch
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.verify import Verification
-from specbench.algorithm.decoding.alone import autoregressive, speculative
-from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.gamma import Constant
 from specbench.analysis.acceptance.agreement import logits_along, total_variation
+from specbench.analysis.proof import prove
 from specbench.analysis.proof.departures import departures
 from specbench.analysis.proof.evidence import evidence
-from specbench.analysis.proof.martingales import prove
 from specbench.config.model import ModelConfig
 from specbench.config.paths import shipped
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.engine.weights.load import load_model, load_tokenizer
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.records.schema import EvidenceRecord
 from specbench.sampling import Sampling, before_argmax, standardise
 from specbench.tasks.rows import read_rows

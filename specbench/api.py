@@ -35,7 +35,7 @@ from specbench.records.schema import RunRecord, Summary
 from specbench.records.store import Result
 from specbench.report.alphas import draw as draw_alphas
 from specbench.report.ranking import draw as draw_ranking
-from specbench.tasks.task import check_own_rows
+from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,7 +247,7 @@ def decode(config: RunConfig, stream: IO[str] | None = None, loader: ModelLoader
     check(config)
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     from specbench.experiment.runner import execute, follow  # torch is imported only from here on
-    from specbench.loading.devices import rank as place_among_ranks
+    from specbench.loading.model_loader import rank as place_among_ranks
     from specbench.report.console import Screen
 
     if place_among_ranks() > 0:
@@ -277,7 +277,7 @@ def rank(configs: Sequence[ChooseConfig], stream: IO[str] | None = None, engine:
         UserError, MachineError: as `recommend`.
     """
     with _comparing(configs, stream) as screen:
-        from specbench.choose.other_engine import assisted_generation
+        from specbench.choose.recommend import assisted_generation
         from specbench.choose.recommend import recommend as ranked
 
         found = ranked(configs, screen, None if engine is None else assisted_generation)

@@ -25,6 +25,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "specbench.runs.model_loader": ("specbench.loading.model_loader",),
     "specbench.serving": ("specbench.interop.serving",),
     "specbench.serving.engine": ("specbench.interop.serving.engine",),
+    "specbench.interop.serving.timing": ("specbench.interop.serving.engine",),
     "specbench.serving.openai": ("specbench.interop.serving.openai",),
     "specbench.serving.assisted": ("specbench.interop.serving.assisted",),
 }

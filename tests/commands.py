@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from specbench.cli import RENAMED, VERBS
-from specbench.cli.choices import GROUPS
+from specbench.cli.listing import GROUPS
 from specbench.config.catalogue import GROUPS as HELD
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
@@ -89,30 +89,33 @@ CLOSES = "`'),;:.…"
 PROSE = {"that", "reads", "or", "again", "holds", "knows", "itself", "does"}
 # What the expressions of the package's f-strings stand for in its commands, by the file they are in.
 FILLED = {
-    "cli/choices": {"Path(path).name": ("gpt-97m",)},
-    "cli/grouped": {"key": ("gamma",)},
-    "compose/hydra_app": {"verb": ("run",)},
-    "cli/listing": {"group": GROUPS},
+    "cli/compare": {"key": ("gamma",)},
+    "cli/listing": {"Path(path).name": ("gpt-97m",), "group": GROUPS},
     "cli/options": {"verb": ("list",)},
-    "compose/words": {"key": ("accept", "tree", "experiment", "recipe")},
     "cli/results": {"run": ("last",)},
-    "compose/suggest": {
-        "group": GROUPS, "verb": ("bench",), "key": ("draft",), "listed": ("unigram,bigram",), "others": ("",),
-    },
-    "report/summary_text": {"digest(record['run_id'])": ("RUN",)},
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},
+    "compose/hydra_app": {"verb": ("run",)},
+    "compose/words": {
+        "key": ("draft",),
+        "group": GROUPS,
+        "verb": ("bench",),
+        "listed": ("unigram,bigram",),
+        "others": ("",),
+    },
     "config/draft": {"self.recipe": ("blockwise", "medusa", "hydra", "eagle", "eagle3", "specdec", "pass")},
     "config/paths": {
-        "Path(path).name": ("gpt-97m", "gpt-6m", "t5-nano-ende"), "takes": ("",),
+        "Path(path).name": ("gpt-97m", "gpt-6m", "t5-nano-ende"),
+        "takes": ("",),
         "recipe": ("blockwise", "eagle", "eagle3", "hydra", "medusa", "pass", "specdec"),
         "shlex.quote(target or 'TARGET')": ("TARGET",),
     },
     "config/verbs": {"verb": ("alpha",)},
-    "methods/layer_skip/config": {"key": ("draft",), "AUTO": ("auto",)},
+    "methods/target_layers/config": {"key": ("draft",), "AUTO": ("auto",)},
     "report/paper": {"plan['sweep']": ("table2",), "verb": ("sweep",)},
+    "report/summary_text": {"digest(record['run_id'])": ("RUN",)},
     "report/tables/notes": {"100 * WITHIN": ("2",)},
-    "train/card": {"composed_from": ("gpt-mini",)},
-}  # fmt: skip
+    "train/recipe": {"composed_from": ("gpt-mini",)},
+}
 
 
 def printed() -> list[Command]:

@@ -110,8 +110,8 @@ def short_probes() -> Iterator[None]:
     takes 8 rounds or more otherwise, on at least 8 texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specbench.experiment.gamma.ROUNDS", (2, 2))
-        patch.setattr("specbench.experiment.tree.FEWEST_PROMPTS", 2)
-        patch.setattr("specbench.experiment.tree.TOKENS", 1)
+        patch.setattr("specbench.experiment.gamma.FEWEST_PROMPTS", 2)
+        patch.setattr("specbench.experiment.gamma.TOKENS", 1)
         yield
 
 

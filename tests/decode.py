@@ -6,7 +6,7 @@ from specbench.algorithm import decoding
 from specbench.algorithm.acceptance.base import AcceptanceRule, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.onehot import accept_onehot
-from specbench.algorithm.decoding.spec import DecodingSpec, Trace
+from specbench.algorithm.decoding import DecodingSpec, Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.session import Model, Prompt

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from specbench import deferred
 from specbench.engine.capture import program
-from specbench.engine.capture.capture import capture
+from specbench.engine.capture.nodes import capture
 from specbench.methods.eagle import captured as eagle_program
 
 CUDA = torch.device("cuda:0")

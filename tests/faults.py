@@ -12,8 +12,8 @@ from specbench.algorithm.acceptance.base import AcceptanceRule, Proposal, Verdic
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.match import accept_match
 from specbench.algorithm.draft import Draft
+from specbench.analysis.proof import Proof, prove
 from specbench.analysis.proof.evidence import Evidence, evidence
-from specbench.analysis.proof.martingales import Proof, prove
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, draw, standardise

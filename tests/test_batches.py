@@ -14,13 +14,11 @@ from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
-from specbench.algorithm.decoding.alone import autoregressive, speculative
-from specbench.algorithm.decoding.sequence import autoregress, speculate
-from specbench.algorithm.decoding.spec import DecodingSpec, Trace
-from specbench.algorithm.decoding.together import together
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import DecodingSpec, Trace, autoregress, autoregressive, speculate, speculative
 from specbench.algorithm.draft import Draft, in_batch
 from specbench.algorithm.gamma import Heuristic
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.batch import Batch, read_together
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
@@ -28,7 +26,7 @@ from specbench.engine.session import Prompt, Read
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
 from specbench.theory.trees import ByConfidence, FixedShape, TreeShape
 

@@ -19,8 +19,7 @@ from specbench.algorithm.beam import (
     step,
 )
 from specbench.bench.baselines import beam_search as generate
-from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.prefix_batch import PrefixBatch
+from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
 
 KINDS = ["t5", "gpt2"]

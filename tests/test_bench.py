@@ -11,15 +11,14 @@ from networks import network
 from toy import EOS, VOCABULARY, ToyModel
 
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.bench import Bench, Row, _row, bench
-from specbench.bench.breakdown import take_apart
-from specbench.bench.output import table, write
+from specbench.bench.bench import Bench, Row, _row, bench, table, write
+from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
 from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling
 
 ENDS = frozenset({1})

@@ -11,16 +11,15 @@ from networks import network
 from toy import EOS, VOCABULARY
 
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.blockwise.draft import BlockwiseDraft
-from specbench.methods.blockwise.network import BlockwiseHeads
+from specbench.methods.blockwise.draft import BlockwiseDraft, BlockwiseHeads
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]

@@ -19,16 +19,16 @@ from torch import Tensor
 from specbench.engine.capture import cache as capture_cache
 from specbench.engine.capture import program, stored
 from specbench.engine.capture.cache import NotTold
-from specbench.engine.capture.capture import capture
-from specbench.engine.capture.rows_check import rows_agree
+from specbench.engine.capture.nodes import capture
+from specbench.engine.capture.program import rows_agree
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import extend
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.specdec import captured as parallel_session
+from specbench.methods.specdec import draft as parallel_session
 
 
 @pytest.fixture(autouse=True)

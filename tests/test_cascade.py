@@ -12,14 +12,14 @@ from toy import EOS, PROMPT, START, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, DraftSession, start_draft
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.choose.cascades import Inside, of_cascades
+from specbench.choose.passes import Inside, of_cascades
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
 from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
-from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 
 CPU = torch.device("cpu")

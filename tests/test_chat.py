@@ -15,7 +15,7 @@ from specbench.config.schema import TaskConfig
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
-from specbench.tasks.task import Task
+from specbench.tasks import Task
 
 Folders = dict[str, Path]
 MARKS = ["<|user|>", "<|assistant|>", "<|end|>"]

@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from specbench.report.console import Screen, counted
-from specbench.report.terminal import terminal
+from specbench.report.console import Screen, counted, terminal
 
 
 def test_long_work_on_tables_says_how_far_it_is_and_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ from decode import autoregressive, speculative
 from networks import network
 from torch import Tensor
 
-from specbench.algorithm.decoding import sequence
+from specbench.algorithm import decoding
 from specbench.algorithm.draft import Draft
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.costs.trees import tree_costs
 from specbench.bench import parts
 from specbench.bench.timing import medians
@@ -20,9 +20,9 @@ from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.cascade.draft import CascadeDraft
-from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import FixedShape, TreeShape
 
@@ -48,16 +48,16 @@ class Watched(Repeated):
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
-    """The clock of a text runs from where `sequence` starts its session to the end of the text."""
+    """The clock of a text runs from where `speculate` starts its session to the end of the text."""
     Watched.running, Watched.timed, Watched.made = False, 0, 0
-    own = sequence.get_ready
+    own = decoding.get_ready
 
     def ready(*args: Any) -> None:
         Watched.running = False
         own(*args)
         Watched.running = True
 
-    monkeypatch.setattr(sequence, "get_ready", ready)
+    monkeypatch.setattr(decoding, "get_ready", ready)
     return Watched
 
 

@@ -125,7 +125,7 @@ def test_the_first_line_says_task_and_prompts(run: Callable[..., tuple[int, Sequ
 def test_a_default_task_that_cannot_be_had_offline_names_one_that_can(
     run: Callable[..., tuple[int, Sequence[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.tasks.task.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("specbench.tasks.hub_is_reachable", lambda: False)
     code, lines = run("target=t5-xxl")
     assert code == 1 and len(lines) == 1
     assert "task=ende: wmt/wmt14 (test)" in lines[0] and "task=ende-mini" in lines[0]

@@ -21,7 +21,7 @@ import pytest
 from kept_records import newest
 
 from specbench.cli import VERBS, main
-from specbench.cli import choices as picked
+from specbench.cli import listing as picked
 from specbench.config.paths import shipped
 from specbench.config.verbs import PEERS
 from specbench.records.catalog import digest

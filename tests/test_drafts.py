@@ -13,8 +13,7 @@ from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.ngram.counts import Counts, fit
-from specbench.methods.ngram.draft import NgramDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import NgramDraft, UniformDraft
 from specbench.sampling import Sampling
 
 V, START = 8, 0

@@ -10,7 +10,7 @@ from specbench.cli.dry_run import ALIKE, _most_similar, size, span
 from specbench.config.catalogue import choice_names, held
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
-from specbench.engine.weights.size import parameters
+from specbench.engine.weights import parameters
 
 Capture = pytest.CaptureFixture[str]
 Folders = dict[str, Path]

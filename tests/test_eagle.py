@@ -11,13 +11,13 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.methods.decoder_layer import Source, layer_shape
 from specbench.methods.eagle.cache import EagleCache

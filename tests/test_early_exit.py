@@ -13,10 +13,9 @@ from toy import EOS, VOCABULARY
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.parts import decoder_layers, first_layers
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import decoder_layers, first_layers, return_states
 from specbench.engine.session import Prompt
-from specbench.methods.early_exit.draft import EarlyExitDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling, standardise
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]

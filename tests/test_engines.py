@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import PADDED, network
 
-from specbench.engine.capture.rows_check import ROUNDING
+from specbench.engine.capture.program import ROUNDING
 from specbench.engine.capture.static import NativeModel, NativeSession, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import with_engine

@@ -21,7 +21,7 @@ from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Adaptive, Gamma
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling, draw
 
 LENGTH = 4

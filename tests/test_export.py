@@ -10,12 +10,11 @@ from kept_records import RESULTS, newest
 from made_records import make
 from records.test_schema import faults
 
-from specbench.analysis.acceptance.ranges import bounds, range_of
+from specbench.analysis.acceptance.strata import bounds, range_of
 from specbench.cli import main
 from specbench.records import store
-from specbench.records.documents import write_document
+from specbench.records.documents import PROFILE_VERSION, Profile, write_document
 from specbench.records.json_schema import json_schema
-from specbench.records.profile import PROFILE_VERSION, Profile
 
 Capture = pytest.CaptureFixture[str]
 

@@ -19,20 +19,19 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from specbench import sampling
 from specbench.algorithm import decoding
 from specbench.algorithm.acceptance.base import AcceptanceRule
-from specbench.algorithm.acceptance.chance import AcceptByChance
 from specbench.algorithm.acceptance.rules.block import accept_block
-from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.typical import Typical
-from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.engine.batch import Batch
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.clock import clock_of
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
-from specbench.engine.session import Prompt, Read
+from specbench.engine.eager.parts import return_states
+from specbench.engine.session import Prompt, Read, clock_of
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape
 from specbench.methods.eagle import captured as eagle_session
@@ -40,7 +39,7 @@ from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling
 
 SIZE, GAMMA, TOKEN = 40, 3, 5
@@ -153,7 +152,7 @@ def test_the_clock_waits_for_the_device_around_a_text_and_not_in_its_passes(
                 decoding.speculate(batch, draft.in_batch(rows), prompt("gpt2"), spec, FakeGenerator())  # type: ignore[arg-type]
                 for _ in range(rows - 1)
             ]
-            traces = decoding.together(sequences, rows, batch)
+            traces = together(sequences, rows, batch)
         passes = traces[0].passes
         assert 3 * len(passes) <= FakeEvent.recorded <= 3 * len(passes) + 3
         times = sum(one.draft_s + one.verify_s + one.accept_s for one in passes)

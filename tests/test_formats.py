@@ -18,9 +18,9 @@ from rich.table import Table as RichTable
 from specbench.cli import main
 from specbench.cli.formats import aside, plain, print_rows
 from specbench.escaping import CONTROL
+from specbench.report.console import terminal
 from specbench.report.table import Table
 from specbench.report.table import csv as report_csv
-from specbench.report.terminal import terminal
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 Capture = pytest.CaptureFixture[str]

@@ -11,9 +11,8 @@ from calls import newest
 from specbench.cli import main
 from specbench.config.schema import TaskConfig
 from specbench.errors import UserError
-from specbench.quality import quality
-from specbench.quality.rows import ROW_SCORES, columns_of
-from specbench.tasks.task import Example, Task
+from specbench.quality import ROW_SCORES, columns_of, quality
+from specbench.tasks import Example, Task
 
 Folders = dict[str, Path]
 Read = Callable[..., list[Example]]

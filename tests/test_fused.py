@@ -62,8 +62,8 @@ def test_fewer_kernels_and_the_same_logits(kind: str, launches: int | None, monk
 
 
 def test_a_sum_that_an_earlier_operation_reads_is_left_alone(everywhere: None) -> None:
-    from specbench.engine.capture.capture import capture
     from specbench.engine.capture.lower import PackedWeights, lower
+    from specbench.engine.capture.nodes import capture
     from specbench.engine.capture.rewrite import simplify
 
     weight = torch.nn.Parameter(torch.rand(16))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.loading import devices as gpu_lock
-from specbench.loading.devices import locked_device
+from specbench.loading import model_loader as gpu_lock
+from specbench.loading.model_loader import locked_device
 
 
 @pytest.fixture(autouse=True)

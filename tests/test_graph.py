@@ -10,13 +10,11 @@ from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
 from specbench.bench.parts import Budget, budget
-from specbench.engine.capture import markers
-from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.lower import PackedWeights, lower
-from specbench.engine.capture.nodes import aten, calls
+from specbench.engine.capture.nodes import aten, calls, capture, example_sizes
+from specbench.engine.capture.placement import write
 from specbench.engine.capture.program import Program
-from specbench.engine.capture.rewrite import simplify
-from specbench.engine.capture.specialise import for_last_row, for_one_token, for_outputs, hoist
+from specbench.engine.capture.rewrite import for_last_row, for_one_token, for_outputs, hoist, simplify
 
 
 def test_what_a_tensor_was_changed_to_is_not_shared_with_what_it_was() -> None:
@@ -143,7 +141,7 @@ def test_for_one_token_and_for_the_last_row() -> None:
 
 def test_some_outputs_alone_need_no_more_than_their_inputs_and_write_nowhere_else() -> None:
     def function(x: Tensor, buffer: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        markers.write(buffer, torch.arange(x.shape[2]), x)
+        write(buffer, torch.arange(x.shape[2]), x)
         return buffer * 2, y + 1, y * 3
 
     graph = simplify(capture(function, [torch.ones(1, 2, 7, 4), torch.zeros(1, 2, 9, 4), torch.ones(1, 11)]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.cli.grouped import _show
+from specbench.cli.compare import _show
 
 ONE = {"run_id": "a", "alpha": 0.7, "speedup_measured": 1.5, "lossy": False, "gamma": 3}
 PAIRED = {

@@ -22,13 +22,13 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.cascade.draft import CascadeDraft, CascadeSession
-from specbench.methods.early_exit.draft import EarlyExitDraft
-from specbench.methods.horizontal.config import HorizontalConfig
-from specbench.methods.horizontal.draft import HorizontalDraft, HorizontalSession
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.config import BigramConfig
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
+from specbench.methods.several.config import HorizontalConfig
+from specbench.methods.several.draft import HorizontalDraft, HorizontalSession
+from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 
 CPU = torch.device("cpu")

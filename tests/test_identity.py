@@ -7,7 +7,7 @@ import torch
 from decode import autoregressive, speculative
 from networks import network
 
-from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Adaptive, Gamma
 from specbench.engine.eager.model import EagerModel
@@ -16,8 +16,7 @@ from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
-from specbench.methods.ngram.draft import NgramDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import NgramDraft, UniformDraft
 from specbench.sampling import Sampling
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]

@@ -16,7 +16,7 @@ from specbench.algorithm.gamma import Gamma, Heuristic
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
 
 KINDS = ["t5", "gpt2", "llama"]

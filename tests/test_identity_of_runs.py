@@ -11,11 +11,10 @@ from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.experiment.identity import identify
-from specbench.methods.early_exit.config import EarlyExitConfig
-from specbench.methods.horizontal.config import HorizontalConfig
-from specbench.methods.layer_skip.config import LayerSkipConfig
 from specbench.methods.lookup.config import LookupConfig
-from specbench.records.identity import config_digest
+from specbench.methods.several.config import HorizontalConfig
+from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
+from specbench.records.store import config_digest
 
 
 def test_a_model_card_is_not_part_of_a_run_and_weights_are(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 from specbench.choose.alpha import alpha_folder
 from specbench.cli import main
 from specbench.engine.saved_heads import WEIGHTS, fingerprint
-from specbench.methods.blockwise.network import BlockwiseHeads
+from specbench.methods.blockwise.draft import BlockwiseHeads
 
 Folders = dict[str, Path]
 Run = Callable[..., tuple[int, str]]

@@ -11,15 +11,14 @@ from decode import autoregressive, speculative
 from networks import network
 from toy import EOS, VOCABULARY
 
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.choose.skips import Texts, search
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import reduced, sublayers
 from specbench.engine.session import Prompt, without
-from specbench.methods.early_exit.draft import EarlyExitDraft
-from specbench.methods.layer_skip.draft import LayerSkipDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.sampling import Sampling, standardise
 from specbench.theory.trees import FixedShape, TreeShape
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specbench.cli import main
-from specbench.cli.choices import GROUPS, NEEDS, choices
+from specbench.cli.listing import GROUPS, NEEDS, choices
 from specbench.config.catalogue import choice_names
 from specbench.config.paths import conf_dir
 
@@ -51,7 +51,7 @@ def test_every_choice_says_what_it_needs_and_what_it_is(group: str, rows_of: Cal
 
 def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object]]:
     """Each choice as its files say, and as Hydra composes it."""
-    from specbench.cli import choices as read
+    from specbench.cli import listing as read
 
     composed = (
         read._contents(group, names, []) if group != "target" else {name: read._target(name, []) for name in names}
@@ -74,7 +74,7 @@ def test_what_a_targets_files_say_is_what_hydra_composes(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["defaults:\n  - optional other: x\n", "# @package _global_\nname: own\n"])
 def test_a_file_that_uses_more_of_hydra_is_left_to_hydra(text: str, tmp_path: Path) -> None:
-    from specbench.cli import choices as read
+    from specbench.cli import listing as read
 
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "own.yaml").write_text(text)
@@ -104,7 +104,7 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
 
 
 def test_a_draft_whose_package_is_missing_is_not_usable_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.cli.choices.find_spec", lambda _: None)
+    monkeypatch.setattr("specbench.cli.listing.find_spec", lambda _: None)
     (retrieval,) = (choice for choice in choices("draft", None) if choice.name == "retrieval")
     assert (retrieval.needs, retrieval.origin) == ("package", "pip install pydivsufsort")
 

@@ -13,8 +13,8 @@ from toy import PROMPT, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.base import Verdict
 from specbench.algorithm.acceptance.verify import verify
-from specbench.algorithm.decoding.sequence import speculate
-from specbench.algorithm.decoding.together import together
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import speculate
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.engine.batch import Batch
 from specbench.engine.capture.static import StaticModel

@@ -14,12 +14,12 @@ from specbench.analysis.acceptance.agreement import agreements, beta
 from specbench.analysis.acceptance.by_position import acceptance_by_position, tokens_by_position
 from specbench.analysis.forecast.theorems import acceptance_when_asked
 from specbench.analysis.paired import compare, shared
-from specbench.analysis.proof.lossless import Difference, first_difference
+from specbench.analysis.proof.departures import Difference, first_difference
 from specbench.analysis.summary import summarise, verify_cost
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 from specbench.records import store
 from specbench.sampling import Sampling, standardise
 from specbench.stats import bootstrap, ratio, ratio_of_ratios

@@ -14,23 +14,21 @@ from networks import network
 from test_blockwise import SIZE, prompts
 from toy import EOS, VOCABULARY
 
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader
-from specbench.analysis.forecast.passes import walk
-from specbench.analysis.forecast.positions import accepted_by_position
-from specbench.analysis.forecast.predict import ratios_ahead
+from specbench.analysis.forecast import walk
+from specbench.analysis.forecast.predict import accepted_by_position, ratios_ahead
 from specbench.analysis.forecast.trees import tree_passes
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.saved_heads import SavedHeads, fingerprint
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.hydra.draft import HydraDraft
 from specbench.methods.hydra.network import HydraHeads
-from specbench.methods.medusa.draft import MedusaDraft
-from specbench.methods.medusa.network import MedusaHeads
+from specbench.methods.medusa.draft import MedusaDraft, MedusaHeads
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, FixedShape, TreeShape
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
+from specbench.config.drafts import task_label
 from specbench.config.model import name_of
-from specbench.config.names import task_label
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig
 

@@ -24,7 +24,7 @@ from specbench.engine.capture import static
 from specbench.engine.capture.static import NativeModel
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.native.assemble import laid_out
 from specbench.engine.native.instructions import Instruction, Op, Value, encoded, fused
 from specbench.engine.native.segments import LoweredPrompt, Step, WholeStep

@@ -13,8 +13,8 @@ from decode import autoregressive, spec_of, speculative
 from networks import network
 from toy import PROMPT, VOCABULARY, ToyModel, exact
 
-from specbench.algorithm.decoding.sequence import speculate
-from specbench.algorithm.decoding.together import together
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import speculate
 from specbench.engine.batch import Batch
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
@@ -26,7 +26,7 @@ from specbench.methods.parallel_sampling.draft import ParallelDraft, ParallelSes
 from specbench.sampling import Sampling, standardise
 
 CPU = torch.device("cpu")
-TREES = sys.modules["specbench.engine.token_tree"]
+TREES = sys.modules["specbench.engine.layout"]
 GREEDY, WARM = Sampling(0.0), Sampling(1.0)
 SIZE, AHEAD = 40, 3
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]

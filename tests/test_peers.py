@@ -11,14 +11,13 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from specbench.bench.bench import Bench, bench
-from specbench.bench.llama_cpp import neighbouring
-from specbench.bench.peers import Work, ctranslate2, llama_cpp
+from specbench.bench.peers import Work, ctranslate2, llama_cpp, neighbouring
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
-from specbench.methods.random.draft import UniformDraft
+from specbench.methods.ngram.draft import UniformDraft
 
 FOLDER, WORDS = str(shipped("models", "t5-mini")), 6
 PROMPT = Prompt((40, 41, 42, 1), (0,))

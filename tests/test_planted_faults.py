@@ -12,8 +12,8 @@ from decode import autoregressive
 from faults import DRAFT, FAULTS, LENGTH, ONE, TARGET, TOP_4, WIDE, honest, proof_of, wide, written
 from toy import ToyModel
 
+from specbench.analysis.proof import LIMIT, SCORES
 from specbench.analysis.proof.evidence import evidence
-from specbench.analysis.proof.martingales import LIMIT, SCORES
 
 
 @pytest.mark.statistical

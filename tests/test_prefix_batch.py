@@ -4,8 +4,7 @@ import pytest
 import torch
 from networks import network
 
-from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.prefix_batch import PrefixBatch, TokenSequence
+from specbench.engine.eager.model import EagerModel, PrefixBatch, TokenSequence
 from specbench.engine.session import Prompt
 
 SIZE = 40

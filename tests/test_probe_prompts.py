@@ -9,7 +9,7 @@ from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 from specbench.experiment import gamma as run_gamma
 from specbench.experiment.prompts import rows_to_read, split_examples
-from specbench.tasks.task import Example
+from specbench.tasks import Example
 
 
 def config(gamma: int | str, limit: int | None) -> RunConfig:

@@ -17,8 +17,8 @@ from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.analysis.acceptance import agreement
+from specbench.analysis.proof import LIMIT, SCORES, Proof, prove, upper_tail
 from specbench.analysis.proof.evidence import Sums, evidence
-from specbench.analysis.proof.martingales import LIMIT, SCORES, Proof, prove, upper_tail
 from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, standardise

@@ -10,7 +10,7 @@ from made_records import make
 
 from specbench.algorithm.acceptance.base import Verdict
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.analysis.proof.martingales import UNPROVED
+from specbench.analysis.proof import UNPROVED
 from specbench.api import Run, UnprovedWarning
 from specbench.cli import main
 from specbench.records.frame import Records

@@ -12,10 +12,10 @@ from decode import autoregressive, speculative
 from networks import network
 from published import SIZE
 
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.eagle.draft import EagleDraft

@@ -15,14 +15,14 @@ from networks import network
 from published import SIZE
 from toy import EOS, VOCABULARY
 
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.cli import main
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import return_states
+from specbench.engine.eager.parts import return_states
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.hydra.draft import HydraDraft
-from specbench.methods.hydra.published import published_hydra
+from specbench.methods.hydra.network import published_hydra
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence
 

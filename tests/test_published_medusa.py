@@ -13,7 +13,7 @@ from networks import network
 from safetensors.torch import save_file
 
 from specbench.errors import UserError
-from specbench.methods.medusa.published import PublishedMedusa, published
+from specbench.methods.medusa.draft import PublishedMedusa, published
 
 WIDTH, ROWS = 32, 64
 

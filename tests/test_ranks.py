@@ -9,17 +9,23 @@ import torch
 from branches import Branch, outcomes
 from toy import PROMPT, VOCABULARY, ToyModel, random_table
 
-from specbench.algorithm.acceptance.tree import transport
-from specbench.algorithm.acceptance.tree.base import DraftedTree
-from specbench.algorithm.acceptance.tree.expected import distinct, fixed, k_sequential, of_k_sequential, replaced
-from specbench.algorithm.acceptance.tree.rounds import (
+from specbench.algorithm.acceptance import expected
+from specbench.algorithm.acceptance.expected import (
+    distinct,
+    fixed,
+    k_sequential,
+    of_k_sequential,
+    optimal_acceptance,
+    replaced,
+)
+from specbench.algorithm.acceptance.tree_rules import (
+    DraftedTree,
     WithoutReplacement,
     WithReplacement,
     accept_k_sequential,
     acceptance_by_rank,
     without,
 )
-from specbench.algorithm.acceptance.tree.transport import optimal_acceptance
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import OPTIMUM, RankReader, acceptance_vector
 from specbench.cli import main
@@ -72,8 +78,8 @@ def test_the_formulas_are_those_of_the_rules_played(seed: int) -> None:
     )
     many = 20_000
     drawn = distinct(p.expand(many, -1), q.expand(many, -1), EVERY_TOKEN[:1].expand(many, 1), 3, generator(seed))
-    for found, expected in zip(drawn.accepted_LK.mean(0).tolist(), mean(WithoutReplacement), strict=True):
-        assert found == pytest.approx(expected, abs=4 * 0.5 / many**0.5)
+    for found, wanted in zip(drawn.accepted_LK.mean(0).tolist(), mean(WithoutReplacement), strict=True):
+        assert found == pytest.approx(wanted, abs=4 * 0.5 / many**0.5)
 
     def played(chance: Branch) -> tuple[int, int]:
         tokens = children(chance, True)
@@ -146,7 +152,7 @@ def test_rare_tokens_in_runs_hardly_change_the_bound(width: float, monkeypatch: 
     logits = random.normal(size=400) * width
     p, q = (np.exp(one) / np.exp(one).sum() for one in (logits, logits + random.normal(size=400)))
     in_runs = optimal_acceptance(p, q, 8, replaced=False)
-    monkeypatch.setattr(transport, "SINGLES", 400)
+    monkeypatch.setattr(expected, "SINGLES", 400)
     assert in_runs == pytest.approx(optimal_acceptance(p, q, 8, replaced=False), abs=1e-3)
 
 

@@ -21,7 +21,7 @@ from specbench.cli import main
 from specbench.errors import UserError
 from specbench.interop.readings import FORMATS, read
 from specbench.interop.readings import document as documents
-from specbench.interop.readings.base import Known, Reading
+from specbench.interop.readings.base import Known, Reading, Tally
 from specbench.interop.readings.estimate import (
     Estimate,
     best_gamma,
@@ -30,7 +30,6 @@ from specbench.interop.readings.estimate import (
     expected_accepted,
     likelihood_interval,
 )
-from specbench.interop.readings.tally import Tally
 from specbench.theory import accepted_per_drafted, expected_tokens, optimal_gamma
 
 Capture = pytest.CaptureFixture[str]

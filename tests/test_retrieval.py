@@ -13,10 +13,10 @@ from toy import PROMPT, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.draft import growing
 from specbench.engine.session import Prompt
 from specbench.methods.from_text import gather
-from specbench.methods.merged.draft import MergedDraft
 from specbench.methods.retrieval import store as suffixes
 from specbench.methods.retrieval.draft import RetrievalDraft
 from specbench.methods.retrieval.store import GrowingStore, SuffixIndex
+from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
 
 pytest.importorskip("pydivsufsort", reason="needs pydivsufsort")

@@ -16,13 +16,12 @@ from networks import network
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import AcceptanceRule, PendingProposal
-from specbench.algorithm.acceptance.chance import AcceptByChance
 from specbench.algorithm.acceptance.rules.block import accept_block
-from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.rules.exact import AcceptByChance, accept_exact
 from specbench.algorithm.acceptance.rules.lenient import lenient
 from specbench.algorithm.acceptance.rules.top_beta import TopBeta
 from specbench.algorithm.acceptance.rules.typical import Typical
-from specbench.algorithm.decoding.spec import Trace
+from specbench.algorithm.decoding import Trace
 from specbench.algorithm.draft import Draft
 from specbench.algorithm.gamma import Constant, Gamma, Heuristic
 from specbench.engine import choice as engines

@@ -9,7 +9,7 @@ import pytest
 from kept_records import CHAIN, HERE, kept
 from made_records import make
 
-from specbench.analysis.sample_size import alpha_spread, detectable, speedup_spread
+from specbench.analysis.paired import alpha_spread, detectable, speedup_spread
 from specbench.analysis.summary import PARTS, speedups
 from specbench.cli import main
 from specbench.records import store

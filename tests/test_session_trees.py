@@ -234,7 +234,7 @@ def itself_invisible(length: int, parents: tuple[int, ...], numbers_1C: Tensor, 
 def test_a_wrong_layout_is_caught(
     kind: str, engine: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.engine.token_tree.tree", wrong)
+    monkeypatch.setattr("specbench.engine.layout.tree", wrong)
     errors = list(walk(kind, model_of(kind, engine), seed=1, sizes=(7, 24)))
     assert max(errors[::2]) > 10 * NEAR
 
@@ -320,7 +320,7 @@ def test_models_that_carry_no_tree_say_why(monkeypatch: pytest.MonkeyPatch) -> N
     split.no_trees = "with target.tp_plan has caches in several processes, which are not compacted"
     assert "target.tp_plan" in one_line(split)
     flash = eager(calm("gpt2"))
-    monkeypatch.setattr("specbench.engine.eager.placement.MASKED_ATTENTION", ("eager",))
+    monkeypatch.setattr("specbench.engine.capture.placement.MASKED_ATTENTION", ("eager",))
     assert "takes no mask with attn_implementation=sdpa" in one_line(flash)
     monkeypatch.undo()
     unasked = eager(calm("gpt2"))

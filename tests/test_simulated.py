@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.algorithm.acceptance.chance import AcceptByChance
+from specbench.algorithm.acceptance.rules.exact import AcceptByChance
 from specbench.cli import main
 from specbench.engine.weights.load import config_of, random_network
 from specbench.errors import UserError

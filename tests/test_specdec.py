@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.analysis.acceptance.agreement import agreements
-from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.predict import ratios_ahead
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
@@ -26,9 +26,8 @@ from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.methods.borrowed_layer import borrow_parallel_decoder
 from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.specdec import captured as parallel_cache
-from specbench.methods.specdec.captured import ParallelCache, ParallelSession
-from specbench.methods.specdec.draft import SpecDecDraft, SpecDecSession
+from specbench.methods.specdec import draft as parallel_cache
+from specbench.methods.specdec.draft import ParallelCache, ParallelSession, SpecDecDraft, SpecDecSession
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.sampling import Sampling
 

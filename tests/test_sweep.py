@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import specbench.experiment.runner as runner
-from specbench.cli import main, sweep, sweep_log
-from specbench.cli.job import job
+from specbench.cli import main, sweep_log
+from specbench.cli import run as cli_run
+from specbench.cli.run import job
 from specbench.compose.hydra_app import one_line
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts
@@ -145,7 +146,7 @@ def test_a_lost_worker_is_one_line(
     def killed(*_: object) -> None:
         raise joblib.externals.loky.process_executor.TerminatedWorkerError("a worker was killed")
 
-    monkeypatch.setattr(sweep, "launch", killed)
+    monkeypatch.setattr(cli_run, "launch", killed)
     assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
     assert capfd.readouterr().err == (
         "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; finished work is kept: "
@@ -193,7 +194,7 @@ def test_jobs_of_other_launchers_are_counted_while_they_run(
         Path(log).parent.mkdir(parents=True)
         Path(log).write_text('{"code": 1, "keys": [], "error": "E"}\n{"code": 2, "keys": [], "error": "E"}\n')
 
-    monkeypatch.setattr(sweep, "launch", elsewhere)
+    monkeypatch.setattr(cli_run, "launch", elsewhere)
     assert main(argv("sweep", "gamma=1,2,3", "hydra/launcher=submitit_local")) == 2
     assert "2 of 3 jobs ended, 2 of them failed" in capfd.readouterr().err.splitlines()
 

@@ -7,7 +7,7 @@ import pytest
 
 from specbench.config.schema import TaskConfig
 from specbench.errors import MachineError, UserError
-from specbench.tasks.task import Example, Task, shuffled
+from specbench.tasks import Example, Task, shuffled
 
 
 def task(path: Path | None = None, **keys: object) -> Task:
@@ -155,7 +155,7 @@ def test_own_rows_need_their_own_training_text(tmp_path: Path) -> None:
 
 
 def test_a_hub_task_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("specbench.tasks.task.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("specbench.tasks.hub_is_reachable", lambda: False)
     hub = task(hub="wmt/wmt14", subset="de-en", revision="0" * 40)
     with pytest.raises(MachineError, match="wmt/wmt14 .*no connection.*offline choices"):
         hub.examples(1)
@@ -164,7 +164,7 @@ def test_a_hub_task_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch, t
 def test_translation_rows_of_the_hub_are_laid_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [{"translation": {"en": "a dog", "de": "ein Hund"}}]
-    monkeypatch.setattr("specbench.tasks.task.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("specbench.tasks.hub_is_reachable", lambda: True)
     asked = {}
 
     def load_dataset(*names: object, **keys: object) -> list[dict[str, dict[str, str]]]:

@@ -20,22 +20,22 @@ from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.rules.k_seq import accept_k_seq
 from specbench.algorithm.acceptance.rules.typical import Typical
-from specbench.algorithm.acceptance.tree.rounds import without
+from specbench.algorithm.acceptance.tree_rules import without
 from specbench.algorithm.acceptance.verify import verify
 from specbench.algorithm.continuations import Found, choose
 from specbench.algorithm.draft import Draft
-from specbench.algorithm.growing import TreeDraft, TreeDraftSession
+from specbench.algorithm.tree_draft import TreeDraft, TreeDraftSession
 from specbench.engine.buffers import TensorCache
 from specbench.engine.session import Prompt
 from specbench.methods.blockwise.draft import BlockwiseDraft
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
-from specbench.methods.merged.draft import MergedDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.retrieval import store as suffixes
 from specbench.methods.retrieval.draft import RetrievalDraft
 from specbench.methods.retrieval.store import SuffixIndex
+from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape
 

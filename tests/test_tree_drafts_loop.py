@@ -16,18 +16,18 @@ from toy import EOS, START, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.methods.cascade.draft import CascadeDraft
-from specbench.methods.early_exit.draft import EarlyExitDraft
 from specbench.methods.from_text import gather
 from specbench.methods.lookup.draft import LookupDraft
-from specbench.methods.merged.draft import MergedDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
 from specbench.methods.ngram.draft import NgramDraft
+from specbench.methods.several.draft import MergedDraft
+from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape
 

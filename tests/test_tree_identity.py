@@ -14,15 +14,15 @@ from decode import autoregressive, speculative
 from hydra.core.config_store import ConfigStore
 
 from specbench.algorithm.draft import Draft
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.proof.departures import difference
 from specbench.compose.hydra_app import to_schema
 from specbench.compose.unnamed import conf_of_hydra
 from specbench.config.schema import RunConfig
 from specbench.experiment.build import Parts, build_each, resolve
 from specbench.methods.lookup.draft import LookupDraft
-from specbench.methods.merged.draft import MergedDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
 from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape
 

@@ -13,12 +13,11 @@ from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree.base import DraftedTree
-from specbench.algorithm.acceptance.tree.rounds import accept_k_sequential
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.acceptance.tree_rules import DraftedTree, accept_k_sequential
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
-from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast import walk
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes, replayed_passes, tree_passes
 from specbench.cli import main
 from specbench.compose.grid import split

@@ -13,22 +13,24 @@ import pytest
 import torch
 from branches import Branch, outcomes
 
+from specbench.algorithm.acceptance.expected import optimal_acceptance
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.tree.base import DraftedTree, TreeRule, Uniforms
-from specbench.algorithm.acceptance.tree.rounds import (
+from specbench.algorithm.acceptance.tree_rules import (
+    DraftedTree,
+    TreeRule,
+    Uniforms,
     WithoutReplacement,
     WithReplacement,
     accept_fixed,
     accept_k_sequential,
+    accept_traversal,
     accept_with_replacement,
     accept_without_replacement,
     acceptance_by_rank,
     scale,
     without,
 )
-from specbench.algorithm.acceptance.tree.transport import optimal_acceptance
-from specbench.algorithm.acceptance.tree.traversal import accept_traversal
 from specbench.theory.trees import ROOT
 
 DOUBLE = torch.float64

@@ -16,10 +16,9 @@ from toy import EOS, PROMPT, VOCABULARY, ToyModel, exact, random_table
 from specbench.algorithm.acceptance.base import Children, Verdict
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree
-from specbench.algorithm.acceptance.tree.rounds import Node, WithoutReplacement
+from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, Node, WithoutReplacement
 from specbench.algorithm.draft import Draft
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.by_position import acceptance_by_position, of_trees
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
@@ -162,7 +161,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
             path.append(child)
             node = child
 
-    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.tree.rounds"], "walk", walk)
+    monkeypatch.setattr(sys.modules["specbench.algorithm.acceptance.tree_rules"], "walk", walk)
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 

@@ -26,14 +26,11 @@ from specbench.algorithm.draft import Draft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.cli import main
 from specbench.engine.session import Prompt
-from specbench.engine.spelling import unfinished
-from specbench.engine.translated import TranslatedModel
-from specbench.engine.translation import Translation
-from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.translation import TranslatedModel, Translation
+from specbench.engine.vocabulary import Vocabulary, unfinished
 from specbench.engine.weights.load import WordNumbers
 from specbench.errors import UserError
-from specbench.methods.model.draft import ModelDraft
-from specbench.methods.model.text import TextDraft
+from specbench.methods.model.draft import ModelDraft, TextDraft
 from specbench.records.alphas import alpha_files
 from specbench.records.documents import read_document
 from specbench.records.frame import Records

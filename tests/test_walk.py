@@ -10,7 +10,7 @@ from calls import small_run
 from omegaconf import DictConfig
 
 import specbench
-from specbench.algorithm.decoding import sequence
+from specbench.algorithm import decoding
 from specbench.cli import main
 from specbench.config.schema import RunConfig
 from specbench.report import console
@@ -52,7 +52,7 @@ def watched(walks: dict[str, list[Frame]], name: str, function: Callable[..., An
 
 def test_from_argv_to_alpha(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: dict[str, list[Frame]] = {}
-    monkeypatch.setattr(sequence, "verdict_on_host", watched(walks, "acceptance", sequence.verdict_on_host))
+    monkeypatch.setattr(decoding, "verdict_on_host", watched(walks, "acceptance", decoding.verdict_on_host))
     monkeypatch.setattr(console, "rows", watched(walks, "alpha", console.rows))
     assert main(small_run(folders, tmp_path, "limit=1", "warmup=0", "max_new_tokens=4")) == 0
     files = {file for frames in walks.values() for file, _ in frames}

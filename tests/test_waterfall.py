@@ -14,10 +14,9 @@ from records.test_schema import faults_of
 
 from specbench import theory
 from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
-from specbench.analysis.explain.needs import needs
-from specbench.analysis.explain.steps import Waterfall, waterfall
-from specbench.analysis.forecast.passes import walk
-from specbench.analysis.resummary import explained
+from specbench.analysis.explain import Waterfall, needs, waterfall
+from specbench.analysis.forecast import walk
+from specbench.analysis.summary import explained
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import digest

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from specbench.config.paths import shipped
 from specbench.train.networks import load_tokenizer
-from specbench.train.passages import lead, sentences
-from specbench.train.rows import HeldOut, Row, read, related_groups
+from specbench.train.rows import HeldOut, Row, lead, read, related_groups, sentences
 
 FIELDS = ("en", "de")
 SUMMARY = ("article", "highlights")

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specbench.engine.eager.prefix_batch import TokenSequence
+from specbench.engine.eager.model import TokenSequence
 from specbench.sampling import NOT_FINITE
 
 IMPOSSIBLE = -1e9  # the score of a beam that does not exist yet

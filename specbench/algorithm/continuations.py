@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree.rounds import without
+from specbench.algorithm.acceptance.tree_rules import without
 from specbench.sampling import BEFORE_ARGMAX, NOT_FINITE, Sampling, draw, one_hot, standardise
 
 # The children of the nodes of one level of a tree, chosen from their rows of q, all nodes at once.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from specbench.config.ranges import MAX_GAMMA
+from specbench.config.keys import MAX_GAMMA
 from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
 from specbench.theory import expected_tokens
 

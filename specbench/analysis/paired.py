@@ -6,14 +6,101 @@ than two separate intervals suggest.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, sqrt
+from statistics import NormalDist
 from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specbench.analysis.sample_size import detectable
+from specbench.analysis.summary import Part, times_of, variances_of
 from specbench.records.schema import DecodingMode, PromptRecord
-from specbench.stats import Interval, IntervalRecord, bootstrap, ratio_of_ratios
+from specbench.stats import LEVEL, Interval, IntervalRecord, bootstrap, draw_weights, percentiles, ratio_of_ratios
+
+# How many prompts an interval of a given width requires, from the variance between prompts.
+#
+# Every estimate is a function of totals over prompts, so its variance over N prompts is that of a mean of N
+# contributions (the delta method): a prompt's contribution is the relative change of the estimate if it counted
+# more. The interval of a run resamples prompts, and for times the steps and passes within them (`stats.bootstrap`);
+# both are in `Spread.deviation`. Half the width falls with the root of N.
+
+
+REACH = NormalDist().inv_cdf((1 + LEVEL) / 2)  # standard errors on either side of a 95% interval
+POWER = 0.9  # how often a difference is to show
+RESAMPLES = 1000
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """An estimate and how much prompts differ in it.
+
+    Attributes:
+        value: the estimate over all prompts.
+        deviation: standard deviation of a prompt's contribution, relative to `value`.
+        low: the lower bound of `deviation`'s own 95% interval; None for fewer than two prompts.
+        high: the upper bound.
+        prompts: how many prompts it is estimated from.
+    """
+
+    value: float
+    deviation: float
+    low: float | None
+    high: float | None
+    prompts: int
+
+    def within(self, prompts: int) -> float:
+        """Half the width of a 95% interval over so many prompts, relative to the value."""
+        return REACH * self.deviation / sqrt(prompts)
+
+    def needed(self, within: float) -> Interval:
+        """Prompts for a 95% interval that reaches no more than `within` of the value to either side."""
+        low, high = (None if one is None else float(_needed(one, within)) for one in (self.low, self.high))
+        return Interval(float(_needed(self.deviation, within)), low, high)
+
+
+def alpha_spread(sums: Sequence[tuple[float, int]]) -> Spread:
+    """Of alpha, from the sum of beta and the tokens of each prompt."""
+    columns = np.asarray(sums, float)
+    return _spread(columns, np.array([1.0, -1.0]), np.zeros_like(columns))
+
+
+def speedup_spread(prompts: Sequence[PromptRecord], parts: Sequence[Part]) -> Spread:
+    """Of the measured speedup over `parts` (`summary.PARTS`)."""
+    columns = np.array([times_of(prompt, parts) for prompt in prompts], float)
+    variances = np.array([variances_of(prompt) for prompt in prompts], float)
+    return _spread(columns, np.array([1.0, -1.0, -1.0, 1.0]), variances)
+
+
+def detectable(difference: Interval) -> float | None:
+    """The smallest difference that these prompts would have shown nine times in ten; None without an interval.
+
+    It follows from the interval of the difference that they gave.
+    """
+    if difference.low is None or difference.high is None:
+        return None
+    error = (difference.high - difference.low) / (2 * REACH)
+    return (REACH + NormalDist().inv_cdf(POWER)) * error
+
+
+def _needed(deviation: float, within: float) -> int:
+    return max(2, ceil((REACH * deviation / within) ** 2))
+
+
+def _spread(columns: Floats, powers: Floats, variances: Floats) -> Spread:
+    """Of the product of column totals to these powers: `columns` [N, K], `variances` within each entry [N, K]."""
+    count, totals = len(columns), columns.sum(0)
+    value = float(np.prod(totals**powers))
+    shares_NK = count * columns / totals
+    contributions_N = (shares_NK * powers).sum(-1)
+    squares_N = contributions_N**2 + (count**2 * variances / totals**2).sum(-1)
+    if count < 2:
+        return Spread(value, 0.0, None, None, count)
+    deviation = float(np.sqrt(squares_N.sum() / (count - 1)))
+    weights_SN = draw_weights(count, RESAMPLES, np.random.default_rng(0))
+    resampled = percentiles(deviation, np.sqrt(weights_SN @ squares_N / (count - 1)))
+    return Spread(value, deviation, resampled.low, resampled.high, count)
+
 
 Pairs = list[tuple[PromptRecord, PromptRecord]]
 

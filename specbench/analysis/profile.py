@@ -6,10 +6,10 @@ from itertools import accumulate, count, zip_longest
 import numpy as np
 
 from specbench.analysis.acceptance.by_position import levels, rank_counts, reached_and_accepted
-from specbench.analysis.acceptance.ranges import RESAMPLES, bounds, by_range, range_of, share, summed
-from specbench.analysis.costs.passes import rows_of
+from specbench.analysis.acceptance.strata import RESAMPLES, bounds, by_range, range_of, share, summed
+from specbench.analysis.costs import rows_of
 from specbench.errors import UserError
-from specbench.records.profile import (
+from specbench.records.documents import (
     FORMAT,
     PROFILE_VERSION,
     GammaRange,

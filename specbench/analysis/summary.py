@@ -19,8 +19,9 @@ from specbench.analysis.acceptance.by_position import (
     levels,
     of_trees,
 )
+from specbench.analysis.costs import expected_of_rows, operations, pass_costs, rows_of, seconds_of, throughput
 from specbench.analysis.costs.disturbance import disturbance
-from specbench.analysis.costs.passes import expected_of_rows, operations, pass_costs, rows_of, seconds_of, throughput
+from specbench.analysis.explain import waterfall
 from specbench.analysis.forecast.theorems import (
     acceptance_when_asked,
     by_equation_1,
@@ -29,7 +30,8 @@ from specbench.analysis.forecast.theorems import (
     by_rows,
     unpredicted,
 )
-from specbench.analysis.proof.martingales import UNPROVED, prove
+from specbench.analysis.proof import UNPROVED, prove
+from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import (
     Counted,
     Grown,
@@ -37,6 +39,7 @@ from specbench.records.schema import (
     LenienceRow,
     Measured,
     PromptRecord,
+    RunRecord,
     Speedups,
     UnderLenience,
     UnderRule,
@@ -304,3 +307,35 @@ def variances_of(prompt: PromptRecord) -> tuple[float, float, float, float]:
         np.array(seconds_of(trace)) / rows_of(trace) for trace in (prompt["baseline"], prompt["speculative"])
     )
     return len(steps_s) * float(np.var(steps_s)), 0.0, len(passes_s) * float(np.var(passes_s)), 0.0
+
+
+def explained(record: RunRecord) -> RunRecord:
+    """A record with the explanation of its speedup."""
+    config = record["config"]  # of a batch, whose passes have several rows, nothing is explained
+    has_speed = record["summary"]["speedup_measured"] is not None and config.get("batch", 1) == 1
+    found = waterfall(record, config["resamples"], config["seed"]).to_json() if has_speed else None
+    return {**record, "explanation": found}
+
+
+def resummarised(record: RunRecord) -> RunRecord:
+    """A record whose summary is recomputed from its raw prompts by this version.
+
+    Left as it is where its kind of draft is of a package that is not installed.
+    """
+    summary, config = record["summary"], record["config"]
+    kind = DRAFT_KINDS.get(config["draft"]["kind"])
+    if kind is None:
+        return record
+    measured = summarise(
+        record["prompts"],
+        gamma=summary["gamma"],
+        greedy=summary["temperature"] == 0 and not summary["simulated"],
+        c_hat=summary["c_hat"],
+        max_new_tokens=config["max_new_tokens"],
+        falls_with_position=kind.falls_with_position and not summary["simulated"],
+        at_once=kind.at_once,
+        resamples=config["resamples"],
+        seed=config["seed"],
+        batch=config.get("batch", 1),
+    )
+    return explained({**record, "summary": {**summary, **measured}})

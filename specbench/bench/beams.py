@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from specbench.algorithm.beam import BeamDraft, BeamSettings, BeamTrace, Hypothesis, beam_search
 from specbench.bench.baselines import beam_search as theirs
-from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.prefix_batch import PrefixBatch
+from specbench.engine.eager.model import EagerModel, PrefixBatch
 from specbench.engine.session import Prompt
 from specbench.markdown import markdown_table
 

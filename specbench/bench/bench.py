@@ -2,28 +2,30 @@
 
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from specbench.algorithm.decoding.alone import autoregressive, speculative
-from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
 from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.costs.roofline import roofline, weight_bytes
 from specbench.bench import parts as batches
 from specbench.bench import parts as growth
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.breakdown import TooShort, take_apart
-from specbench.bench.parts import bound
+from specbench.bench.parts import TooShort, bound, take_apart
 from specbench.bench.peers import PEERS, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
+from specbench.files import write_atomically
+from specbench.markdown import markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.documents import BeamDocument, BenchDocument, write_document
 from specbench.sampling import Sampling
 
 MATCH = 2  # tokens that a prompt lookup has to find again
@@ -289,3 +291,33 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "f": ("start, memory and growth", _growth),
     "g": ("batches", _batches_against_generate),
 }
+
+
+# The benchmark's rows as a Markdown table, and any rows with their table as files.
+
+
+UNSAID = ("schema_version", "environment", "rows")  # in the document alone
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table."""
+    cells = []
+    for row in rows:
+        faster = "" if row.ratio is None else f"{row.ratio:.2f}"
+        if row.low is not None and row.high is not None:
+            faster += f" [{row.low:.2f}, {row.high:.2f}]"
+        cells.append([row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, row.note])
+    return markdown_table(["", "what", "ours", "theirs or floor", "unit", "times faster", "note"], cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def write(folder: Path, name: str, document: BenchDocument | BeamDocument, shown: str) -> tuple[Path, Path]:
+    """`name`.json and `name`.md in `folder`: the document, and its rows as the table `shown` with what it is of."""
+    files = folder / f"{name}.json", folder / f"{name}.md"
+    write_document(files[0], document, indent=1)
+    about = "\n".join(f"- {key}: {value}" for key, value in document.items() if key not in UNSAID)
+    write_atomically(files[1], f"# {name}\n\n{about}\n\n{shown}\n")
+    return files

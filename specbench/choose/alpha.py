@@ -22,13 +22,13 @@ from specbench.algorithm.draft import growing
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector
 from specbench.analysis.costs.disturbance import of_steps
-from specbench.analysis.forecast.positions import POSITIONS, accepted_by_position
+from specbench.analysis.forecast.predict import POSITIONS, accepted_by_position
 from specbench.analysis.forecast.trees import counts_of_children
 from specbench.choose.candidates import LoadedCandidate
 from specbench.choose.sample import Sample, target_sample
 from specbench.choose.skips import with_skips
+from specbench.config.drafts import own_weights, task_label
 from specbench.config.model import name_of
-from specbench.config.names import own_weights, task_label
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig, as_run, require_distinct
 from specbench.engine.weights.load import load_tokenizer
@@ -37,20 +37,20 @@ from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.experiment.build import build_each, resolve
 from specbench.experiment.core_time import core_times, waited_share
+from specbench.experiment.gamma import plan_of
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import generator_for
 from specbench.experiment.runner import Progress, translated_errors
-from specbench.experiment.tree import plan_of
 from specbench.files import json_digest
-from specbench.loading.devices import locked_device
-from specbench.loading.vocabularies import vocabulary_facts
+from specbench.loading.compatibility import vocabulary_facts
+from specbench.loading.model_loader import locked_device
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
-from specbench.methods.model.text import TextDraft
+from specbench.methods.model.draft import TextDraft
 from specbench.records.documents import AlphaDocument, AlphaRow, ScoredSetting, write_document
 from specbench.records.schema import SCHEMA_VERSION, Row
 from specbench.stats import Interval, IntervalRecord, bootstrap, ratio
-from specbench.tasks.task import Task
+from specbench.tasks import Task
 
 GPU_TOKENS = 10_000  # the paper's (Table 3)
 CPU_TOKENS = 2_000

@@ -2,7 +2,7 @@
 
 - `exact` (Algorithm 1): the draft's own agreement.
 - `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the whole
-  block, as `analysis.forecast.passes` counts them.
+  block, as `analysis.forecast.walk` counts them.
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
 - `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
   own completions. Completions under the rule would soon differ, so this is an estimate.
@@ -16,7 +16,7 @@ from specbench.analysis.costs.probe import Candidate
 from specbench.config.rules import rule_of
 from specbench.config.verbs import ChooseConfig
 from specbench.experiment.build import Parts
-from specbench.loading.vocabularies import draft_name, vocabulary_facts
+from specbench.loading.compatibility import draft_name, vocabulary_facts
 from specbench.records.documents import CandidateNames
 
 

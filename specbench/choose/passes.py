@@ -1,15 +1,18 @@
-"""Timed passes of the candidates, and the predictions made from them."""
+"""Timed passes of the candidates and of the drafts inside cascades, and the predictions made from them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
 
-from specbench.analysis.costs.probe import Round, already_collected, probe
-from specbench.analysis.costs.probe_rows import probe_rows
-from specbench.analysis.forecast.predict import Grown, Predictions
-from specbench.choose.alpha import Scored
+from specbench import theory
+from specbench.analysis.costs.probe import Round, already_collected, probe, probe_rows
+from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
+from specbench.choose.alpha import Scored, prepare, score
+from specbench.config.model import ModelConfig, name_of
+from specbench.config.verbs import ChooseConfig
 from specbench.engine.session import Prompt
 from specbench.experiment.core_time import undisturbed
 from specbench.experiment.runner import Progress
+from specbench.methods.cascade.config import CascadeConfig
 from specbench.records.documents import RoundRecord
 
 
@@ -84,3 +87,76 @@ def round_record(one: Round) -> RoundRecord:
             for (name, gamma), passes in one.passes.items()
         ],
     }
+
+
+# The lengths of a vertical cascade by theory (section 6 of the paper). Its middle model is the target of the inner
+# draft, so the best inner length is the gamma of Theorem 3.8 for alpha, c and v between these two. The inner draft's
+# speedup there divides the middle model's c outside.
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What is within a cascade: its inner length, and the ranking of its inner draft on its middle model."""
+
+    length: int
+    table: Predictions
+
+
+def inside_cascades(configs: Sequence[ChooseConfig], progress: Progress) -> dict[str, Inside]:
+    """Of each vertical cascade, by its name, the ranking of its inner draft on its middle model."""
+    found = dict[str, Inside]()
+    for config in configs:
+        name, draft = config.draft.label(), config.draft
+        exact = config.accept.rule == "exact"  # as inside a cascade, whatever the rule outside
+        if name not in found and exact and isinstance(draft, CascadeConfig) and config.tree.shape == "none":
+            inner = _inside(config, draft)
+            progress.say(f"inside {name}: {inner.draft.label()} on {name_of(inner.target)}")
+            scored = score(prepare([inner], progress), (), progress, max(inner.gammas))
+            found[name] = Inside(draft.inner_gamma, predictions(scored, timed(scored, 1, progress)))
+    return found
+
+
+def _inside(config: ChooseConfig, draft: CascadeConfig) -> ChooseConfig:
+    """`config` with the cascade's middle model as the target, and its inner draft as the draft."""
+    assert isinstance(draft.via, ModelConfig) and draft.inner is not None
+    middle = {one.name: getattr(draft.via, one.name) for one in fields(ModelConfig)}
+    inner = replace(draft.inner, cache_dir=draft.inner.cache_dir or draft.cache_dir)
+    return replace(config, target=replace(config.target, **middle), draft=inner)
+
+
+def of_cascades(table: Predictions, cascades: Mapping[str, Inside]) -> list[str]:
+    """A sentence for each of `cascades`, which are named as in `table`: the best lengths by theory."""
+    lines = []
+    for name, one in cascades.items():
+        chains = [chain for chain in table.ranked if chain.draft == name]
+        if chains and one.table.ranked:
+            lines.append(_said(name, chains, one.length, one.table.ranked))
+    return lines
+
+
+def _said(name: str, chains: Sequence[Prediction], length: int, inner: Sequence[Prediction]) -> str:
+    speedups = {one.gamma: one.calibrated for one in sorted(inner, key=lambda one: one.gamma)}
+    best = max(inner, key=lambda one: one.calibrated)
+    found = ", ".join(f"{value:.2f}× with {gamma}" for gamma, value in speedups.items())
+    said = (
+        f"inside {name}: α={best.alpha.value:.2f}, c={best.cost.c:.3f}; by theory (Theorem 3.8 with v) its middle "
+        f"model would draft at {found} inner tokens; "
+    )
+    if best.calibrated <= 1:
+        return f"{said}no inner draft helps: draft with the middle model alone"
+    if length not in speedups:
+        return f"{said}give draft.inner_gamma={best.gamma}"
+    # c of the cascade was measured at its own inner length.
+    factor = speedups[length] / best.calibrated
+    outer = {
+        one.gamma: theory.walltime_improvement(
+            one.alpha.value, one.gamma, one.cost.c * factor, one.cost.verify_cost + one.cost.overhead
+        )
+        for one in chains
+    }
+    gamma = max(sorted(outer), key=lambda gamma: outer[gamma])
+    c = next(one.cost.c for one in chains if one.gamma == gamma)
+    return (
+        f"{said}best draft.inner_gamma={best.gamma} gamma={gamma}, {outer[gamma]:.2f}× expected "
+        f"with c={c * factor:.3f} (c={c:.3f} measured at draft.inner_gamma={length})"
+    )

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 import torch
 
-from specbench.algorithm.decoding.alone import autoregressive
+from specbench.algorithm.decoding import autoregressive
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.engine.session import Prompt

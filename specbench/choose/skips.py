@@ -22,7 +22,7 @@ from specbench.engine.session import Prompt, without
 from specbench.experiment.build import build, resolve
 from specbench.experiment.runner import Progress
 from specbench.files import json_digest
-from specbench.methods.layer_skip.config import LayerSkipConfig
+from specbench.methods.target_layers.config import LayerSkipConfig
 from specbench.records.documents import read_document, write_document
 from specbench.sampling import Sampling, standardise
 from specbench.theory import optimal_gamma, walltime_improvement

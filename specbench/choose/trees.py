@@ -11,7 +11,7 @@ import numpy as np
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.gamma import DraftingPlan
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.ranks import acceptance_vector, k_seq_acceptance
 from specbench.analysis.forecast.predict import Grown
@@ -20,7 +20,7 @@ from specbench.choose.alpha import Scored
 from specbench.choose.candidates import LoadedCandidate
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
-from specbench.experiment.tree import measured_acceptance, plan_of, with_tree
+from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
 from specbench.theory.trees import FixedShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 

@@ -13,50 +13,56 @@ import warnings
 
 from specbench.escaping import printable
 
-# The verbs by purpose: verb -> (module that holds `main(argv) -> int`, one line of help).
+# The verbs by purpose: verb -> (the function of its words that returns the exit code, one line of help).
 GROUPS = {
     "measure": {
-        "run": ("specbench.cli.run", "decode with and without a draft, side by side; measure alpha, c and the speedup"),
-        "sweep": ("specbench.cli.run", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
+        "run": (
+            "specbench.cli.run:main",
+            "decode with and without a draft, side by side; measure alpha, c and the speedup",
+        ),
+        "sweep": ("specbench.cli.run:main_sweep", "the same over lists of values: gamma=1,3,5 draft=unigram,bigram"),
         "alpha": (
-            "specbench.cli.alpha",
+            "specbench.cli.recommend:alpha",
             "alpha of many drafts at once, by teacher forcing on the target's completions",
         ),
         "bench": (
-            "specbench.cli.bench",
+            "specbench.cli.bench:main",
             "time our decoding against transformers' own, and the parts of a pass; bench beam: beam search",
         ),
     },
     "choose": {
         "recommend": (
-            "specbench.cli.recommend",
+            "specbench.cli.recommend:main",
             "which draft, which gamma: a ranking with reasons, checked by real runs; --validate tests the estimates",
         ),
         "explain": (
-            "specbench.cli.explain",
+            "specbench.cli.explain:main",
             "why a run is as fast as it is, the largest cause first; --within 2%: how many prompts that takes",
         ),
     },
     "look": {
-        "list": ("specbench.cli.listing", "targets, drafts and tasks, and what is usable offline now"),
-        "results": ("specbench.cli.results", "all records as one table; --as profile: JSON for other programs"),
-        "show": ("specbench.cli.show", "a completion pass by pass: accepted, rejected and corrected tokens"),
+        "list": ("specbench.cli.listing:main", "targets, drafts and tasks, and what is usable offline now"),
+        "results": ("specbench.cli.results:main", "all records as one table; --as profile: JSON for other programs"),
+        "show": ("specbench.cli.show:main", "a completion pass by pass: accepted, rejected and corrected tokens"),
         "compare": (
-            "specbench.cli.compare",
+            "specbench.cli.compare:main",
             "two runs over their common prompts, with intervals; --baseline FILE: exit code 1 if a number moved",
         ),
-        "tables": ("specbench.cli.tables", "the paper's tables with our numbers"),
-        "figures": ("specbench.cli.figures", "the paper's figures with our measured points"),
-        "report": ("specbench.cli.report", "all tables and figures as one HTML page"),
+        "tables": ("specbench.cli.drawing:tables", "the paper's tables with our numbers"),
+        "figures": ("specbench.cli.drawing:figures", "the paper's figures with our measured points"),
+        "report": ("specbench.cli.drawing:report", "all tables and figures as one HTML page"),
     },
     "other engines": {
-        "read": ("specbench.cli.read", "explain the acceptance numbers that engines print, and estimate α from them"),
+        "read": (
+            "specbench.cli.read:main",
+            "explain the acceptance numbers that engines print, and estimate α from them",
+        ),
         "certify": (
-            "specbench.cli.certify",
+            "specbench.cli.certify:main",
             "test whether a server's completions are the target's; exit code 0, 1 or 2 (cannot tell)",
         ),
     },
-    "train": {"train": ("specbench.cli.train", "train a target or a draft by a recipe")},
+    "train": {"train": ("specbench.cli.train:main", "train a target or a draft by a recipe")},
 }
 VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 
@@ -104,8 +110,8 @@ def main(argv: list[str] | None = None) -> int:
 
     warnings.formatwarning = _plain
     try:
-        module = importlib.import_module(VERBS[verb][0])
-        return int(module.main(rest, verb) if VERBS[verb][0] == "specbench.cli.run" else module.main(rest))
+        module, _, function = VERBS[verb][0].partition(":")
+        return int(getattr(importlib.import_module(module), function)(rest))
     except (UserError, MachineError) as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:

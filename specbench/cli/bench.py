@@ -1,16 +1,78 @@
 """`specbench bench`: our decoding against that of `transformers`, and where our time goes."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import cast
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from specbench.cli.formats import aside, print_rows
-from specbench.cli.prepared import launch_verb, prepared, say
+from specbench.cli.options import to_stderr
+from specbench.cli.overrides import read
+from specbench.cli.usage import usage
+from specbench.compose.hydra_app import launch_one
+from specbench.config.schema import RunConfig
 from specbench.config.verbs import BeamConfig, BenchConfig, beam_run, check_beam, check_bench
 from specbench.errors import UserError
 from specbench.escaping import file_name
+from specbench.files import require_writable
 from specbench.records.documents import BeamDocument, BeamRecord, BenchDocument, BenchRecord
 from specbench.records.schema import SCHEMA_VERSION
+from specbench.tasks import check_own_rows
+
+if TYPE_CHECKING:
+    from specbench.experiment.build import Parts
+
+
+# What `specbench bench` and `specbench bench beam` have in common.
+
+
+T = TypeVar("T")
+
+
+class Prepared(NamedTuple):
+    """The resolved config of a verb and its loaded parts."""
+
+    folder: Path  # where the record goes
+    run: RunConfig  # resolved for this machine
+    parts: Parts
+
+
+def launch_verb(
+    argv: list[str], verb: str, about: str, schema: type[T], job: Callable[[str, T], None], config_name: str = ""
+) -> int:
+    """Show the help of `verb`, or call `job` with the format of its output and its config; returns the exit code.
+
+    `config_name` is the file of `conf/` that composes the config; unset: that of the verb's name.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(usage(verb, about, schema))
+        return 0
+    command = read(argv, schema)
+
+    launch_one(partial(job, command.form), config_name or verb, schema, command.argv, verb)
+    return 0
+
+
+def prepared(config: RunConfig, verb: str) -> Prepared:
+    """The parts of a checked config, loaded, for a record in the folder `verb` of its results.
+
+    Raises UserError if the folder cannot be written or the config does not fit its models, MachineError if memory does
+    not suffice. Imports torch.
+    """
+    folder = Path(config.results) / verb
+    require_writable(folder)
+    check_own_rows(config.task, config.limit, later_turns=False)
+    from specbench.experiment.build import build, resolve
+    from specbench.experiment.runner import translated_errors
+
+    run = resolve(config, to_stderr)
+    with translated_errors(run):
+        return Prepared(folder, run, build(run, to_stderr))
+
 
 ABOUT = """
 Time our greedy decoding against `generate` and our speculative decoding against assisted generation, on the same
@@ -46,8 +108,7 @@ def job(form: str, config: BenchConfig) -> None:
         )
     import torch
 
-    from specbench.bench.bench import Bench, bench
-    from specbench.bench.output import table, write
+    from specbench.bench.bench import Bench, bench, table, write
     from specbench.bench.parts import why_step_by_step
     from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware
@@ -77,7 +138,7 @@ def job(form: str, config: BenchConfig) -> None:
                 f"engine={parts.engine}: the draft's steps cannot be captured as one graph ({reason}), and drafting "
                 "step by step says little of this engine: give step_by_step=true to time it"
             )
-        rows = bench(setup, say)
+        rows = bench(setup, to_stderr)
     surroundings = environment()
     machine = hardware(surroundings, run.device)
     document: BenchDocument = {
@@ -124,9 +185,9 @@ def beam_job(form: str, config: BeamConfig) -> None:
     folder, run, parts = prepared(beam_run(config), "beam")
     from specbench.algorithm.beam import BeamSettings
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
-    from specbench.bench.output import write
+    from specbench.bench.bench import write
+    from specbench.config.drafts import task_label
     from specbench.config.model import name_of
-    from specbench.config.names import task_label
     from specbench.engine.eager.model import EagerModel
     from specbench.environment import environment, hardware
     from specbench.experiment.runner import translated_errors
@@ -140,7 +201,9 @@ def beam_job(form: str, config: BeamConfig) -> None:
     )
     us = config.u or [config.width, 2 * config.width]
     with translated_errors(run):
-        rows, theirs_s = compare_beams(BeamBench(parts.target, draft, parts.prompts, settings, us, config.gamma), say)
+        rows, theirs_s = compare_beams(
+            BeamBench(parts.target, draft, parts.prompts, settings, us, config.gamma), to_stderr
+        )
     surroundings = environment()
     names = name_of(config.target), config.draft.label(), config.task.name
     document: BeamDocument = {

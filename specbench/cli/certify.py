@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.cli.formats import aside, print_rows
+from specbench.cli.options import to_stderr
 from specbench.cli.overrides import read
-from specbench.cli.prepared import say
 from specbench.cli.usage import usage
 from specbench.compose.hydra_app import launch_one
 from specbench.config.verbs import CertifyConfig, check_certify
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.interop.certify.run import Certified
+    from specbench.interop.certify import Certified
 
 ABOUT = """
 Test whether a server's completions are the target's. At T=0 every token must be the target's best token, up to
@@ -58,9 +58,9 @@ def job(form: str, file: Path, config: CertifyConfig) -> int:
     check_certify(config)
     if not file.exists():
         raise UserError(f"{file}: there is no file of that name")
-    from specbench.interop.certify.run import certify
+    from specbench.interop.certify import certify
 
-    found = certify(config, file, say)
+    found = certify(config, file, to_stderr)
     document = as_document(found)
     print_rows(form, [{**document, **_counts(found)}], lambda: draw(found), document=document)
     for reason, rows in found.left_out.items():
@@ -98,7 +98,7 @@ def draw(found: Certified) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
 
     console = terminal()
     certificate = found.certificate

@@ -1,15 +1,100 @@
-"""`specbench compare`: two runs over the prompts they share, or with --baseline all records against a file."""
+"""Runs against each other: `specbench compare`, also with --baseline, and `specbench results --group-by`."""
 
+import json
+import math
+import sys
 from pathlib import Path
 from typing import Literal
 
 from specbench.analysis.paired import PairedRecord
-from specbench.cli.check import MARGIN, add_baseline, check
-from specbench.cli.formats import print_rows
-from specbench.cli.options import RUN, options
-from specbench.errors import UserError
-from specbench.records import identity
-from specbench.records.schema import RunRecord
+from specbench.cli.formats import plain, print_rows
+from specbench.cli.options import RUN, Options, options
+from specbench.errors import UserError, closest_first
+from specbench.escaping import printable
+from specbench.files import write_atomically
+from specbench.records import store
+from specbench.records.catalog import Catalog
+from specbench.records.schema import Row, RunRecord
+
+# `specbench compare --baseline`: all records against a file; fails if α or a speedup moved.
+
+MARGIN = 0.15
+
+
+BASELINE = (
+    "instead of two runs: all records against a baseline, a JSON file. Exit code 1 if alpha left its recorded "
+    "interval, a speedup on the same hardware fell by more than the margin, completions are not the target's, a record "
+    "is missing, or a run was disturbed, so that its speedup cannot be compared"
+)
+
+
+def add_baseline(parser: Options) -> None:
+    """The options of `compare --baseline`."""
+    parser.add_argument("--baseline", metavar="FILE", help=BASELINE)
+    parser.add_argument(
+        "--margin", type=float, help=f"with --baseline: the largest drop of a speedup that passes (default {MARGIN})"
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="with --baseline: update it from the records; measurements on other kinds of device remain",
+    )
+
+
+def check_baseline(results: str, file: Path, margin: float, write: bool) -> int:
+    """Compare the records in `results` with the baseline `file`, or update it; returns the exit code.
+
+    Raises:
+        UserError: there is no record, or the file is not a baseline.
+    """
+    from specbench.analysis.regression import baseline_of, compare
+
+    # What this machine measured: kept copies would stand in for measurements that are missing.
+    rows = Catalog(results, kept=False).rows()
+    if not rows:
+        raise UserError(f"--results={results}: it has no records; 'specbench sweep' makes some")
+    if write:
+        kept = baseline_of(rows, _read_baseline(file) if file.exists() else [])
+        write_atomically(file, json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "--baseline")
+        print(f"{file}: {len(kept)} measurements written")
+        return 0
+    found = compare(_read_baseline(file), rows, margin)
+    if not found.compared:
+        raise UserError(f"--baseline={file}: holds no measurement of this kind of device; --write adds these records")
+    for line in found.moved:
+        print(printable(f"moved: {line}"), file=sys.stderr)
+    for line in found.disturbed:
+        print(printable(f"disturbed, its speedup is not compared: {line}"), file=sys.stderr)
+    print(f"{found.compared} measurements, {len(found.moved)} moved")
+    if found.disturbed:
+        print(f"{len(found.disturbed)} disturbed; run them again with force=true when nothing else runs")
+    if found.elsewhere:
+        print(f"{found.elsewhere} of another kind of device, not compared")
+    if found.untimed:
+        print(f"{found.untimed} speedups recorded on other hardware, not compared")
+    return 1 if found.moved or found.disturbed else 0
+
+
+def _read_baseline(file: Path) -> list[Row]:
+    try:
+        rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--baseline={file}: cannot be read ({error}); --write makes one from records") from error
+    if not isinstance(rows, list) or not all(map(_is_measurement, rows)):
+        raise UserError(f"--baseline={file}: is not a baseline, a list of measurements; --write makes one from records")
+    return rows
+
+
+def _is_measurement(row: object) -> bool:
+    """Whether a row of a file has what a baseline keeps, as it keeps it."""
+    from specbench.analysis.regression import KEPT
+
+    if not isinstance(row, dict) or not row.keys() >= set(KEPT):
+        return False
+    numbers = [row[key] for key in KEPT if key != "hardware" and row[key] is not None]
+    finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+    return finite and row["alpha"] is not None and isinstance(row["hardware"], str | None)
+
 
 Differing = dict[str, tuple[object, object]]
 MACHINE: tuple[Literal["hardware", "engine"], ...] = ("hardware", "engine")
@@ -40,7 +125,7 @@ def main(argv: list[str]) -> int:
         if arguments.runs or arguments.format != "table":
             raise UserError(f"{[*arguments.runs, '--format'][0]}: does not go with --baseline, which is of all records")
         margin = MARGIN if arguments.margin is None else arguments.margin
-        return check(arguments.results, Path(arguments.baseline), margin, arguments.write)
+        return check_baseline(arguments.results, Path(arguments.baseline), margin, arguments.write)
     if arguments.write or arguments.margin is not None:
         raise UserError(f"{'--write' if arguments.write else '--margin'}: requires --baseline FILE")
     if len(arguments.runs) != 2:
@@ -71,7 +156,7 @@ def main(argv: list[str]) -> int:
 
 def differing(a: RunRecord, b: RunRecord) -> Differing:
     """The differences of two runs besides draft and gamma: keys of the run (None for a default), and the machine."""
-    keys = identity.differing(a["config"], b["config"]).items()
+    keys = store.differing(a["config"], b["config"]).items()
     found = {key: values for key, values in keys if key != "gamma" and not key.startswith("draft.")}
     for name in MACHINE:
         found.pop(name, None)  # 'auto' and what it became are one engine
@@ -107,7 +192,7 @@ def _ran(record: RunRecord) -> str:
 def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRecord, others: Differing) -> None:
     from rich.table import Table
 
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
     from specbench.stats import FEW_PROMPTS
 
     console = terminal()
@@ -135,3 +220,99 @@ def _show(ids: list[str], ran: list[str], disturbed: list[str], paired: PairedRe
         console.print(f"they differ in {name} too: {left} and {right}")
     if paired["prompts"] < FEW_PROMPTS:
         console.print(f"{paired['prompts']} prompts only: the intervals are rough")
+
+
+# `specbench results --group-by KEY`: runs alike in all but one thing, each against the fastest of its group.
+
+
+# What may differ within a group: a column of the table, and the keys of a run that set it.
+KEYS: dict[str, tuple[str, ...]] = {
+    "draft": ("draft",),
+    "gamma": ("gamma",),
+    "accept": ("accept",),
+    "batch": ("batch",),
+    "temperature": ("sampling.temperature",),
+    "dtype": ("dtype",),
+    "engine": ("engine",),
+    "hardware": (),
+}
+GROUP_NAMED = ["target", "draft", "task", "temperature", "top_k", "top_p", "gamma", "accept", "batch", "prompts"]
+
+
+def grouped(results: str, key: str, form: str) -> None:
+    """Print every group of two runs or more that differ only in `key`, as tables, CSV or JSON.
+
+    Raises:
+        UserError: `key` is not among KEYS.
+    """
+    if key not in KEYS:
+        raise UserError(f"--group-by {key}: choose from {', '.join(closest_first(key, KEYS))}")
+    groups = _groups_of(results, key)
+    rows = [group["group"] | row for group in groups for row in group["rows"]]
+    print_rows(form, rows, lambda: _draw_groups(groups, key), document=groups)
+
+
+def _groups_of(results: str, key: str) -> list[Row]:
+    import pandas as pd
+
+    from specbench.analysis.paired import compare, shared
+    from specbench.records.frame import MACHINE, Records
+    from specbench.records.store import config_digest
+
+    records = Records(results)
+    frame = pd.concat([records.chains, records.learning], ignore_index=True)
+    frame = frame[frame["speedup_measured"].notna() & frame["gamma"].notna()]
+    rest = [config_digest(records.catalog.head(run_id).config, *KEYS[key]) for run_id in frame["run_id"]]
+    made = []
+    for _, group in frame.assign(rest=rest).groupby(["rest", *(name for name in MACHINE if name != key)], dropna=False):
+        if len(group) < 2:
+            continue
+        group = group.sort_values("speedup_measured", ascending=False)
+        best = records.whole(group.iloc[0]["run_id"])
+        rows = []
+        for _, row in group.iterrows():
+            entry = {name: row[name] for name in (key, "run_id", "alpha", "speedup_measured", "lossy", "unproved")}
+            pairs = shared(records.whole(row["run_id"])["prompts"], best["prompts"])
+            if row["run_id"] != best["run_id"] and pairs:
+                entry["against_best"] = compare(pairs, RESAMPLES, SEED).to_json()
+            rows.append({name: plain(value) for name, value in entry.items()})
+        alike = {name: group.iloc[0][name] for name in (*GROUP_NAMED, *MACHINE) if name != key}
+        made.append({"group": {name: plain(value) for name, value in alike.items() if value == value}, "rows": rows})
+    return made
+
+
+def _draw_groups(groups: list[Row], key: str) -> None:
+    from rich.table import Table
+
+    from specbench.report.console import terminal
+
+    console = terminal()
+    console.width = max(console.width, 120)
+    if not groups:
+        console.print(f"no two runs are alike in all but {key}; 'specbench sweep {key}=A,B' makes some")
+    for group in groups:
+        named = ", ".join(f"{name}={value}" for name, value in group["group"].items() if value is not None)
+        console.print(named, style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in (key, "α", "speedup", "of the fastest", "95%", "α less", "95%", "shared", ""):
+            table.add_column(title, justify="left" if title in (key, "") else "right")
+        for row in group["rows"]:
+            mark = " (lossy)" if row["lossy"] else " (not proved)" if row.get("unproved") else ""
+            name = f"{row[key]}{mark}"
+            cells = [name, f"{row['alpha']:.3f}", f"{row['speedup_measured']:.2f}"]
+            against = row.get("against_best")
+            if against is None:
+                is_fastest = row is group["rows"][0]
+                said = "fastest" if is_fastest else "no prompt in common"
+                table.add_row(*cells, said, style="bold" if is_fastest else None)
+                continue
+            speed, alpha = against["speedup"], against["alpha"]
+            known = speed["low"] is not None
+            found = verdict(speed["low"], speed["high"], 1.0)
+            said = {"A": "faster on these prompts", "B": "slower"}.get(found, found)
+            table.add_row(
+                *cells, f"{speed['value']:.3f}×", f"{speed['low']:.3f}–{speed['high']:.3f}" if known else "–",
+                f"{alpha['value']:+.3f}", f"{alpha['low']:+.3f} to {alpha['high']:+.3f}" if known else "–",
+                str(against["prompts"]), said,
+            )  # fmt: skip
+        console.print(table)

@@ -13,8 +13,8 @@ from specbench.cli.overrides import CommandLine
 from specbench.compose.hydra_app import Job, jobs_of
 from specbench.compose.words import by_models, value_of
 from specbench.config.checks import check
+from specbench.config.drafts import task_label
 from specbench.config.model import ModelConfig, name_of
-from specbench.config.names import task_label
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 from specbench.records.schema import Row
@@ -89,7 +89,7 @@ def _planned(job: Job[RunConfig], shared: set[str], rows: Sequence[Row], done: s
 
 def _prompts(config: RunConfig) -> int | None:
     """How many prompts the run decodes; None for a whole split of the hub, whose rows are not counted here."""
-    from specbench.tasks.task import Task
+    from specbench.tasks import Task
 
     if config.task.path is None and config.task.shipped is None:
         return config.limit
@@ -98,7 +98,7 @@ def _prompts(config: RunConfig) -> int | None:
 
 def _weights(config: RunConfig) -> int | None:
     """Bytes of the weights of target and draft in the run's dtype."""
-    from specbench.engine.weights.size import parameters
+    from specbench.engine.weights import parameters
 
     models = [config.target, *(draft for draft in config.draft.levels() if isinstance(draft, ModelConfig))]
     counts = [parameters(model) for model in models]
@@ -134,7 +134,7 @@ def _seconds_a_prompt(row: Row) -> float:
 def _draw(planned: Sequence[Planned]) -> None:
     from rich.table import Table
 
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
 
     console = terminal()
     console.width = max(console.width, 120)

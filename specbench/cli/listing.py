@@ -1,12 +1,273 @@
 """`specbench list`: what can be picked, what of it is usable now, and what the rest needs."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
-from specbench.cli.choices import GROUPS, KEYS, MEANINGS, Choice, choices
+import yaml
+
 from specbench.cli.formats import print_rows
 from specbench.cli.options import options
+from specbench.config.catalogue import GROUPS as HELD
+from specbench.config.catalogue import held
+from specbench.config.draft import TextDraftConfig, TrainedConfig
+from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.extensions import extensions
+from specbench.config.model import ModelConfig
+from specbench.config.paths import conf_dir, shipped
+from specbench.config.schema import RunConfig
+from specbench.report.paper import times_of
+from specbench.train.schema import SHIPPED
+
+# The choices that can be picked by name, and what each still needs before it can be used on this machine.
+
+
+Content = dict[Any, Any]  # of a choice
+GROUPS = ("target", "draft", "task", "accept", "tree", "recipe", "experiment")
+READ = ("target", "draft", "task")  # groups whose files say what a choice needs
+PARTS = (*READ, "model")  # groups that a choice may be made of
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# What a choice needs, the least first.
+NOW, DOWNLOAD, TRAIN, INSTALL, KEYS = "now", "download", "training", "package", "keys"
+NEEDS = (NOW, DOWNLOAD, TRAIN, INSTALL, KEYS)
+MEANINGS = {
+    NOW: "usable now, with no network",
+    DOWNLOAD: "fetched from the hub on first use",
+    TRAIN: "after the training that 'from' names",
+    INSTALL: "after the installation that 'from' names",
+    KEYS: "with the keys that 'from' names",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of a group: what it needs (of NEEDS), its source or the keys to give, and its description."""
+
+    group: str
+    name: str
+    needs: str
+    origin: str
+    note: str
+    default_task: str | None = None  # of a target
+    time: str | None = None  # of a recipe or an experiment
+
+
+def choices(group: str, own: Path | None) -> list[Choice]:
+    """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
+    folders = [conf_dir(), *([own] if own is not None else [])]
+    files = {file.stem: file for folder in folders for file in (folder / group).glob("*.yaml")}
+    search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
+    added = {name: note for name, note in _of_packages(group).items() if name not in files}
+    comments = {name: one.about for name, one in held(group).items()} if group in HELD else {}
+    comments |= {name: _comment(file) for name, file in files.items()}
+    contents = {name: _read(group, name, folders) for name in comments} if group in READ else {}
+    if unread := [name for name in [*comments, *added] if contents.get(name) is None and group in ("draft", "task")]:
+        contents |= _contents(group, unread, search)
+    found = [_choice(group, name, comments[name], search, contents.get(name), files.get(name)) for name in comments]
+    found += [_added(group, name, note, search, contents.get(name)) for name, note in added.items()]
+    return sorted(found, key=lambda choice: (NEEDS.index(choice.needs), choice.name))
+
+
+def _of_packages(group: str) -> dict[str, str]:
+    """The choices of `group` that other packages add, and their notes."""
+    if not any(extensions(kind) for kind in ("targets", "drafts", "tasks", "rules")):
+        return {}
+    from specbench.compose.unnamed import store_extensions
+
+    return store_extensions().get(group, {})
+
+
+def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str | None] | None:
+    """The content of a choice and the task that it names, as Hydra composes them, from its files alone.
+
+    Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
+    holds more than parts by name and a task: then Hydra composes it.
+    """
+    own = _own(group, name, folders)
+    if own is None:
+        return None
+    content, task, listed = dict[Any, Any](), None, own.pop("defaults", [])
+    for entry in listed if "_self_" in listed else [*listed, "_self_"]:
+        place, part = next(iter(entry.items())) if isinstance(entry, dict) else (f"/{group}@_here_", entry)
+        folder, _, package = place.removeprefix("/").partition("@")
+        if part == "_self_":
+            content = _merged(content, own)
+        elif place == "override /task@_global_.task":
+            task = part
+        elif place == "override /draft@_global_.draft":
+            continue  # a target's usual draft, no part of it
+        elif folder not in PARTS or package.partition(".")[0] in ("", "_global_") or " " in place:
+            return None
+        elif part is not None:
+            if (found := _read(folder, part, folders)) is None:
+                return None
+            content = _merged(content, found[0] if package == "_here_" else {package: found[0]})
+    return content, task
+
+
+def _own(group: str, name: str, folders: Sequence[Path]) -> Content | None:
+    """What the file of a choice holds, or its entry in a file that it shares; None if Hydra must read it."""
+    file = next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
+    if file is None:
+        one = held(group).get(name)
+        return None if one is None else dict(one.content)
+    text = file.read_text(encoding="utf-8")
+    own = yaml.load(text, _LOADER) or {}
+    return None if "@package" in text or not isinstance(own, dict) else own
+
+
+def _merged(left: Content, right: Content) -> Content:
+    """`right` over `left`, dictionary into dictionary."""
+    both = {
+        name: _merged(left[name], right[name])
+        for name in left.keys() & right.keys()
+        if isinstance(left[name], dict) and isinstance(right[name], dict)
+    }
+    return left | right | both
+
+
+def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[str, tuple[Content, str | None]]:
+    """The content of the choices `names` of `group`, composed at once: each composition reads all of Hydra's files."""
+    from specbench.compose.hydra_app import plain_config
+
+    together = [f"+{group}@choices.n{place}={name}" for place, name in enumerate(names)]
+    contents = plain_config([*search, *together], RunConfig)["choices"]
+    return {name: (contents[f"n{place}"], None) for place, name in enumerate(names)}
+
+
+def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
+    """Return a target's content and its default task, composed.
+
+    It names that, and maybe its usual draft, by overrides, which replace what must be there.
+    """
+    from specbench.compose.hydra_app import plain_config
+
+    composed = plain_config([*search, "+task=ende-mini", "+draft=random", f"+target={name}"], RunConfig)
+    return composed["target"], composed["task"]["name"]
+
+
+def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
+    """What an experiment needs: what its target, task and draft need."""
+    from specbench.compose.hydra_app import plain_config
+
+    composed = plain_config([*search, f"experiment={name}"], RunConfig, "run")
+    groups = ("target", "task", *(["draft"] if composed["draft"].get("path") else []))
+    return max((_place(composed[group], group) for group in groups), key=lambda one: NEEDS.index(one[0]))
+
+
+def _choice(
+    group: str,
+    name: str,
+    comment: str,
+    search: Sequence[str],
+    found: tuple[Content, str | None] | None,
+    file: Path | None,
+) -> Choice:
+    if group in ("accept", "tree"):
+        return Choice(group, name, NOW, "", comment)
+    if group == "recipe":
+        assert file is not None
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return Choice(group, name, *_recipe(recipe), comment, time=recipe.get("takes"))
+    if group == "experiment":
+        return Choice(group, name, *_experiment(name, search), comment, time="; ".join(times_of(name)) or None)
+    if found is None or (group == "target" and found[1] is None):
+        found = _target(name, search)
+    content, task = found
+    return Choice(group, name, *_place(content, group), str(content.get("note") or comment), task)
+
+
+def _added(group: str, name: str, note: str, search: Sequence[str], found: tuple[Content, str | None] | None) -> Choice:
+    """A choice of another package."""
+    if group == "accept":
+        return Choice(group, name, NOW, "", note)
+    content, _ = found or _target(name, search)
+    if group == "task" and content.get("path"):
+        return Choice(group, name, NOW, str(content["path"]), note)
+    return Choice(group, name, *_place(content, group), note)
+
+
+def _comment(file: Path) -> str:
+    """The first comment lines of a file of `conf/`."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in lines if "@package" not in line)
+
+
+def _place(content: Content, group: str) -> tuple[str, str]:
+    """What a target, draft or task needs, and where it comes from."""
+    kind = DRAFT_KINDS[content.get("kind") or "model"]
+    if parts := [content[name] for name in kind().parts() if content.get(name)]:
+        how = ", drafting with " if content["kind"] == "cascade" else " and "
+        origin = how.join(part["name"] for part in parts)
+        return max((_place(part, group)[0] for part in parts), key=NEEDS.index), origin
+    if content.get("kind") == "retrieval" and find_spec("pydivsufsort") is None:
+        return INSTALL, "pip install pydivsufsort"
+    if not issubclass(kind, ModelConfig):
+        return NOW, "fitted on the task's training text" if issubclass(kind, TextDraftConfig) else "nothing to fit"
+    if content.get("path"):
+        return _folder(str(content["path"]))
+    if issubclass(kind, TrainedConfig) and not content.get("hub"):
+        return _trained_for(str(content["kind"]))
+    if content.get("shipped"):
+        folder = "data" if group == "task" else "models"
+        there = shipped(folder, content["shipped"]).exists()
+        return (NOW, "ships with specbench") if there else (DOWNLOAD, "a checkout of specbench that holds it")
+    if content.get("weights") == "random":
+        return NOW, "random weights in its shape"
+    return _elsewhere(content, group)
+
+
+def _trained_for(kind: str) -> tuple[str, str]:
+    """Weights trained for one target each: those that ship, and for which targets."""
+    targets = sorted(folder.name.removesuffix(f"-{kind}") for folder in shipped("models").glob(f"*-{kind}"))
+    return (NOW, f"ships for {' and '.join(targets)}") if targets else (KEYS, "draft.path=FOLDER")
+
+
+def _folder(path: str) -> tuple[str, str]:
+    """A folder of the user's, or one that a recipe of its name makes."""
+    if (Path(path) / "config.json").is_file():
+        return NOW, path
+    return TRAIN, f"specbench train recipe={Path(path).name}"
+
+
+def _elsewhere(content: Content, group: str) -> tuple[str, str]:
+    hub = content.get("hub")
+    if not hub and group == "task":
+        return KEYS, "task.path=FILE"
+    if not hub or hub == "???":
+        return KEYS, f"{group}=OWNER/NAME"
+    cached = _task_is_cached(hub) if group == "task" else _model_is_cached(hub, content.get("revision"))
+    return NOW if cached else DOWNLOAD, str(hub)
+
+
+def _recipe(content: dict[str, Any]) -> tuple[str, str]:
+    """What a recipe needs before it trains."""
+    data, distill = content.get("data") or {}, content.get("distill") or {}
+    ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])
+    keys = [] if data.get("hub") or ships else ["data.path=[FILE,...]"]
+    keys += ["data.passages.path=[FILE,...]"] if "passages" in data else []
+    keys += ["distill.target=FOLDER"] if distill.get("target") in ("???", "") else []
+    if keys:
+        return KEYS, " ".join(keys)
+    return (NOW, "rows that ship with specbench") if ships else (DOWNLOAD, str(data["hub"]))
+
+
+def _model_is_cached(hub: str, revision: str | None) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    return any(isinstance(try_to_load_from_cache(hub, name, revision=revision), str) for name in names)
+
+
+def _task_is_cached(hub: str) -> bool:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return (Path(HF_HUB_CACHE) / f"datasets--{hub.replace('/', '--')}").is_dir()
+
 
 USUAL = ("target", "draft", "task", "accept", "tree")  # without a group
 
@@ -31,7 +292,7 @@ def main(argv: list[str]) -> int:
 
 
 def _draw(found: Sequence[Choice]) -> None:
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
 
     console = terminal(soft_wrap=False)
     if not console.is_terminal:

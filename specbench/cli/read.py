@@ -158,7 +158,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
     from rich.table import Table
     from rich.text import Text
 
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
 
     console = terminal()
     console.width = max(console.width, 160)

@@ -1,27 +1,109 @@
-"""`specbench recommend`: which draft and which gamma, why, and a proof by real runs."""
+"""`specbench alpha`, the acceptance rate of many drafts, and `specbench recommend`, which draft and which gamma."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from specbench import api
-from specbench.cli import other_engine
-from specbench.cli.alpha import LINE, LISTS
 from specbench.cli.formats import aside, print_rows
 from specbench.cli.overrides import CommandLine, read
 from specbench.cli.usage import usage
 from specbench.compose.grid import launch_each
 from specbench.config.verbs import UNUSED, VALIDATE, ChooseConfig
-from specbench.errors import UserError
+from specbench.errors import UserError, closest_first
+from specbench.escaping import printable
 from specbench.files import require_writable, write_atomically
-from specbench.records.documents import RecommendDocument
-from specbench.report.prediction_error import markdown
-from specbench.report.ranking import draw
+from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
+from specbench.interop.serving.settings.engines import ENGINES
+from specbench.records.documents import AlphaDocument, RecommendDocument
+from specbench.report.alphas import draw as draw_alphas
+from specbench.report.ranking import draw, markdown
+
+ALPHA_ABOUT = """
+Estimate alpha of every draft on one sample: the target writes its completions once (cached in results/samples/), and
+each draft is scored on them by teacher forcing. No gamma is tried, since alpha does not depend on it. Prints a table
+with 95% intervals and writes results/alpha/ID.json.
+"""
+LISTS = {
+    "draft=A,B": "drafts of `specbench run`; draft.path=DIR1,DIR2 adds folders to this list; "
+    "draft.top_tokens=null,1000 compares heads of all and of the 1,000 likeliest tokens",
+    "accept=exact,typical": "score each draft under each rule: the share of drafted tokens that the rule "
+    "accepts, and the total variation of its output from the target; accept.lenience= may be a list",
+}
+LINE = "target=NAME draft=NAME,NAME,... [key=value ...]"
+ALPHA_OPTIONS = LISTS | {
+    "sampling.temperature=0,1": "(default: both, a sample for each: alpha at T is defined along completions "
+    "that the target samples at T)",
+    "experiment=NAME": "the target, drafts and temperatures of a table of the paper: experiment=table3 task=ende",
+}
+
+
+def alpha(argv: list[str]) -> int:
+    """Run `specbench alpha` with the words `argv`.
+
+    Raises:
+        UserError: a word that cannot be read, or a file that is not what the verb reads.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(
+            usage(
+                "alpha",
+                ALPHA_ABOUT,
+                ChooseConfig,
+                line=LINE,
+                options=ALPHA_OPTIONS,
+            )
+        )
+        return 0
+    command = read(argv, ChooseConfig)
+    both = {"sampling.temperature": ["0", "1"]}
+    launch_each(partial(score, command.form), "choose", ChooseConfig, command.argv, "alpha", both)
+    return 0
+
+
+def score(form: str, configs: list[ChooseConfig]) -> None:
+    """Score the drafts of `configs` and print the table."""
+    found = api.score(configs)
+    print_rows(form, found.record["rows"], lambda: draw_alphas(found.record))
+    remark(found.file, found.record, form)
+
+
+def remark(file: Path, record: AlphaDocument, form: str) -> None:
+    """The time of the measurement, and the record's file."""
+    from specbench.report.console import terminal
+    from specbench.stats import FEW_PROMPTS
+
+    console = terminal(aside(form))
+    rows = record["rows"]
+    for setting in record["settings"]:
+        kept = f" ({setting['texts_reused']} completions from the cache)" if setting["texts_reused"] else ""
+        console.print(
+            f"T={setting['temperature']:g}: sampling took {setting['sample_s']:.1f} s{kept}; "
+            f"scoring {len(setting['drafts'])} drafts took {setting['score_s']:.1f} s"
+            + (f"; DISTURBED, so these times are too long: {signs}" if (signs := setting.get("disturbed_by")) else "")
+        )
+    if min(row["prompts"] for row in rows) < FEW_PROMPTS:
+        console.print(f"only {min(row['prompts'] for row in rows)} prompts: the intervals are rough")
+    console.print(f"record: {file}")
+
 
 ABOUT = """
 Rank drafts and gammas by their estimated speedup, with a 95% interval: alpha is estimated on the target's own
 completions (as in `specbench alpha`), the cost of a pass is timed in short passes of the real loop. Explains the
 ranking, and what would have to change for the next candidate to win. Writes results/recommend/ID.json.
 """
+TRANSFORMERS = "transformers"
+ENGINE_OPTIONS = {
+    "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
+    "those of whole calls of generate(), and verify= runs them",
+    "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}",
+    "--from FILE": "with --for: read a saved recommendation (results/recommend/ID.json), without loading models",
+    "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
+}
 OPTIONS = LISTS | {
     "tree=none,sequoia": "rank chains (none) and trees; tree.size=8,16,32, tree.depth= and tree.children= "
     "may be lists too",
@@ -29,7 +111,7 @@ OPTIONS = LISTS | {
     "--validate": "test the estimates instead: every draft and gamma decodes all prompts; "
     "specbench recommend --validate --help tells more",
     "--picture FILE": "draw the ranking: .svg, .pdf or .png",
-    **other_engine.OPTIONS,
+    **ENGINE_OPTIONS,
 }
 
 
@@ -44,14 +126,14 @@ def main(argv: list[str]) -> int:
         print(validate_help() if "--validate" in argv else own)
         return 0
     command = read(argv, ChooseConfig, valued=("picture", "for", "from", "schedule", "engine"), alone=("validate",))
-    command, engine = other_engine.without_engine(command)
+    command, engine = without_engine(command)
     if "validate" in command.options:
         validate(command, engine)
         return 0
-    if other_engine.requested(command.options) and "from" in command.options:
+    if requested(command.options) and "from" in command.options:
         if command.argv:
             raise UserError(f"{command.argv[0]}: --from takes all of the recommendation from its file")
-        other_engine.of_saved(command.form, command.options)
+        of_saved(command.form, command.options)
         return 0
     picture = Path(command.options["picture"]) if "picture" in command.options else None
     if picture is not None:
@@ -73,7 +155,7 @@ def job(
 ) -> None:
     """Rank the drafts of `configs`, print the table, and on request a picture and the settings of other engines."""
     found = api.rank(configs, engine=engine)
-    shown = other_engine.settings_of_engines(found.record, options)
+    shown = settings_of_engines(found.record, options)
     document: dict[str, object] = {
         name: found.record[name] for name in ("target", "task", "temperature", "rows", "reasons", "verified")
     }
@@ -81,7 +163,7 @@ def job(
     document |= {"for": shown} if shown else {}
     print_rows(form, found.record["rows"], lambda: draw(found.record), document=document)
     if form == "table":
-        other_engine.draw(shown)
+        print_settings(shown)
     print(f"record: {found.file}", file=aside(form))
     if picture is not None:
         for written in _picture(found.record, picture):
@@ -90,7 +172,7 @@ def job(
 
 def _picture(record: RecommendDocument, file: Path) -> list[Path]:
     from specbench.report.figure import save
-    from specbench.report.figures.choosing import choosing
+    from specbench.report.figures.gammas import choosing
     from specbench.report.style import styled
 
     with styled():
@@ -136,3 +218,87 @@ def validation(form: str, configs: list[ChooseConfig]) -> None:
     document = {name: value for name, value in record.items() if name not in RAW}
     print_rows(form, record["rows"], lambda: print(text), document=document)
     print(f"written: {file}, {shown}", file=aside(form))
+
+
+# Other engines: `--for ENGINE` prints settings, from a new document or a saved one; `engine=transformers` times that
+# engine instead of our loop.
+
+
+def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
+    """`command` with an engine of ours, and the other engine that it names, if any.
+
+    With another engine our models only score, so they run eagerly, which needs no preparation.
+
+    Raises:
+        UserError: `engine=openai`, which cannot be timed from the command line.
+    """
+    engine = command.options.get("engine")
+    if engine is None:
+        return command, None
+    if engine == "openai":
+        raise UserError(
+            "engine=openai: recommend cannot time a server, which drafts as it was started; time two of them from "
+            "Python (specbench.serving.openai, docs/serving.md), or ask for its settings with --for"
+        )
+    ours = "eager" if engine == TRANSFORMERS else engine
+    overrides = [*command.overrides, f"engine={ours}"]
+    return replace(command, overrides=overrides), engine if engine == TRANSFORMERS else None
+
+
+def requested(options: Mapping[str, str]) -> list[str]:
+    """The engines that --for names. Raises UserError for one that is not known, or for what goes with --for alone."""
+    if "for" not in options:
+        alone = next((name for name in ("from", "schedule") if name in options), None)
+        if alone is not None:
+            raise UserError(f"--{alone}: goes with --for ENGINE")
+        return []
+    names = [name for name in options["for"].split(",") if name]
+    for name in names or [""]:
+        if name not in ENGINES:
+            raise UserError(f"--for {name}: no such engine; choose from {', '.join(closest_first(name, ENGINES))}")
+    if "schedule" in options:
+        parse_schedule(options["schedule"])
+    return names
+
+
+def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str]) -> list[EngineSettings]:
+    """The settings of each engine that `options` name."""
+    schedule = parse_schedule(options["schedule"]) if "schedule" in options else ()
+    return [settings_for(document, name, schedule) for name in requested(options)]
+
+
+def of_saved(form: str, options: Mapping[str, str]) -> None:
+    """Print what to set for a recommendation that was saved. Raises UserError where its file is none."""
+    from specbench.records.documents import read_document
+
+    file = Path(options["from"])
+    try:
+        document = read_document(file)
+    except OSError as error:
+        raise UserError(f"--from {file}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"--from {file}: is not a JSON document ({error})") from error
+    if not isinstance(document, dict):
+        raise UserError(f"--from {file}: is not a document of `specbench recommend`")
+    shown = settings_of_engines(document, options)
+    print_rows(form, shown, lambda: print_settings(shown))
+
+
+def print_settings(shown: Sequence[EngineSettings]) -> None:
+    """Print the settings of each engine, to be copied as they are."""
+    for one in shown:
+        print(printable(settings_text(one)))
+
+
+def settings_text(one: EngineSettings) -> str:
+    """The settings of one engine for people."""
+    engine = ENGINES[one["engine"]]
+    lines = ["", f"{engine.title}: names checked against {one['checked']}; {one['page']}"]
+    lines += [f"· {reason}" for reason in one["refused"]]
+    if one["gamma"] is None:
+        return "\n".join([*lines, f"· {engine.title} supports no candidate of this recommendation"])
+    lines.append(f"{one['candidate']} with γ={one['gamma']}, estimated at {one['estimated']:.2f}× here")
+    if one["file"] is not None:
+        lines += [f"  {one['file']['name']}:", *(f"    {line}" for line in one["file"]["content"].splitlines())]
+    lines += [f"  {line}" for line in one["command"].splitlines()]
+    return "\n".join([*lines, *(f"· {note}" for note in one["notes"])])

@@ -5,18 +5,18 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum, strata
 from specbench.cli.formats import plain, print_rows
 from specbench.cli.options import RUN, Options, options
 from specbench.errors import UserError
 from specbench.escaping import one_line
 from specbench.records.catalog import Catalog, digest, kept_folder
-from specbench.records.documents import DOCUMENTS
+from specbench.records.documents import DOCUMENTS, Profile
 from specbench.records.json_schema import json_schema
-from specbench.records.profile import Profile
 from specbench.records.proved import remarks_on_proof, why_unproved
 from specbench.records.schema import Row, RunRecord
 from specbench.records.store import FAILED, runs_folder
-from specbench.report.names import selected
+from specbench.stats import FEW_PROMPTS, Interval
 
 # Stable names and order; new columns go after these.
 COLUMNS = (
@@ -79,16 +79,16 @@ def main(argv: list[str]) -> int:
     if arguments.run is not None and arguments.by is None:
         raise UserError("--run: requires --by; 'specbench show RUN' shows a run")
     if arguments.by is not None:
-        from specbench.cli.by_stratum import by_stratum
-
         by_stratum(arguments.results, arguments.by, arguments.run, arguments.format)
         return 0
     if arguments.group_by is not None:
-        from specbench.cli.grouped import grouped
+        from specbench.cli.compare import grouped
 
         grouped(arguments.results, arguments.group_by, arguments.format)
         return 0
     if arguments.schema is not None:
+        from specbench.report.table import selected
+
         kind = selected([arguments.schema], {"run": RunRecord, "profile": Profile} | DOCUMENTS, "kind of record")[0]
         print(json.dumps(json_schema(kind), indent=1, ensure_ascii=False))
         return 0
@@ -235,3 +235,83 @@ def _profile(results: str, names: list[str], draft: str | None, temperature: flo
         there = ", ".join(f"{row['draft']} at T={row['temperature']:g}" for row, _ in betas(document))
         raise UserError(f"{document['alpha_id']}: holds {there}; name one with --draft and --temperature")
     return profile_of_scores(document, scored)
+
+
+# `specbench results --by category | length | position`: the numbers of each run apart, with intervals.
+
+
+STRATUM_NAMED = ("run_id", "target", "draft", "task", "temperature", "gamma")
+
+
+def by_stratum(results: str, by: By, run: str | None, form: str) -> None:
+    """Print the strata of one run, or of all that have several. Raises UserError where there is no such run."""
+    catalog = Catalog(results)
+    run_ids = [catalog.find(run)] if run is not None else [head.run_id for head in catalog.heads]
+    rows: list[Row] = []
+    for run_id in run_ids:
+        record = catalog.whole(run_id)
+        summary: Row = {"run_id": run_id, **record["summary"]}
+        untimed = _untimed(summary)
+        timed = untimed is None
+        found = strata(record["prompts"], by, timed)
+        if run is None and {one.name for one in found} <= {NO_CATEGORY}:
+            continue
+        rows += [
+            {name: summary.get(name) for name in STRATUM_NAMED} | {"by": by, "untimed": untimed} | _stratum_row(one)
+            for one in found
+        ]
+    print_rows(form, rows, lambda: _draw_strata(rows, by))
+
+
+def _untimed(summary: Row) -> str | None:
+    """Why a run's strata have no speedups; None if they have."""
+    if summary.get("disturbed"):
+        return f"the run was disturbed ({summary.get('disturbed_by')}); run it again with force=true"
+    if summary.get("speedup_measured") is None:
+        return "the run has no speedup, since its completions are not proved to be the target's"
+    return None
+
+
+def _stratum_row(one: Stratum) -> Row:
+    row: Row = {"group": one.name, "prompts": one.prompts, "tokens": one.tokens}
+    for name, interval in (("alpha", one.alpha), ("tokens_per_pass", one.tokens_per_pass), ("speedup", one.speedup)):
+        found = interval or Interval(float("nan"), None, None)
+        known = found.value == found.value
+        row |= {name: found.value if known else None, f"{name}_low": found.low, f"{name}_high": found.high}
+    return row
+
+
+def _draw_strata(rows: list[Row], by: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from specbench.report.console import terminal
+
+    console = terminal()
+    console.width = max(console.width, 120)
+    if not rows:
+        console.print("no run whose rows have a category; task.category_field=NAME names its field")
+    for run_id in dict.fromkeys(row["run_id"] for row in rows):
+        own = [row for row in rows if row["run_id"] == run_id]
+        first = own[0]
+        named = f"{first['target']} with draft {first['draft']} on {first['task']}, T={first['temperature']:g}"
+        console.print(Text.assemble((digest(run_id), "bold"), " ", named))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in (by, "prompts", "tokens", "α", "95%", "tokens per pass", "95%", "speedup", "95%"):
+            table.add_column(title, justify="left" if title == by else "right")
+        for row in own:
+            numbers = [cell for name in ("alpha", "tokens_per_pass", "speedup") for cell in _interval_cells(row, name)]
+            table.add_row(str(row["group"]), str(row["prompts"]), str(row["tokens"]), *numbers)
+        console.print(table)
+        if first["untimed"] is not None:
+            console.print(f"no speedups: {first['untimed']}")
+    if any(row["prompts"] < FEW_PROMPTS for row in rows):
+        console.print(f"fewer than {FEW_PROMPTS} prompts only: their intervals are rough")
+
+
+def _interval_cells(row: Row, name: str) -> tuple[str, str]:
+    if row[name] is None:
+        return "–", "–"
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    digits = 3 if name == "alpha" else 2
+    return f"{row[name]:.{digits}f}", "–" if low is None else f"{low:.{digits}f}–{high:.{digits}f}"

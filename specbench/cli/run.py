@@ -1,15 +1,104 @@
-"""`specbench run`: one run; and what `run` and `sweep` have in common, their help."""
+"""`specbench run`, one run, and `specbench sweep`, many, wherever Hydra's launchers run them."""
 
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from specbench.cli import sweep_log
-from specbench.cli.job import job
-from specbench.cli.overrides import read
+from specbench import api
+from specbench.cli import fail, sweep_log, unexpected
+from specbench.cli.dry_run import outline, plan, show_plan
+from specbench.cli.overrides import CommandLine, read
+from specbench.cli.results import print_records
 from specbench.cli.usage import usage
-from specbench.compose.hydra_app import launch
-from specbench.compose.words import GROUPS
+from specbench.compose.hydra_app import Job, jobs_of, launch
+from specbench.compose.launcher import Around, ordered_launcher
+from specbench.compose.words import GROUPS, value_of
 from specbench.config.schema import RunConfig
-from specbench.errors import UserError
+from specbench.errors import MachineError, UserError, error_line
+from specbench.files import require_writable
+from specbench.records import store
+from specbench.records.store import Result
+
+if TYPE_CHECKING:
+    from specbench.loading.model_loader import SharedModels
+
+
+# One job: a composed config to a record and a line or a table on the screen, whichever process it runs in.
+
+
+_sharing = False  # whether the jobs of this process hand their models on
+_models: "SharedModels | None" = None
+
+
+def job(asked: Job[RunConfig], form: str = "table") -> None:
+    """One run of a composed config, shown in `form`. Importable by name, so that launchers in other processes find it.
+
+    Errors are printed and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
+    """
+    keys = asked.overrides
+    try:
+        result = api.decode(asked.required(), loader=_loader())
+        if result is not None:
+            show(result, form)
+    except (UserError, MachineError) as error:
+        sweep_log.add({"code": fail(str(error), error.exit_code), "error": error_line(error), "keys": keys})
+    except BrokenPipeError:  # the reader is gone: not an error of the job
+        raise
+    except Exception as error:
+        if sweep_log.in_sweep():  # the last lines of the sweep name it, and its record says where it came from
+            fail(f"{error_line(error)} (not expected)", 1)
+        else:
+            unexpected(error)
+        trace = "".join(traceback.format_exception(error))
+        sweep_log.add({"code": 1, "error": f"{error_line(error)} (not expected)", "traceback": trace, "keys": keys})
+    else:
+        if result is not None:
+            record, file = result.record, str(result.file.resolve())
+            sweep_log.add(
+                {"code": 0, "run_id": record["run_id"], "record": file, "reused": result.reused, "keys": keys}
+            )
+
+
+@contextmanager
+def shared_models() -> Iterator[None]:
+    """Within this, the jobs of this process hand their models on; after it, the memory is free."""
+    global _sharing, _models
+    _sharing = True
+    try:
+        yield
+    finally:
+        if _models is not None:
+            _models.close()
+        _sharing, _models = False, None
+
+
+def _loader() -> "SharedModels | None":
+    """The models that the jobs of this process share; None where they share none."""
+    global _models
+    if _sharing and _models is None:
+        from specbench.loading.model_loader import SharedModels
+
+        _models = SharedModels()
+    return _models
+
+
+def show(result: Result, form: str) -> None:
+    """A finished run: a line in a sweep, whose table follows; else its numbers in `form`."""
+    from specbench.report.console import Screen
+
+    screen = Screen(sys.stderr)
+    if sweep_log.in_sweep():
+        screen.line(result, sweep_log.place())
+    elif form == "table":
+        screen.show(result)
+    else:
+        print_records(form, [{"run_id": result.record["run_id"], **result.record["summary"]}])
+
 
 ABOUT = """
 Decode the prompts of a task with the target alone and with the target and a draft, side by side; measure alpha, c and
@@ -22,6 +111,11 @@ PICKED = tuple(group for group in GROUPS if group != "recipe")
 LAUNCHERS = {
     "hydra/launcher=NAME": "where a sweep runs: joblib | submitit_local | submitit_slurm | ray (docs/sweeps.md)"
 }
+
+
+def main_sweep(argv: list[str]) -> int:
+    """Run `specbench sweep` with the words `argv`."""
+    return main(argv, "sweep")
 
 
 def main(argv: list[str], verb: str = "run") -> int:
@@ -37,11 +131,95 @@ def main(argv: list[str], verb: str = "run") -> int:
         return 0
     command = read(argv, RunConfig, alone=("dry-run",))
     if verb == "sweep" or "--multirun" in command.switches:
-        from specbench.cli.sweep import sweep
-
         return sweep(command)
     if "dry-run" in command.options:
         raise UserError("--dry-run: lists the jobs of a sweep; --cfg job shows the config of a run")
     sweep_log.begin()
     launch(partial(job, form=command.form), "run", RunConfig, command.argv, verb)
     return max((outcome["code"] for outcome in sweep_log.all_of(None)), default=0)
+
+
+BASIC = "basic"
+LOSING_LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
+
+
+def sweep(command: CommandLine) -> int:
+    """Launch all jobs, and print what became of each even if the sweep is cut short.
+
+    Returns:
+        The most serious exit code of all jobs.
+
+    Raises:
+        UserError: the sweep as a whole cannot be composed.
+        MachineError: a launcher lost its workers, or the results folder cannot be written.
+    """
+    if "--cfg" in command.switches or "--info" in command.switches:
+        return _show_first(command)
+    if "dry-run" in command.options:
+        return show_plan(command)
+    results = value_of(command.overrides, "results", "results")
+    require_writable(results)
+    file = sweep_log.new_file(results)
+    sweep_log.begin()
+    # Before the user's own keys, which are the last word.
+    argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
+    try:
+        launcher = value_of(command.overrides, "hydra/launcher", BASIC)
+        # Our own launcher's jobs print a line each in this process.
+        watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
+        with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
+            launch(job, "run", RunConfig, argv, "sweep")
+    except UserError:
+        raise  # of the sweep as a whole, before the first job
+    except BaseException as error:
+        _tell(sweep_log.all_of(file), file, command.form, all_launched=False)
+        if type(error).__module__.partition(".")[0] not in LOSING_LAUNCHERS:
+            raise
+        raise MachineError(
+            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}; "
+            "finished work is kept: run the same command again"
+        ) from error
+    ended = sweep_log.all_of(file)
+    _tell(ended, file, command.form, all_launched=True)
+    return max((outcome["code"] for outcome in ended), default=0)
+
+
+def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None:
+    """Say how many jobs there are, and the memory and time that they need."""
+    for line in outline(plan(jobs, results), experiment):
+        print(line, file=sys.stderr)
+
+
+def _multirun(command: CommandLine) -> list[str]:
+    return ["--multirun", *(switch for switch in command.switches if switch != "--multirun")]
+
+
+def _show_first(command: CommandLine) -> int:
+    """`--cfg job`: the config of the first job, since Hydra shows one config and a sweep has many."""
+    switches = [switch for switch in command.switches if switch != "--multirun"]
+    (first,) = jobs_of("run", RunConfig, command.overrides, command.switches, most=1)
+    launch(job, "run", RunConfig, [*switches, *first.overrides], "run")
+    print("this is the first job of the sweep; --dry-run lists them all", file=sys.stderr)
+    return 0
+
+
+def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: bool) -> None:
+    """All runs that are done as one table, and a line for each that failed."""
+    if not ended:
+        return
+    done = [outcome for outcome in ended if not outcome["code"]]
+    if done or form != "table":
+        print_records(form, [store.read_head(Path(outcome["record"])).row for outcome in done])
+    before = sum(outcome["reused"] for outcome in done)
+    print(
+        f"{len(done)}{f' of {len(ended)}' if all_launched else ''} runs done"
+        f"{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
+        file=sys.stderr,
+    )
+    shared = set.intersection(*(set(outcome["keys"]) for outcome in ended))
+    for outcome in ended:
+        if outcome["code"]:
+            swept = " ".join(key for key in outcome["keys"] if key not in shared)
+            print(f"failed: {outcome['error']}{swept and f' ({swept})'}", file=sys.stderr)
+    if len(done) < len(ended):
+        print(f"what became of each job: {file}", file=sys.stderr)

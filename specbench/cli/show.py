@@ -48,8 +48,8 @@ def _print(record: RunRecord, number: int) -> None:
     from rich.markup import escape
     from rich.text import Text
 
+    from specbench.report.console import terminal
     from specbench.report.passes import count, lines
-    from specbench.report.terminal import terminal
 
     console = terminal(soft_wrap=False)
     prompt, summary = record["prompts"][number], record["summary"]
@@ -91,8 +91,8 @@ def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
     """The tree of one pass, where the run drafted trees."""
     from rich.text import Text
 
-    from specbench.report.terminal import terminal
-    from specbench.report.tree_drawing import telling_pass, tree_of_pass
+    from specbench.report.console import terminal
+    from specbench.report.passes import telling_pass, tree_of_pass
 
     prompt = record["prompts"][number]
     passes = len(prompt["speculative"]["passes"])

@@ -21,9 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.compose.suggest import no_such_choice, no_such_key
 from specbench.compose.unnamed import conf_of_hydra, store_unnamed
-from specbench.compose.words import GROUPS, check_overrides, parsed
+from specbench.compose.words import GROUPS, check_overrides, no_such_choice, no_such_key, parsed
 from specbench.config.drafts import keys_of_kind, of_kind
 from specbench.config.paths import conf_dir
 from specbench.errors import UserError, first_line

@@ -4,17 +4,15 @@ import re
 from pathlib import Path
 
 from specbench.config.draft import DraftConfig
-from specbench.config.drafts import DRAFT_KINDS
+from specbench.config.drafts import DRAFT_KINDS, METRICS
+from specbench.config.keys import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.model import ModelConfig, check_model
-from specbench.config.names import METRICS
-from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.rule import RuleConfig
 from specbench.config.rules import RULES, rule_of
 from specbench.config.schema import RunConfig, TaskConfig
 from specbench.config.tree import BY_TREE, check_tree
 from specbench.errors import UserError
-from specbench.methods.early_exit.config import EarlyExitConfig
-from specbench.methods.layer_skip.config import LayerSkipConfig
+from specbench.methods.target_layers.config import EarlyExitConfig, LayerSkipConfig
 
 GAMMAS = ("auto", "adaptive", "heuristic")
 PLACE = re.compile(r"\{\w+\}")  # of a field in a template

@@ -6,9 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from specbench.config.keys import key
+from specbench.config.keys import key, require
 from specbench.config.model import ModelConfig, NamedConfig, check_model, name_of
-from specbench.config.ranges import require
 from specbench.errors import UserError
 
 FORMER_FLAGS = {"inside": "inside_target", "falls": "falls_with_position", "finds": "found_in_text"}
@@ -28,7 +27,7 @@ class DraftConfig(NamedConfig):
         place, so that one alpha does not describe it.
     at_once: one step of it drafts all tokens of a proposal.
     paper: the paper measures such drafts.
-    grows_trees: trees of its tokens can be grown (`algorithm.growing`).
+    grows_trees: trees of its tokens can be grown (`algorithm.tree_draft`).
     scores_children: and the children of a node come from the row of q that the draft is scored with.
     first_alone: it predicts from the target's state after the text, so that no other draft's tokens can come before its
         own in a proposal.

@@ -6,6 +6,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING
 
+from specbench.errors import UserError, closest_first
+
 T = TypeVar("T")
 HELP, VERBS = "help", "verbs"  # entries of a field's metadata
 
@@ -54,3 +56,23 @@ def _text(default: object) -> str:
         return f"[{','.join(map(_text, default))}]"
     text = f"{default:g}" if isinstance(default, float) else str(default)
     return f"'{text}'" if " " in text else text
+
+
+# A range check that names the key, the value and what is allowed.
+
+
+MAX_GAMMA = 64
+MAX_BATCH = 1024
+
+
+def require(holds: bool, key: str, value: object, allowed: str) -> None:
+    """Check that `holds`; `allowed` describes the values that `key` may have.
+
+    Raises:
+        UserError: it does not; the message names `key`, its value and `allowed`.
+    """
+    if not holds:
+        names = allowed.split(" | ")
+        if len(names) > 1 and all(name.isprintable() and " " not in name for name in names):
+            allowed = " | ".join(closest_first(str(value), names))
+        raise UserError(f"{key}={value}: must be {allowed}")

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.config.keys import fresh, key
+from specbench.config.keys import fresh, key, require
 from specbench.config.paths import made_by, shipped
-from specbench.config.ranges import require
 from specbench.errors import UserError
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")

@@ -7,8 +7,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from specbench.config.extensions import extensions, loaded
-from specbench.config.keys import HELP, key
-from specbench.config.ranges import require
+from specbench.config.keys import HELP, key, require
 from specbench.config.rule import AcceptConfig, RuleConfig
 from specbench.errors import UserError
 

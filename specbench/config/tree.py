@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from specbench.config.keys import key
-from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.keys import MAX_GAMMA, key, require
 from specbench.errors import UserError
 
 BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place

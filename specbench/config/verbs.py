@@ -7,9 +7,8 @@ from importlib.util import find_spec
 from specbench.config.checks import check, require_fixed
 from specbench.config.draft import DraftConfig, TrainedConfig
 from specbench.config.drafts import DraftKeys
-from specbench.config.keys import fresh, key, keys_of
+from specbench.config.keys import MAX_BATCH, MAX_GAMMA, fresh, key, keys_of, require
 from specbench.config.model import ModelConfig, weights_folder
-from specbench.config.ranges import MAX_BATCH, MAX_GAMMA, require
 from specbench.config.schema import RunConfig, SamplingConfig, TaskConfig
 from specbench.config.tree import AUTO
 from specbench.errors import UserError

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel
 from specbench.engine.buffers import Buffers
-from specbench.engine.clock import Marking
-from specbench.engine.eager.states import LastRead
-from specbench.engine.layout import Layout, chain, padded, ragged
-from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens
-from specbench.engine.token_tree import OpenTree
+from specbench.engine.eager.parts import LastRead
+from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
+from specbench.engine.session import Marking, Model, Prompt, Read, ReadsThrough, Session, Tokens
 
 FIRST_CAPACITY = 64
 SOURCE_STEP = 16  # cross-attention buffers grow in multiples of this

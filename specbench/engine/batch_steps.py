@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
-from specbench.engine.capture import markers
+from specbench.engine.capture.placement import Placement, cache_over, replaced
 from specbench.engine.capture.program import Program, what_it_caches
-from specbench.engine.eager.placement import Placement
 from specbench.engine.layout import Layout
 
 
@@ -93,7 +92,7 @@ class EagerSteps:
         of_source: Sequence[Tensor],
         last_row: bool,
     ) -> Tensor:
-        cache: Any = markers.cache_over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
+        cache: Any = cache_over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
         inputs: dict[str, object] = {"input_ids": ids_BL}
         if of_source:
             # The cache returns the buffers instead of its input, so that a source of one token suffices.
@@ -107,7 +106,7 @@ class EagerSteps:
                 "encoder_outputs": (nothing_B1D,),
                 "attention_mask": torch.where(seen_B11S, 0.0, lowest).to(self.cache_dtype),
             }
-            cache = EncoderDecoderCache(cache, markers.replaced(of_source))
+            cache = EncoderDecoderCache(cache, replaced(of_source))
         if last_row and not of_source:
             inputs["logits_to_keep"] = 1
         with self._placement.applying(layout) as options:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from specbench.engine.capture.cache import forget
 from specbench.engine.capture.invariance_check import make_invariant
 from specbench.engine.capture.lower import PackedWeights
-from specbench.engine.capture.rows_check import ROUNDING
+from specbench.engine.capture.program import ROUNDING
 from specbench.engine.capture.static import CompiledModel, NativeModel, StaticModel
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel

@@ -1,6 +1,13 @@
-"""Tokens: text to prompts and back, and whether two models speak of the same tokens."""
+"""Tokens: text to prompts and back, whether two models have the same tokens, and what tokens spell.
 
-from collections.abc import Iterable, Mapping, Sequence
+Tokenizers write their tokens down in different ways: byte-level BPE has `Ġthe` where sentencepiece has `▁the`, `Ċ`
+where it has `<0x0A>`. Bytes are what they have in common. Special tokens (end of sequence, padding, unknown) spell
+nothing.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.engine.session import Prompt
@@ -139,3 +146,169 @@ def require_same_vocabulary(
         f"{key}.vocabulary=same needs one vocabulary; pick a draft of the target's family, or a model by itself with "
         "draft.vocabulary=auto"
     )
+
+
+MARK = "▁"  # sentencepiece's space
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte token of sentencepiece
+PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+
+
+def _alphabet() -> dict[int, str]:
+    """The character that stands for each byte in byte-level BPE (Radford et al. 2019).
+
+    Printable Latin-1 for itself, the other bytes in order from U+0100 on.
+    """
+    others = [byte for byte in range(256) if byte not in PRINTABLE]
+    return {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + place) for place, byte in enumerate(others)}
+
+
+ALPHABET = _alphabet()
+BYTES = {character: byte for byte, character in ALPHABET.items()}
+
+
+class Spelling:
+    """The tokens of one tokenizer as bytes, and bytes as its tokens.
+
+    bytes_of: what each id spells; ids without an entry are special, or stand for no token.
+    special: the special tokens, by how they are written.
+    byte_tokens: id of the sentencepiece token of each byte.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, key: str) -> None:
+        """Read how `tokenizer` spells its tokens; `key` is the config's name of the model.
+
+        Raises:
+            UserError: its format is not known.
+        """
+        self.vocabulary = vocabulary
+        backend = getattr(vocabulary.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise UserError(f"{key}: its tokenizer has no tokenizer.json, so that what its tokens spell is not known")
+        described = json.loads(backend.to_str())
+        self.kind = _kind(described)
+        if self.kind is None:
+            raise UserError(
+                f"{key}: its tokenizer is neither byte-level, nor sentencepiece, nor WordPiece, so that what its "
+                "tokens spell is not known"
+            )
+        self._normalizer, self._pieces, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
+        tokenizer = vocabulary.tokenizer
+        added = {one["id"]: one for one in described["added_tokens"]}
+        named = {*tokenizer.all_special_ids, *(one for one, about in added.items() if about["special"])}
+        self.unknown: int | None = tokenizer.unk_token_id
+        self.special = {token: number for token, number in vocabulary.tokens.items() if number in named}
+        self.byte_tokens: dict[int, int] = {}
+        self.bytes_of: dict[int, bytes] = {}
+        for token, number in vocabulary.tokens.items():
+            if number in named:
+                continue
+            if self.kind == "sentencepiece" and number not in added and (byte := BYTE.fullmatch(token)) is not None:
+                self.byte_tokens[int(byte[1], 16)] = number
+            spelled = token.encode() if number in added else self._spelled(token)
+            if spelled:
+                self.bytes_of[number] = spelled
+        self.spells_bytes = self.kind == "byte-level" or len(self.byte_tokens) == 256
+        self.adds_space = self._adds_space()
+
+    def _spelled(self, token: str) -> bytes | None:
+        if self.kind == "byte-level":
+            return bytes(BYTES[one] for one in token) if all(one in BYTES for one in token) else None
+        if self.kind == "wordpiece":
+            return token[2:].encode() if token.startswith("##") else f" {token}".encode()
+        byte = BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte is not None else token.replace(MARK, " ").encode()
+
+    def _adds_space(self) -> bool:
+        """Whether the first token of a text spells a space that the text does not begin with."""
+        ids = self.vocabulary.continuation("a")
+        return bool(ids) and self.bytes_of.get(ids[0], b"").startswith(b" ")
+
+    def tokens(self) -> dict[bytes, int]:
+        """The token of each spelling. Of several the first that is no byte token."""
+        found: dict[bytes, int] = {}
+        of_bytes = set(self.byte_tokens.values())
+        for number in sorted(self.bytes_of, key=lambda number: (number in of_bytes, number)):
+            found.setdefault(self.bytes_of[number], number)
+        return found
+
+    def continuation(self, spelled: bytes) -> list[int]:
+        """The tokens of bytes that stand inside a text: no start token, no space added, no space lost.
+
+        Characters are normalised as the tokenizer normalises them. Bytes that are no UTF-8 are spelled by byte tokens;
+        without such, by the unknown token, or left out.
+        """
+        return [token for part in _parts(spelled) for token in self._of_part(part)]
+
+    def _of_part(self, part: str | bytes) -> Iterator[int]:
+        if isinstance(part, str):
+            yield from self._of_text(part)
+        elif self.kind == "byte-level":
+            yield from (token.id for token in self._model.tokenize("".join(ALPHABET[byte] for byte in part)))
+        else:
+            found = [self.byte_tokens.get(byte, self.unknown) for byte in part]
+            yield from (token for token in found if token is not None)
+
+    def _of_text(self, text: str) -> Iterator[int]:
+        core = text.strip(" ")
+        before, after = text[: len(text) - len(text.lstrip(" "))], text[len(text.rstrip(" ")) :] if core else ""
+        if core.strip() and self._normalizer is not None:  # it may strip what is white, which is part of this text
+            normal = self._normalizer.normalize_str(core)
+            core = normal[1:] if normal.startswith(MARK) and not core.startswith(MARK) else normal
+        text = before + core + after
+        space = "Ġ" if self.kind == "byte-level" else MARK
+        if self._pieces is None:
+            pieces = [text.replace(" ", MARK)]
+        else:
+            pieces = [piece for piece, _ in self._pieces.pre_tokenize_str(text)]
+        if pieces and pieces[0].startswith(space) and not text.startswith((" ", space)):
+            pieces[0] = pieces[0][1:]  # a space that the tokenizer puts before a text
+        for piece in filter(None, pieces):
+            yield from (token.id for token in self._model.tokenize(piece))
+
+
+def _kind(described: dict[str, Any]) -> str | None:
+    """How a tokenizer writes its tokens down, from its description in tokenizer.json."""
+    steps = [*_steps(described["decoder"]), *_steps(described["pre_tokenizer"]), *_steps(described["normalizer"])]
+    if any(step["type"] == "ByteLevel" for step in steps):
+        return "byte-level"
+    if any(step["type"] == "Metaspace" or MARK in (step.get("content"), step.get("prepend")) for step in steps):
+        return "sentencepiece"
+    if any(step["type"] == "WordPiece" for step in steps):
+        return "wordpiece"
+    return None
+
+
+def _steps(step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The steps of a decoder, normalizer or pre-tokenizer, those of a sequence one after another."""
+    if step is None:
+        return
+    inner = next((step[name] for name in ("decoders", "pretokenizers", "normalizers") if name in step), None)
+    if inner is None:
+        yield step
+    for one in inner or ():
+        yield from _steps(one)
+
+
+def _parts(spelled: bytes) -> Iterator[str | bytes]:
+    """Text, and runs of bytes that are no UTF-8, in turn."""
+    while spelled:
+        try:
+            yield spelled.decode()
+            return
+        except UnicodeDecodeError as error:
+            if error.start:
+                yield spelled[: error.start].decode()
+            yield spelled[error.start : error.end]
+            spelled = spelled[error.end :]
+
+
+def unfinished(spelled: bytes) -> int:
+    """How many bytes at the end of `spelled` begin an incomplete UTF-8 character."""
+    for count in range(1, min(3, len(spelled)) + 1):
+        byte = spelled[-count]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return count if count < length else 0
+    return 0

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from specbench.algorithm.acceptance.base import Verification
-from specbench.algorithm.acceptance.chance import AcceptByChance
-from specbench.algorithm.decoding.spec import DecodingSpec
+from specbench.algorithm.acceptance.rules.exact import AcceptByChance
+from specbench.algorithm.decoding import DecodingSpec
 from specbench.algorithm.draft import Draft
 from specbench.config.draft import TextDraftConfig
 from specbench.config.model import name_of
@@ -21,12 +21,11 @@ from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.prompts import encode_tasks
-from specbench.loading.compatibility import require_range, require_room
+from specbench.loading.compatibility import VocabularyChoice, require_range, require_room
 from specbench.loading.model_loader import ModelLoader, ModelRequest, Say, pinned
-from specbench.loading.vocabularies import VocabularyChoice
 from specbench.methods.build import DraftRequest, builder_for, needed_of_target
 from specbench.sampling import Sampling
-from specbench.tasks.task import Example
+from specbench.tasks import Example
 
 
 @dataclass(frozen=True)

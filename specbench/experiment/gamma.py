@@ -1,25 +1,148 @@
-"""From `gamma=` of a config to a number or a policy.
+"""From `gamma=` and `tree=` of a config to a number, a policy, or the plan by which the draft builds trees.
 
-A number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the probe
-(`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a
-pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
-completions, and times passes of every candidate.
+Of gamma: a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the
+probe (`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum
+of a pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
+completions, and times passes of every candidate. Of a tree: a probe measures the acceptance by rank if its shape
+requires it.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from time import monotonic
+from typing import cast
 
+from specbench.algorithm.acceptance.base import Children
+from specbench.algorithm.decoding import autoregressive
 from specbench.algorithm.gamma import DraftingPlan
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import Agreement, agreements
+from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
+from specbench.analysis.costs.disturbance import MOST_WAITED
 from specbench.analysis.costs.probe import Candidate, Round, once, probe
+from specbench.analysis.costs.trees import tree_costs
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
+from specbench.config.tree import AUTO
+from specbench.engine.session import Prompt
 from specbench.experiment.build import Parts
-from specbench.experiment.core_time import disturbed_by, undisturbed
-from specbench.experiment.tree import choose_tree, own_texts, unsaid, with_tree
-from specbench.loading.devices import agree
-from specbench.loading.model_loader import Say
+from specbench.experiment.core_time import disturbed_by, least_disturbed, undisturbed
+from specbench.experiment.measure import generator_for
+from specbench.loading.model_loader import Say, agree
+from specbench.records.schema import AcceptanceByRank
 from specbench.theory import expected_tokens
+from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape, best_size
+
+# The target's completions of prompts that are not measured, from which a gamma or a tree is chosen.
+TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
+FEWEST_PROMPTS = 8
+
+
+def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[int]]]:
+    """Prompts, and the target's completion of each."""
+    texts: list[list[int]] = []
+    for index, prompt in enumerate(parts.probe_prompts, len(parts.prompts)):
+        if len(texts) >= FEWEST_PROMPTS and sum(map(len, texts)) >= TOKENS:
+            break
+        generator = generator_for(config.seed, index, "baseline", parts.device)
+        texts.append(autoregressive(parts.target, prompt, parts.spec, generator).tokens)
+    return parts.probe_prompts[: len(texts)], texts
+
+
+def unsaid(line: str) -> None:
+    """Takes a line that nobody reads."""
+
+
+TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
+
+
+@lru_cache(maxsize=64)  # the choice of a tree and the draft that grows it ask for the same
+def _best_shape(acceptance: str, size: int, depth: int) -> TreeShape:
+    return best_shape(json.loads(acceptance), size, depth)
+
+
+def choose_tree(config: RunConfig, parts: Parts, note: Say = unsaid) -> DraftingPlan:
+    """The tree of a config, with the acceptance by rank that its shape is made from; `note`: as in `with_gamma`."""
+    tree = config.tree
+    acceptance = tree.acceptance
+    if not tree.is_probed:
+        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    prompts, texts = own_texts(config, parts)
+    acceptance = acceptance or measured_acceptance(config, parts, prompts, texts)
+    if tree.size != AUTO:
+        return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
+    assert tree.depth is not None
+    grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
+    middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
+    costs, waited = least_disturbed(
+        lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
+    )
+    if waited is not None and waited > MOST_WAITED:
+        note(f"tree.size=auto: its probe was disturbed, so that another size may be better (waited {waited:.0%})")
+    size, depth, _ = best_size(acceptance, costs.verify, costs.level, tree.depth)
+    shape = best_shape(acceptance, size, depth)
+    return DraftingPlan(
+        f"{tree.label()}: {shape.size}", None, most=shape.depth, acceptance=acceptance, size=size, verify=costs.verify,
+        level=costs.level,
+    )  # fmt: skip
+
+
+def measured_acceptance(
+    config: RunConfig, parts: Parts, prompts: Sequence[Prompt], texts: Sequence[Sequence[int]]
+) -> AcceptanceByRank:
+    """The acceptance by rank of the draft's children along the target's completions of these prompts.
+
+    At each level of the tree, if the draft's acceptance falls with the position.
+    """
+    if config.draft.scores_children:
+        return acceptance_vector(
+            [ranks_along(config, parts, len(parts.prompts) + index, *one)
+             for index, one in enumerate(zip(prompts, texts, strict=True))],
+            cast(Children, config.tree.children),
+        )  # fmt: skip
+    one_level = _grower(config, parts, FixedShape(TreeShape.of_widths([MOST_RANKS])))
+    generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
+    return acceptance_when_grown(
+        parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
+    )  # fmt: skip
+
+
+def ranks_along(config: RunConfig, parts: Parts, index: int, prompt: Prompt, text: Sequence[int]) -> Ranks:
+    """The ranks of the draft's children along the target's completion of this prompt."""
+    levels = config.tree.levels
+    reader = RankReader(parts.spec.sampling, generator_for(config.seed, index, "ranks", parts.device), levels=levels)
+    agreements(parts.target, [parts.draft], prompt, text, parts.spec.sampling, ahead=levels, readers=[reader])
+    return reader.found
+
+
+def with_tree(config: RunConfig, parts: Parts, choice: DraftingPlan) -> Parts:
+    """`parts` whose draft proposes trees."""
+    if choice.size is not None:
+        tree = replace(config.tree, size=choice.size, depth=choice.most)
+        config = replace(config, tree=tree)
+    return replace(parts, draft=_grower(config, parts, plan_of(config, choice.acceptance)))
+
+
+def _grower(config: RunConfig, parts: Parts, plan: Plan) -> TreeDraft:
+    return TreeDraft(parts.draft, plan, cast(Children, config.tree.children), parts.target.eos_ids)
+
+
+def plan_of(config: RunConfig, acceptance: AcceptanceByRank | None) -> Plan:
+    """The plan by which the draft grows trees; `acceptance` is the acceptance by rank, which `sequoia` requires."""
+    tree = config.tree
+    if tree.shape == "widths":
+        assert tree.widths is not None
+        shape = TreeShape.of_widths(tree.widths)
+        return FixedShape(shape if tree.size is None else shape.truncated(int(tree.size)))
+    assert isinstance(tree.size, int) and tree.depth is not None
+    if tree.shape == "sequoia":
+        assert acceptance is not None
+        return FixedShape(_best_shape(json.dumps(acceptance), tree.size, tree.depth))
+    assert tree.top is not None
+    return ByConfidence(tree.size, tree.depth, tree.top)
+
 
 CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 ROUNDS = (8, 16)  # at least so many, and up to the second of these while they take less than PROBE_S seconds

@@ -9,12 +9,18 @@ import numpy as np
 import torch
 
 from specbench.algorithm.acceptance.rules.lenient import lenient
-from specbench.algorithm.decoding.alone import autoregressive, speculative
-from specbench.algorithm.decoding.sequence import Decoding, autoregress, speculate
-from specbench.algorithm.decoding.spec import DecodingSpec, Trace
-from specbench.algorithm.decoding.together import together
+from specbench.algorithm.batching import together
+from specbench.algorithm.decoding import (
+    Decoding,
+    DecodingSpec,
+    Trace,
+    autoregress,
+    autoregressive,
+    speculate,
+    speculative,
+)
 from specbench.algorithm.draft import Draft, growing, in_batch
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import LENIENCES, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, k_seq_of
 from specbench.analysis.forecast.trees import counts_of_children, forecast_passes
@@ -62,7 +68,7 @@ def prove_greedily(parts: Parts) -> None:
     """Decode two prompts at T = 0, where completions can be compared token by token.
 
     A cache that is off by one shows in few tokens, where the proof of a sampled completion
-    (`analysis.proof.martingales`) needs hundreds.
+    (`analysis.proof`) needs hundreds.
     """
     for index in range(min(CHECKED_PROMPTS, len(parts.prompts))):
         require_same(parts, index, *decode_both(parts, greedy(parts), index))

@@ -11,8 +11,8 @@ from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
 from specbench.loading.model_loader import Say
-from specbench.tasks.conversation import interleaved
-from specbench.tasks.task import Example, Task, require_prompt, shuffled
+from specbench.tasks import Example, Task, require_prompt, shuffled
+from specbench.tasks.rows import interleaved
 
 # The prompts that `gamma=auto`, `gamma=adaptive` and `tree=sequoia` are probed on: rows that are not measured.
 #

@@ -8,17 +8,16 @@ from datetime import UTC, datetime
 import torch
 
 from specbench.analysis.costs.roofline import roofline
-from specbench.analysis.resummary import explained
-from specbench.analysis.summary import summarise
+from specbench.analysis.summary import explained, summarise
+from specbench.config.drafts import task_label
 from specbench.config.model import name_of
-from specbench.config.names import task_label
 from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
 from specbench.environment import environment, hardware
 from specbench.errors import error_line, first_line
 from specbench.experiment.build import Parts
 from specbench.experiment.dtype import DtypeProbe
-from specbench.loading.vocabularies import draft_name, vocabulary_facts
+from specbench.loading.compatibility import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
 from specbench.records.schema import (

@@ -1,7 +1,8 @@
 """Decode every prompt with and without the draft; finished prompts are never lost or repeated."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,29 +10,92 @@ from typing import Protocol
 
 import torch
 
-from specbench.algorithm.draft import models_of
+from specbench.algorithm.draft import Learns, growing, models_of
 from specbench.algorithm.gamma import DraftingPlan
 from specbench.analysis.costs.probe import already_collected
-from specbench.analysis.resummary import resummarised
+from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
-from specbench.engine.session import Model, Prompt
+from specbench.engine.session import Model, Prompt, get_ready
 from specbench.errors import MachineError, UserError
-from specbench.experiment.between_prompts import Decoded, decoded, give_completions, learn_from, put_answers
 from specbench.experiment.build import Parts, build, resolve
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.gamma import with_gamma
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import BatchParts, groups, measure_group, measure_prompt, warm_up, warm_up_rows
+from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
-from specbench.loading.devices import agree, join
-from specbench.loading.model_loader import ModelLoader
+from specbench.loading.compatibility import require_room
+from specbench.loading.model_loader import ModelLoader, agree, join
+from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.schema import PromptRecord, RunRecord
 from specbench.records.store import Result
 
-# Translate errors during decoding into errors that name the key.
+# Between two prompts turns are answered, and drafts that grow or learn read the completion.
+
+
+def put_answers(parts: Parts, place: int, answers: Mapping[int, str]) -> None:
+    """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
+
+    The target's own answers are read with and without the draft.
+
+    Raises:
+        UserError: the prompt is too long.
+    """
+    example = parts.examples[place]
+    earlier = len(example.turns) - 1
+    if earlier < 1:
+        return
+    given = [answers[example.index - back] for back in range(earlier, 0, -1)]
+    prompt = encode(parts.config, parts.vocabulary, example, given)
+    require_room(parts.config, parts.target.longest, [prompt])
+    parts.prompts[place] = prompt
+    parts.examples[place] = replace(example, prompt=transcript_of(example, given))
+
+
+Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its text
+
+
+def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
+    """The speculative completions of the prompts at `places`."""
+    return [(place, prompt["speculative"]["tokens"]) for place, prompt in zip(places, prompts, strict=True)]
+
+
+def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
+    """Add `texts` to the draft's store, in this order."""
+    for draft in growing(parts.draft):
+        draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])
+
+
+def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
+    """Let the draft learn from the prompt at `place`, decoded just now, and add to its record what it learnt.
+
+    With `draft.online_timed` the seconds are part of this prompt's decoding time.
+    """
+    draft = parts.draft
+    if not isinstance(draft, Learns):
+        return
+    assert isinstance(parts.config.draft, ModelDraftConfig)
+    parts.target.now()  # all work given to the device before is done
+    began = time.perf_counter()
+    lesson = draft.learn(parts.prompts[place], prompt["speculative"]["tokens"])
+    if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
+        for model in models_of(parts.draft):
+            get_ready(model, parts.prompts[place], parts.spec.max_new_tokens)
+    parts.target.now()
+    seconds = time.perf_counter() - began
+    prompt["online"] = {
+        "rejected": lesson.rejected,
+        "positions": lesson.positions,
+        "steps": lesson.steps,
+        "loss": lesson.loss,
+        "seconds": seconds,
+        "timed": parts.config.draft.online_timed,
+    }
+    if parts.config.draft.online_timed:
+        prompt["speculative"]["decode_s"] += seconds
 
 
 # What torch says of a lack of memory where it has no type for it.
@@ -224,9 +288,6 @@ def _decode_in_turn(
             give_completions(parts, decoded([place], [prompt]))
             learn_from(parts, place, prompt)
             add(prompt)
-
-
-# The memory that a batch needs, checked before it is reserved.
 
 
 MEMINFO = Path("/proc/meminfo")

@@ -16,9 +16,8 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.hub import hub_is_reachable
-from specbench.loading.compatibility import require_room
+from specbench.loading.compatibility import VocabularyChoice, require_room
 from specbench.loading.model_loader import ModelLoader, Say
-from specbench.loading.vocabularies import VocabularyChoice
 
 Kind = TypeVar("Kind", bound=DraftConfig)
 Part = TypeVar("Part", bound=DraftConfig)

@@ -16,7 +16,7 @@ from specbench.engine.vocabulary import Vocabulary
 from specbench.files import json_digest, replacing, user_cache
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
-from specbench.tasks.task import Task
+from specbench.tasks import Task
 
 # Training text in memory: token sequences end to end in one array, four bytes a token.
 #

@@ -1,12 +1,17 @@
 """Quality of completions: `evaluate` metrics that work without a network.
 
-`evaluate.load('sacrebleu')` fetches a script from the hub; these are the same metrics as modules of this package.
+`evaluate.load("sacrebleu")` fetches a script from the hub; `quality.metrics` has the same as modules. Scores are
+functions of totals over rows, so that a bootstrap over rows gives them intervals (Koehn 2004).
 """
 
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench.stats import Interval, bootstrap
 
@@ -28,8 +33,6 @@ def quality(metric: str | None, predictions: Sequence[str], references: Sequence
 
 def quality_interval(metric: str, predictions: Sequence[str], references: Sequence[str]) -> Interval:
     """The score with its interval over rows."""
-    from specbench.quality.rows import ROW_SCORES, columns_of
-
     return bootstrap(columns_of(metric, predictions, references), ROW_SCORES[metric].score, RESAMPLES, seed=0)
 
 
@@ -37,10 +40,98 @@ def quality_difference(
     metric: str, predictions: Sequence[str], others: Sequence[str], references: Sequence[str]
 ) -> Interval:
     """The score of `predictions` less that of `others`, with its interval over rows: each row is drawn for both."""
-    from specbench.quality.rows import ROW_SCORES, columns_of
-
     score = ROW_SCORES[metric].score
     pair = [columns_of(metric, texts, references) for texts in (predictions, others)]
     columns_NK = np.concatenate(pair, axis=1)
     half = pair[0].shape[1]
     return bootstrap(columns_NK, lambda t: score(t[..., :half]) - score(t[..., half:]), RESAMPLES, seed=0)
+
+
+ORDERS = 4  # n-grams that BLEU counts
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class RowScore(NamedTuple):
+    """What one row of (text, reference) adds, and the score from 0 to 100 of totals [..., K] of that."""
+
+    row: Callable[[str, str], list[float]]
+    score: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def columns_of(metric: str, texts: Sequence[str], references: Sequence[str]) -> NDArray[np.float64]:
+    """The contribution of each row to the totals of `metric`: [rows, K]."""
+    of_row = ROW_SCORES[metric].row
+    return np.array([of_row(text, reference) for text, reference in zip(texts, references, strict=True)], float)
+
+
+@cache
+def _sacrebleu(kind: str, **options: bool) -> Any:
+    """sacreBLEU's metric "BLEU" or "CHRF"."""
+    import sacrebleu  # a tenth of a second
+
+    return getattr(sacrebleu, kind)(**options)
+
+
+def _bleu_row(text: str, reference: str) -> list[float]:
+    # Only its counts are used, which no option changes.
+    counted = _sacrebleu("BLEU", effective_order=True).sentence_score(text, [reference])
+    return [*counted.counts, *counted.totals, counted.sys_len, counted.ref_len]
+
+
+def _bleu(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    def score(total: NDArray[np.float64]) -> float:
+        counts, of, lengths = np.split(total.astype(int), [ORDERS, 2 * ORDERS])
+        result = _sacrebleu("BLEU").compute_bleu(counts.tolist(), of.tolist(), *lengths.tolist(), smooth_method="exp")
+        return float(result.score)
+
+    values: NDArray[np.float64] = np.apply_along_axis(score, -1, totals)
+    return values
+
+
+@lru_cache
+def rouge(*kinds: str) -> Any:
+    """rouge_score's scorer, with stemming, of "rouge1", "rouge2" or "rougeL"."""
+    from rouge_score import rouge_scorer  # half a second, for its nltk
+
+    return rouge_scorer.RougeScorer(kinds, use_stemmer=True)
+
+
+def _rouge_row(text: str, reference: str) -> list[float]:
+    return [100 * rouge("rougeL").score(reference, text)["rougeL"].fmeasure, 1.0]
+
+
+def _mean(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = totals[..., 0] / totals[..., 1]
+    return values
+
+
+def _chrf_row(text: str, reference: str) -> list[float]:
+    return [_sacrebleu("CHRF").sentence_score(text, [reference]).score, 1.0]
+
+
+def _exact_row(text: str, reference: str) -> list[float]:
+    return [100.0 * (_plain(text) == _plain(reference)), 1.0]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _number_row(text: str, reference: str) -> list[float]:
+    found, right = _last_number(text), _last_number(reference)
+    return [100.0 * (found is not None and found == right), 1.0]
+
+
+def _last_number(text: str) -> float | None:
+    """The last number in a text, as GSM8K's answers end in theirs; commas between digits are of no meaning."""
+    numbers = NUMBER.findall(text.replace(",", ""))
+    return float(numbers[-1]) if numbers else None
+
+
+ROW_SCORES = {
+    "bleu": RowScore(_bleu_row, _bleu),
+    "rouge": RowScore(_rouge_row, _mean),
+    "chrf": RowScore(_chrf_row, _mean),
+    "exact": RowScore(_exact_row, _mean),
+    "number": RowScore(_number_row, _mean),
+}

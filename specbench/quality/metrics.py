@@ -4,7 +4,7 @@ import datasets
 import evaluate
 import sacrebleu
 
-from specbench.quality.rows import columns_of, rouge
+from specbench.quality import columns_of, rouge
 
 _FEATURES = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
 

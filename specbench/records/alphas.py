@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.config.names import falls_with_position
+from specbench.config.drafts import falls_with_position
 from specbench.errors import UserError
 from specbench.records.catalog import kept_folder
 from specbench.records.documents import read_document

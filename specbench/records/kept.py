@@ -34,7 +34,7 @@ def keep(
         records: all of a folder.
         say: gets a line for each record that is not copied, and for each copy that is removed.
         resummarised: makes the summary of a record anew from its raw prompts, so that a copy agrees with its rounded
-            times (`analysis.resummary`); None: summaries remain as the run made them.
+            times (`analysis.summary.resummarised`); None: summaries remain as the run made them.
     """
     folder = kept_folder(records.results)
     files = []

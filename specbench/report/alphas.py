@@ -24,7 +24,7 @@ def draw(record: AlphaDocument) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from specbench.report.terminal import terminal
+    from specbench.report.console import terminal
 
     console = terminal()
     console.width = max(console.width, 160)

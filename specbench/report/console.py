@@ -1,21 +1,47 @@
-"""Progress of a run, on a terminal or in a log, and what a terminal shows when it is done."""
+"""The terminal: text of others as it is, progress of a run (a bar, or lines in a log), and the table of a finished run.
+
+rich takes a while to import, and most commands print without it, so it is imported where it is used.
+"""
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
-from specbench.records.proved import prompts_for_proof
-from specbench.report.summary_text import biggest_lever, brief, disturbed, headline, remarks, rows, simulated
-from specbench.report.terminal import terminal
+from specbench.escaping import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specbench.records.store import Result
+
+
+def terminal(stream: IO[str] | None = None, soft_wrap: bool = True) -> "Console":
+    """A console on `stream` (unset: stdout) that shows text as it is.
+
+    Brackets are brackets unless `print` is called with `markup=True`, and control characters are left out, so that a
+    name or a completion of a record cannot colour or hide lines or move the cursor.
+    """
+    return _console_class()(file=stream, highlight=False, soft_wrap=soft_wrap, markup=False)
+
+
+@cache
+def _console_class() -> "type[Console]":
+    """The class of `terminal`."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Terminal(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                # Control segments are rich's own: they draw the bar.
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return Terminal
+
 
 FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run where there is no terminal
@@ -41,6 +67,8 @@ class Screen:
     """Progress on `stream`, a bar on a terminal and plain lines in a log; and the final table on stdout."""
 
     def __init__(self, stream: IO[str], doing: str = "decoding", done: str = "decoded {} of {} prompts") -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._doing, self._done = doing, done
         self._console = terminal(stream, soft_wrap=False)
         columns = (
@@ -80,6 +108,9 @@ class Screen:
 
         `place` precedes it: which of how many it is.
         """
+        from specbench.records.proved import prompts_for_proof
+        from specbench.report.summary_text import brief, disturbed, remarks, simulated
+
         summary = result.record["summary"]
         console = terminal(sys.stderr)
         state = "already there" if result.reused else "written"
@@ -93,6 +124,10 @@ class Screen:
 
     def show(self, result: "Result") -> None:
         """The table of a finished run."""
+        from rich.table import Table
+
+        from specbench.report.summary_text import biggest_lever, headline, remarks, rows
+
         console = terminal()
         if not console.is_terminal:
             console.width = 120

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from specbench.analysis.costs import passes as pass_costs
+from specbench.analysis import costs as pass_costs
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.model import ModelConfig
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample

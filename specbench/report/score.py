@@ -20,8 +20,8 @@ from specbench.report.paper import label, paper
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 from specbench.report.tables.acceptance import table3
+from specbench.report.tables.gap import table1
 from specbench.report.tables.lenience import table5
-from specbench.report.tables.levers import table1
 from specbench.report.tables.speedups import table2
 
 Verdict = Literal["reproduced", "differs", "not run", "not public"]

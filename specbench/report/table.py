@@ -1,8 +1,9 @@
 """A table as values and as text, and how it is written: markdown, LaTeX, CSV. Independent of the paper."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pandas as pd
 
@@ -113,3 +114,23 @@ def _tex(cell: object) -> str:
     return "".join(
         f"${part}$" if index % 2 else "".join(TEX.get(c, c) for c in part) for index, part in enumerate(parts)
     )
+
+
+# Tables and figures by the names that a user gives.
+
+
+T = TypeVar("T")
+
+
+def selected(names: Sequence[str], among: Mapping[str, T], what: str) -> list[T]:
+    """The values of `among` that `names` lists, or all of them for an empty list.
+
+    `what` is the word for a value in errors.
+
+    Raises:
+        UserError: a name does not exist.
+    """
+    for name in names:
+        if name not in among:
+            raise UserError(f"{name}: no such {what}; choose from {', '.join(closest_first(name, among))}")
+    return [among[name] for name in names or among]

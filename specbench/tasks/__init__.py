@@ -2,3 +2,315 @@
 
 A `Task` streams `Example`s and training text. It handles fields and files, and is independent of tokens and models.
 """
+
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specbench.config.paths import shipped
+from specbench.config.schema import TaskConfig
+from specbench.errors import MachineError, UserError, first_line
+from specbench.files import digest
+from specbench.hub import hub_failure, hub_is_reachable, silence
+from specbench.tasks.rows import TEXT_FIELD, Message, Row, messages_of, read_rows, split_answer, transcript
+
+# A task: examples to decode, and text to fit n-gram drafts on.
+
+
+# Rows from the hub, streamed through `datasets` at a pinned revision.
+
+
+STREAM_RETRIES = (
+    3  # of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes
+)
+
+
+def hub_rows(task: TaskConfig, split: str) -> Iterator[dict[str, object]]:
+    """The rows of one split; a row's `translation` (WMT's nesting) is flattened.
+
+    Raises:
+        UserError: the hub has no such data set or revision.
+        MachineError: the hub cannot be read.
+    """
+    import datasets  # seconds of import, and only needed with the hub
+
+    silence()
+    datasets.logging.set_verbosity_error()
+    datasets.config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
+    if not hub_is_reachable():
+        datasets.config.HF_HUB_OFFLINE = True  # what is cached is found without asking
+    try:
+        rows = datasets.load_dataset(task.hub, task.subset, split=split, revision=task.revision, streaming=True)
+        for row in rows:
+            nested = row.get("translation")
+            yield nested if isinstance(nested, dict) else row
+    except Exception as error:  # datasets and the hub client raise a dozen kinds
+        if hub_is_reachable() and (known := hub_failure(error, f"task={task.name}", task.hub or "", task.revision)):
+            raise known from error
+        reason = first_line(error) if hub_is_reachable() else "no connection"
+        raise MachineError(
+            f"task={task.name}: {task.hub} ({split}) cannot be read from the hub: {reason}; "
+            "offline choices: task=ende-mini | sum-mini | lm-mini, or task.path=FILE.jsonl[.gz] with your own rows"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt: its text, and what a person wrote in answer to it, if anyone did.
+
+    `messages` are what a chat template makes the prompt of; empty where it is plain text. `shortened`: the task gives
+    only the first words of the row (`prompt_words`), and there are more. `turns` are the user's up to this one, where a
+    row has several: each but the first reads the answers to the examples before it. `category` is the row's kind.
+    """
+
+    index: int
+    prompt: str
+    reference: str | None
+    messages: Sequence[Message] = ()
+    shortened: bool = False
+    turns: Sequence[str] = ()
+    category: str | None = None
+
+
+def shuffled(examples: Sequence[Example], seed: int) -> list[Example]:
+    """`examples` in an order drawn with `seed`; the turns of a conversation remain together."""
+    rows: list[list[Example]] = []
+    for example in examples:
+        if len(example.turns) > 1:
+            rows[-1].append(example)
+        else:
+            rows.append([example])
+    random.Random(seed).shuffle(rows)
+    return list(itertools.chain.from_iterable(rows))
+
+
+def require_prompt(config: TaskConfig, example: Example) -> None:
+    """Raise UserError if `example` has nothing to answer but the task's prefix."""
+    if config.source_field is not None and not example.prompt.removeprefix(config.prefix).strip():
+        where = f"task={config.name}, row {example.index + 1}"
+        raise UserError(f"{where}: the prompt is empty (field '{config.source_field}')")
+
+
+def check_own_rows(config: TaskConfig, limit: int | None, later_turns: bool) -> None:
+    """Read the rows of a file of the user's (`task.path`), before anything slow is imported or loaded.
+
+    Raises:
+        UserError: the file is missing, or one of its first `limit` rows is no prompt.
+    """
+    if config.path is None:
+        return
+    words = config.prompt_words if config.source_field is not None else config.prompt_words or 0
+    for example in Task(replace(config, prompt_words=words)).examples(limit, later_turns):
+        require_prompt(config, example)
+
+
+class Task:
+    """The examples of a `TaskConfig`, and its training text. `prompt_words` must be resolved."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+
+    def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
+        """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone.
+
+        Raises:
+            UserError: there is no row, or a field is missing.
+        """
+        found = (example for example in self._examples() if later_turns or len(example.turns) < 2)
+        examples = list(itertools.islice(found, limit))
+        if not examples:
+            raise UserError(f"{self.origin()}: it has no rows")
+        return examples
+
+    def _examples(self) -> Iterator[Example]:
+        config = self.config
+        rows = self._rows(config.path, config.shipped, config.split)
+        index = 0
+        while group := list(itertools.islice(rows, config.rows_per_prompt)):
+            for example in self._of_rows(index, group):
+                if config.metric is not None and example.reference is None and len(example.turns) < 2:
+                    raise UserError(
+                        f"{group[0].where}: no reference for task.metric={config.metric}; "
+                        "name its field with task.reference_field=, or set task.metric=null"
+                    )
+                yield example
+                index += 1
+
+    def _of_rows(self, index: int, group: Sequence[Row]) -> Iterator[Example]:
+        """The examples of one prompt's rows: one for each turn."""
+        config = self.config
+        example = self._conversation(index, group) or self._text(index, group)
+        category = group[0].fields.get(config.category_field or "")
+        example = replace(example, category=None if category is None else str(category))
+        if not example.turns:
+            yield example
+        for number in range(1, len(example.turns) + 1):
+            turns = [config.prefix + example.turns[0], *example.turns[1:number]]
+            yield replace(example, index=index + number - 1, prompt=turns[-1], turns=turns)
+
+    def _text(self, index: int, group: Sequence[Row]) -> Example:
+        config = self.config
+        name = config.reference_field
+        reference = " ".join(self._field(row, name) for row in group) if name is not None else None
+        turns: list[str] = []
+        shortened = False
+        if config.source_field is None and config.template is None:
+            words = [self._field(row, name or TEXT_FIELD).split() for row in group]
+            given = config.prompt_words or 0
+            sources = [" ".join(text[:given]) for text in words]
+            shortened = any(len(text) > given for text in words)
+        else:
+            asked = [self._turns(row) for row in group]
+            sources = [" ".join(one) for one in asked]
+            if len(asked[0]) > 1:
+                self._require_one_row(group)
+                turns = asked[0]
+        prompt = config.prefix + " ".join(sources)
+        messages = [{"role": "user", "content": prompt}] if config.chat_template and not turns else []
+        return Example(index, prompt, reference, messages, shortened, turns)
+
+    def _turns(self, row: Row) -> list[str]:
+        config = self.config
+        if config.template is not None:
+            return [filled(config.template, row)]
+        assert config.source_field is not None
+        way_out = WAY_OUT if config.reference_field is None else self._way_out(config.source_field)
+        return turns_of(row, config.source_field, config.reference_field is None, way_out)
+
+    def _require_one_row(self, group: Sequence[Row]) -> None:
+        if len(group) > 1:
+            rows = self.config.rows_per_prompt
+            raise UserError(f"task.rows_per_prompt={rows}: must be 1 for conversations ({group[0].where})")
+
+    def _conversation(self, index: int, group: Sequence[Row]) -> Example | None:
+        """The example that the messages of a row make; None where it holds none."""
+        config, row = self.config, group[0]
+        if config.source_field is None or config.template is not None:
+            return None
+        messages = messages_of(row, config.source_field)
+        if messages is None:
+            return None
+        if config.chat_template is False:
+            raise UserError(
+                f"{row.where}: messages need a chat template; set task.chat_template=true, or leave it null"
+            )
+        self._require_one_row(group)
+        asked, answer = split_answer(messages)
+        if not any(message["content"].strip() for message in asked):
+            raise UserError(f"{row.where}: the conversation holds nothing to answer")
+        if config.reference_field is not None:
+            answer = self._field(row, config.reference_field)
+        return Example(index, transcript(asked), answer, asked)
+
+    def training_text(self) -> Iterator[str]:
+        """Up to `train_limit` texts to fit a draft on, in the language that the target writes.
+
+        Raises:
+            UserError: the task has prompts of the user's but no training text, or a row lacks the field.
+        """
+        config = self.config
+        if config.path is not None and config.train_path is None:
+            raise UserError(
+                "task.train_path is not set: n-gram drafts are fitted on training text; "
+                "with your own task.path name it too: task.train_path=FILE.jsonl[.gz]; draft=lookup and "
+                "draft=early-exit require none"
+            )
+        rows = self._rows(config.train_path, config.train_shipped, config.train_split)
+        for row in itertools.islice(rows, config.train_limit):
+            yield row.text(self._training_field(), self._training_way_out())
+
+    def training_key(self) -> str:
+        """A name for the content of `training_text`: a file's bytes, or a pinned revision."""
+        config = self.config
+        file = self._file(config.train_path, config.train_shipped)
+        if file is None:
+            content = f"{config.hub}@{config.revision}/{config.subset}/{config.train_split}"
+        else:
+            content = digest(file)
+        return f"{content}/{self._training_field()}/{config.train_limit}"
+
+    def origin(self) -> str:
+        """Where the rows come from, for messages."""
+        config = self.config
+        file = self._file(config.path, config.shipped)
+        return f"task.path={config.path}" if config.path else str(file.name if file else config.hub)
+
+    def _rows(self, path: str | None, ours: str | None, split: str) -> Iterator[Row]:
+        file = self._file(path, ours)
+        if file is not None:
+            yield from read_rows(file)
+            return
+        for number, fields in enumerate(hub_rows(self.config, split), start=1):
+            yield Row(f"{self.config.hub} ({split}), row {number}", fields)
+
+    def _file(self, path: str | None, ours: str | None) -> Path | None:
+        if path is not None:
+            return Path(path)
+        return shipped("data", ours) if ours is not None else None
+
+    def _training_field(self) -> str:
+        return self.config.reference_field or TEXT_FIELD
+
+    def _training_way_out(self) -> str:
+        if self.config.reference_field is None:
+            return f"training text is the field '{TEXT_FIELD}' of a row, or a line of plain text"
+        return "name the field with task.reference_field="
+
+    def _field(self, row: Row, name: str) -> str:
+        return row.text(name, self._way_out(name))
+
+    def _way_out(self, name: str) -> str:
+        task = self.config
+        fields = {"task.source_field=": task.source_field, "task.reference_field=": task.reference_field}
+        way_out = f"name your own fields with {' and '.join(key for key, field in fields.items() if field is not None)}"
+        if task.source_field is not None and name == task.reference_field:
+            way_out += "; task=prompts takes prompts without references"
+        return way_out
+
+
+# The forms of prompts in files: `prompt`, `turns`, `instruction` with `input`, or fields that a template joins.
+
+
+FIELDS = ("prompt", "turns", "instruction")  # each is read where the field that a task names is another of these
+INPUT = "input"  # what an instruction is about, in rows like Alpaca's
+PLACE = re.compile(r"\{(\w+)\}")
+WAY_OUT = "name the field with task.source_field=NAME, or put several together with task.template='… {NAME} …'"
+
+
+def turns_of(row: Row, name: str, is_line_a_prompt: bool, way_out: str) -> list[str]:
+    """The user's turns in a row: the field `name`, or another of FIELDS if it is one of these.
+
+    Most files have a single turn. `is_line_a_prompt`: a line of plain text is a prompt.
+
+    Raises:
+        UserError: no field fits; the message names the row's fields.
+    """
+    if name not in row.fields and name in FIELDS:
+        name = next((field for field in FIELDS if field in row.fields), name)
+    if name not in row.fields and is_line_a_prompt and list(row.fields) == [TEXT_FIELD]:
+        name = TEXT_FIELD
+    value = row.fields.get(name)
+    if isinstance(value, list) and value and all(isinstance(turn, str) for turn in value):
+        return list(value)
+    text = row.text(name, way_out)
+    about = row.fields.get(INPUT) if name == "instruction" else None
+    return [f"{text}\n\n{about}" if isinstance(about, str) and about.strip() else text]
+
+
+def filled(template: str, row: Row) -> str:
+    """`template` with the row's text for each `{field}`; other braces are unchanged.
+
+    Raises:
+        UserError: the row lacks a field.
+    """
+
+    def text(found: re.Match[str]) -> str:
+        value = row.fields.get(found[1])
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        return row.text(found[1], "task.template names it")
+
+    return PLACE.sub(text, template)

@@ -22,11 +22,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.saved_heads import fingerprint
 from specbench.errors import UserError, first_line
-from specbench.train.held_out import prompts
-from specbench.train.places import short_name
-from specbench.train.quality import alpha, target_outputs
+from specbench.train.quality import alpha, prompts, target_outputs
 from specbench.train.rows import Row
-from specbench.train.schema import Recipe
+from specbench.train.schema import Recipe, short_name
 
 
 class Seen(Protocol):

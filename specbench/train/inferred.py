@@ -15,9 +15,8 @@ from typing import Any
 from transformers import AutoConfig
 
 from specbench.errors import UserError
-from specbench.train.places import SHIPPED, resolve
 from specbench.train.rows import read
-from specbench.train.schema import DataPlan, EaglePlan, Recipe
+from specbench.train.schema import SHIPPED, DataPlan, EaglePlan, Recipe, resolve
 
 TEXTS = SHIPPED + "data/sum-mini.jsonl.gz"  # held-out texts, as ende-mini is held-out pairs
 HELD_OUT_TEXTS = 200  # of a decoder-only target's rows, if no other rows measure what is trained

@@ -22,8 +22,7 @@ from transformers import (
 )
 
 from specbench.errors import UserError, first_line
-from specbench.train.places import resolve
-from specbench.train.schema import ModelShape
+from specbench.train.schema import ModelShape, resolve
 
 
 def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

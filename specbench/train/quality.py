@@ -1,7 +1,7 @@
-"""Quality of a trained model: its greedy outputs, and α of a draft against its target.
+"""Quality of a trained model on rows it has not seen: BLEU, ROUGE-L beside lead-3, and α of a draft.
 
 α here is Corollary 3.6's, by teacher forcing on tokens that the target wrote: the mean of Σ min(p, q), with p and q
-one-hot at T=0. Independent of files or recipes, and of how fast anything is.
+one-hot at T=0.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast
 
-from specbench.quality import quality
+from specbench.errors import UserError
+from specbench.quality import quality, quality_interval
 from specbench.stats import Interval, bootstrap, ratio
-from specbench.train.outputs import Ids, special_ids, write_outputs
+from specbench.train.rows import Row, lead_3, load_rows
+from specbench.train.schema import Recipe
+from specbench.train.sets import Ids, fields, special_ids, write_outputs
 
 RESAMPLES = 1000
 
@@ -146,3 +149,90 @@ def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.
 def _padded(rows: list[Ids], pad: int) -> torch.Tensor:
     width = max(len(row) for row in rows)
     return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
+
+
+HELD = "held-out rows"
+PROMPT_TOKENS = 8  # of each text, when a decoder-only pair is measured
+
+
+def measure(
+    recipe: Recipe,
+    held: list[Row],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    target: PreTrainedModel | None,
+) -> dict[str, str]:
+    """Name of a figure to its value, for the rows held out and each test file of the recipe."""
+    plan = recipe.data
+    measured: dict[str, str] = {}
+    sources: dict[str, list[Ids]] = {}
+    for name, rows in _tests(recipe, held).items():
+        sources[name] = _prompts(rows, recipe, tokenizer, name)
+        if recipe.task == "lm":
+            continue
+        texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
+        found = _scored("bleu", texts, [row[plan.target] for row in rows])
+        measured[f"BLEU, {name} ({len(rows)} rows)"] = found
+    for name, path in plan.passages.test.items():
+        rows = load_rows(plan, ("article", "highlights"), [path])[: plan.test_rows]
+        sources[name] = _ids([plan.passages.prefix + row["article"] for row in rows], recipe, tokenizer)
+        texts = greedy_texts(model, tokenizer, sources[name], plan.max_target)
+        read = tokenizer.batch_decode(sources[name], skip_special_tokens=True)
+        leads = [lead_3(text.removeprefix(plan.passages.prefix.strip())) for text in read]
+        wanted = [row["highlights"] for row in rows]
+        measured[f"ROUGE-L, {name} ({len(rows)} rows)"] = _scored("rouge", texts, wanted)
+        measured[f"ROUGE-L of lead-3, {name}"] = _scored("rouge", leads, wanted)
+    if target is not None:
+        for name, prompts in sources.items():
+            for sampled in (False, True):
+                overlap = alpha(
+                    target,
+                    model,
+                    prompts,
+                    sampled=sampled,
+                    max_new_tokens=plan.max_target,
+                    seed=recipe.seed,
+                    progress=recipe.progress,
+                )
+                measured[f"α, {name}, T={int(sampled)}"] = f"{overlap} on {overlap.tokens:,} tokens"
+    return measured
+
+
+def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
+    """What a model is given to write from: the rows held out, and each test file of the recipe."""
+    return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
+
+
+def _tests(recipe: Recipe, held: list[Row]) -> dict[str, list[Row]]:
+    plan = recipe.data
+    tests = {HELD: held} if held else {}
+    return tests | {name: load_rows(plan, fields(recipe), [path])[: plan.test_rows] for name, path in plan.test.items()}
+
+
+def _prompts(rows: list[Row], recipe: Recipe, tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
+    plan = recipe.data
+    if recipe.task == "lm":
+        return _beginnings([row[plan.text] for row in rows], tokenizer, name)
+    return _ids([plan.prefix + row[plan.source] for row in rows], recipe, tokenizer)
+
+
+def _scored(metric: str, texts: list[str], wanted: list[str]) -> str:
+    score = quality_interval(metric, texts, wanted)
+    return f"{score.value:.1f}" + ("" if score.low is None else f" [{score.low:.1f}, {score.high:.1f}]")
+
+
+def _ids(texts: list[str], recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> list[Ids]:
+    ids: list[Ids] = tokenizer(texts, max_length=recipe.data.max_source, truncation=True)["input_ids"]
+    return ids
+
+
+def _beginnings(texts: list[str], tokenizer: PreTrainedTokenizerFast, name: str) -> list[Ids]:
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    long_enough = [text[:PROMPT_TOKENS] for text in ids if len(text) >= PROMPT_TOKENS]
+    if not long_enough:
+        key, way_out = ("data.hold_out", "data.hold_out=0") if name == HELD else ("data.test", "longer ones")
+        raise UserError(
+            f"{key}: no text of {name} has {PROMPT_TOKENS} tokens or more, the prompt that alpha is measured from; "
+            f"give {way_out}"
+        )
+    return long_enough

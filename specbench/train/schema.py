@@ -5,10 +5,13 @@ Independent of where values come from (YAML, command line, a test) and of what i
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specbench.config.keys import fresh, key
+from specbench.config.paths import shipped
 from specbench.errors import UserError
 
 HEAD_KINDS = ("medusa", "hydra")
@@ -373,3 +376,21 @@ def _check_look_ahead(recipe: Recipe) -> None:
         raise UserError(f"look_ahead.places is {plan.places}: it must be at least 1")
     if not 0 < plan.decay <= 1:
         raise UserError(f"look_ahead.decay is {plan.decay}: it must be above 0 and at most 1")
+
+
+# Where a recipe's files lie: a path, a hub name, or `shipped:models/t5-mini` for what comes with the package.
+
+
+SHIPPED = "shipped:"
+
+
+def resolve(where: str) -> str:
+    """`where` as a path or hub name that libraries take."""
+    if where.startswith(SHIPPED):
+        return str(shipped(*where[len(SHIPPED) :].split("/")))
+    return os.path.expanduser(where)
+
+
+def short_name(where: str) -> str:
+    """`where` without the machine's folders: for model cards, which travel."""
+    return where if where.startswith(SHIPPED) or not Path(where).is_absolute() else Path(where).name

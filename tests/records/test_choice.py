@@ -9,8 +9,7 @@ from made_records import make
 
 from specbench.cli import main
 from specbench.records.catalog import digest
-from specbench.records.choice import choose, remark
-from specbench.records.frame import Records
+from specbench.records.frame import Records, choose, remark
 from specbench.records.kept import keep
 from specbench.report.tables import TABLES
 

@@ -15,8 +15,8 @@ from specbench.methods.ngram.config import BigramConfig
 from specbench.methods.retrieval.config import RetrievalConfig
 from specbench.records.catalog import kept_folder
 from specbench.records.frame import Records
-from specbench.records.identity import config_digest, differing
 from specbench.records.kept import keep
+from specbench.records.store import config_digest, differing
 
 CONFIG = RunConfig(
     target=ModelConfig(name="t5-mini"), draft=LookupConfig(name="lookup"),

@@ -10,11 +10,11 @@ from typing import Any, get_type_hints
 import pytest
 from made_records import make
 
-from specbench.algorithm.decoding.spec import Pass, Trace
+from specbench.algorithm.decoding import Pass, Trace
 from specbench.analysis.costs.costs import Cost
 from specbench.analysis.forecast.predict import Prediction
+from specbench.analysis.proof.departures import Difference
 from specbench.analysis.proof.evidence import Evidence, Sums
-from specbench.analysis.proof.lossless import Difference
 from specbench.bench.beams import BeamRow
 from specbench.bench.bench import Row
 from specbench.cli import main

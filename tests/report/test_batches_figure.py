@@ -8,7 +8,7 @@ from kept_records import CHAIN, HERE, kept
 from made_records import make
 
 from specbench.records.frame import Records
-from specbench.report.figures.batches import batches
+from specbench.report.figures.gammas import batches
 from specbench.report.table import render
 from specbench.report.tables import TABLES
 

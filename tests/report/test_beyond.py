@@ -9,11 +9,11 @@ from matplotlib.colors import to_hex
 
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.report.comparison import planned
 from specbench.report.figures import build
 from specbench.report.style import BLUE, PAPER, VERMILLION
 from specbench.report.table import render
 from specbench.report.tables import TABLES
+from specbench.report.tables.beyond import planned
 
 SCORED = {"quality_metric": "bleu", "quality_baseline": 30.0, "quality_speculative": 28.5}
 LOSSY = SCORED | {

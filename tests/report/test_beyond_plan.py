@@ -19,8 +19,8 @@ from specbench.config.paths import shipped
 from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig
 from specbench.experiment.gamma import choose_gamma
-from specbench.report.comparison import planned
 from specbench.report.paper import experiment
+from specbench.report.tables.beyond import planned
 
 
 def jobs(sweep: str) -> list[RunConfig]:

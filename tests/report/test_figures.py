@@ -18,10 +18,10 @@ from specbench.report import style
 from specbench.report.figure import FORMATS, Drawn, save, svg, write_index
 from specbench.report.figures import FIGURES, build
 from specbench.report.figures.annotations import APART
-from specbench.report.figures.choosing import _rows
 from specbench.report.figures.costs import parts
+from specbench.report.figures.gammas import _rows
 from specbench.report.figures.parts import survival
-from specbench.report.figures.timeline import baseline_calls, speculative_calls
+from specbench.report.figures.sample import baseline_calls, speculative_calls
 from specbench.report.measured import operations, tokens_per_pass
 from specbench.report.style import MARKERS
 

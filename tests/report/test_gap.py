@@ -9,8 +9,7 @@ from made_records import make
 from specbench import theory
 from specbench.records.frame import Records
 from specbench.report.tables import TABLES
-from specbench.report.tables.gap import gaps, length_of_ends
-from specbench.report.tables.levers import STEPS
+from specbench.report.tables.gap import STEPS, gaps, length_of_ends
 
 
 def test_the_extremes_are_the_papers() -> None:

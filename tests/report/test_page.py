@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_records import make
 
-from specbench.analysis.resummary import resummarised
+from specbench.analysis.summary import resummarised
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import kept_folder

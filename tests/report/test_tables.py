@@ -20,7 +20,7 @@ from specbench.report.figures import build
 from specbench.report.paper import paper
 from specbench.report.table import FORMATS, render
 from specbench.report.tables import TABLES
-from specbench.report.tree_runs import tree_runs
+from specbench.report.tables.beyond import tree_runs
 
 Capture = pytest.CaptureFixture[str]
 

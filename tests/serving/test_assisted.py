@@ -20,8 +20,7 @@ from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
 from specbench.experiment.core_time import CoreTime
 from specbench.interop.serving.assisted import AssistedGeneration
-from specbench.interop.serving.engine import Generated
-from specbench.interop.serving.timing import prove, time_engine
+from specbench.interop.serving.engine import Generated, prove, time_engine
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 

@@ -16,9 +16,8 @@ from specbench.engine.choice import with_engine
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completions
-from specbench.interop.serving.engine import Engine
+from specbench.interop.serving.engine import Engine, prove
 from specbench.interop.serving.openai import OpenAIServer
-from specbench.interop.serving.timing import prove
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 

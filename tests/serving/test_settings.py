@@ -15,10 +15,9 @@ import yaml
 from calls import refusal
 
 from specbench.cli import main
-from specbench.cli.other_engine import text
+from specbench.cli.recommend import settings_text
 from specbench.errors import UserError
-from specbench.interop.serving.engine_settings import EngineSettings, parse_schedule, settings_for
-from specbench.interop.serving.settings import ENGINES
+from specbench.interop.serving.settings import ENGINES, EngineSettings, parse_schedule, settings_for
 
 GOLDEN = Path(__file__).parent / "golden"
 Capture = pytest.CaptureFixture[str]
@@ -66,7 +65,7 @@ def settings(engine: str, case: str) -> EngineSettings:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_said_to_an_engine(engine: str) -> None:
-    shown = "\n".join(f"### {case}{text(settings(engine, case))}\n" for case in CASES)
+    shown = "\n".join(f"### {case}{settings_text(settings(engine, case))}\n" for case in CASES)
     file = GOLDEN / f"{engine}.txt"
     if os.environ.get("SPECBENCH_GOLDEN") == "write":
         file.write_text(shown, encoding="utf-8")

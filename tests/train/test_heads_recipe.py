@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
-from specbench.methods.blockwise.network import BlockwiseHeads
+from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.train.recipe import train
 from specbench.train.schema import BlockwisePlan, DistillPlan, Recipe
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
 from specbench.methods.hydra.network import HydraHeads
-from specbench.methods.medusa.network import MedusaHeads
+from specbench.methods.medusa.draft import MedusaHeads
 from specbench.train.recipe import make_learner, train
 from specbench.train.schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer

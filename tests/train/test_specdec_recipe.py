@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import Source
-from specbench.methods.specdec.captured import ParallelCache
+from specbench.methods.specdec.draft import ParallelCache
 from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
 from specbench.train.schema import DistillPlan, Recipe, SpecDecPlan

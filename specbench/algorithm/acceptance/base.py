@@ -17,7 +17,7 @@ from specbench.sampling import Sampling, checked, drawn, one_hot, uniforms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
 
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9

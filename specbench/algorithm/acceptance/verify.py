@@ -23,7 +23,7 @@ from specbench.algorithm.acceptance.base import (
     Verification,
     leading,
 )
-from specbench.algorithm.acceptance.tree.base import DraftedTree, Uniforms
+from specbench.algorithm.acceptance.tree_rules import DraftedTree, Uniforms
 from specbench.sampling import Sampling, argmax, checked, most_likely, standardise
 from specbench.theory.trees import ROOT
 

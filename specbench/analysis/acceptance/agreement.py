@@ -21,8 +21,8 @@ from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead, start_dr
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
 from specbench.config.rules import RULES
 from specbench.engine.session import Model, Prompt, Session
-from specbench.engine.translated import TranslatedModel
-from specbench.methods.model.text import TextDraftSession
+from specbench.engine.translation import TranslatedModel
+from specbench.methods.model.draft import TextDraftSession
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 
 # Lossy rules: their acceptance probability, and the total variation of their output from the target's distribution.
@@ -105,7 +105,7 @@ class Agreement:
     ratio: q(x_i) / p(x_i). min(1, ratio) is the same chance given that x_i follows. Where a pass has got
         to i, the events along a completion drawn from p are independent given the completion, with these chances, so
         that products of them over neighbours are right where products of betas are not: after an accepted token the
-        completion is no longer a draw from p alone. `analysis.forecast.passes` counts passes with them. Values above 1
+        completion is no longer a draw from p alone. `analysis.forecast.walk` counts passes with them. Values above 1
         matter to block verification only.
     silent: whether the draft proposes nothing here (a lookup without a match).
     ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where asked

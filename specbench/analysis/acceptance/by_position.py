@@ -17,9 +17,9 @@ from specbench.theory.trees import ROOT, TreeShape
 #
 # Eq. 1 assumes an endless completion. In a completion that ends, the last pass emits fewer tokens. With fixed,
 # independent chances the passes still to come depend on the tokens still to come alone, so one table over remaining
-# tokens holds all completions (`expected_passes` walks a completion whose chances differ from token to token). Whether
-# the end of the completion can itself be drafted, or the limit on new tokens leaves no room for it, makes no difference
-# to the number of passes.
+# tokens holds all completions (`analysis.forecast.walk`: completions whose chances differ from token to token).
+# Whether the end of the completion can itself be drafted, or the limit on new tokens leaves no room for it, makes
+# no difference to the number of passes.
 #
 # Shapes: G positions of a proposal, L remaining tokens; ... any leading axes, such as resamples.
 

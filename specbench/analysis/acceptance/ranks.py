@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree.expected import (
+from specbench.algorithm.acceptance.expected import (
     DRAWS,
     Ranked,
     distinct,
     fixed,
     k_sequential,
     of_k_sequential,
+    optimal_acceptance,
     replaced,
 )
-from specbench.algorithm.acceptance.tree.rounds import ROUNDS, acceptance_by_rank
-from specbench.algorithm.acceptance.tree.transport import optimal_acceptance
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.acceptance.tree_rules import ROUNDS, acceptance_by_rank
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.session import Model, Prompt
 from specbench.records.schema import AcceptanceByRank
 from specbench.sampling import Sampling, standardise

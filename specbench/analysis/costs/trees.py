@@ -11,7 +11,7 @@ from statistics import median
 import torch
 
 from specbench.algorithm.draft import models_of
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.engine.session import Model, Prompt, captured_first, get_ready
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, TreeShape

@@ -16,3 +16,308 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 A walltime is a sum, so costs are means over passes. A run's c and v are medians, of full passes, and differ a little.
 Pure arithmetic over what a record holds; no torch.
 """
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.analysis.acceptance.by_position import expected_by_position, passes_to_come
+from specbench.analysis.explain.sample import Sample, sample
+from specbench.records.schema import Explanation, RunRecord, StepName, StepRecord
+from specbench.stats import Interval, percentiles, resampled_totals
+
+Floats = NDArray[np.float64]
+RESAMPLES = 1000
+ROUNDING = 1e-6  # of times that are kept to the microsecond
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The speedup after each step, for one choice of the prompts or for many (leading axes)."""
+
+    ideal: Floats
+    after: dict[StepName, Floats]
+    step_ms: Floats  # milliseconds of the target alone, a token
+    chances: Floats  # [..., depth]: acceptance at each position, as far as the ends know it
+    tokens_per_pass: Floats
+    costs: dict[StepName, Floats]  # drafting, verification, overhead: of the mean pass, in mean steps
+
+    @property
+    def measured(self) -> Floats:
+        return self.after["rest"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the waterfall.
+
+    Attributes:
+        factor: `speedup` over the speedup before this step.
+        speedup: the speedup after this step.
+        ms: the time a token that it adds, negative where it gains.
+        alone: the speedup if this step alone were removed; None for a step that costs nothing.
+    """
+
+    name: StepName
+    factor: Interval
+    speedup: float
+    ms: Interval
+    alone: float | None
+
+    def to_json(self) -> StepRecord:
+        return {
+            "step": self.name, "factor": self.factor.to_json(), "speedup": self.speedup, "ms": self.ms.to_json(),
+            "alone": self.alone,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """A run's steps, and the numbers that words about them need."""
+
+    ideal: float
+    steps: list[Step]
+    measured: Interval
+    end_to_end: Interval
+    sample: Sample
+    levels: Levels
+
+    @property
+    def levers(self) -> list[Step]:
+        """The steps that cost speed while decoding, the one first that would give most if it alone were removed."""
+        losing = [step for step in self.steps if step.alone is not None and step.name != "start"]
+        return sorted(losing, key=lambda step: -(step.alone or 0.0))
+
+    def to_json(self) -> Explanation:
+        return {
+            "ideal": self.ideal,
+            "steps": [step.to_json() for step in self.steps],
+            "measured": self.measured.to_json(),
+            "end_to_end": self.end_to_end.to_json(),
+            "levers": [step.name for step in self.levers],
+            "missing": self.sample.missing,
+        }
+
+
+def waterfall(record: RunRecord, resamples: int = RESAMPLES, seed: int = 0) -> Waterfall:
+    """The waterfall of a record, with 95% intervals; without `resamples` no intervals.
+
+    Intervals resample prompts, and the steps and passes within them.
+    """
+    made = sample(record)
+    names = list(made.columns)
+    rows = np.stack([made.columns[name] for name in names], axis=-1)
+    variances = np.stack([made.variances.get(name, np.zeros(len(rows))) for name in names], axis=-1)
+    drawn = resampled_totals(rows, resamples, seed, variances)
+    one = levels(made, made.totals)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        many = levels(made, dict(zip(names, np.moveaxis(drawn, -1, 0), strict=True)))
+    steps, before, before_S = list[Step](), one.ideal, many.ideal
+    for name, level in one.after.items():
+        level_S = many.after[name]
+        added, added_S = one.step_ms * (1 / level - 1 / before), many.step_ms * (1 / level_S - 1 / before_S)
+        steps.append(
+            Step(
+                name,
+                percentiles(float(level / before), level_S / before_S),
+                float(level),
+                percentiles(float(added), added_S),
+                without(made, one, name, float(level / before)),
+            )
+        )
+        before, before_S = level, level_S
+    return Waterfall(
+        float(one.ideal), steps, percentiles(float(one.measured), many.measured),
+        percentiles(float(one.after["start"]), many.after["start"]), made, one,
+    )  # fmt: skip
+
+
+def levels(made: Sample, totals: dict[str, Floats]) -> Levels:
+    """The speedups after each step, from totals over prompts."""
+    passes = totals["passes"]
+    after: dict[StepName, Floats] = {}
+    alpha = totals["beta"] / totals["scored_tokens"]
+    ideal, tokens = _of_alpha(made, totals, alpha)
+    after["rejections"] = tokens
+    chances = same_at_every_position(alpha, made.depth)
+    if made.ruled:
+        alpha = totals["rule"] / totals["scored_tokens"]
+        after["rule"] = tokens = _of_alpha(made, totals, alpha)[1]
+        chances = same_at_every_position(alpha, made.depth)
+    if made.gamma is not None and (made.falls_with_position or made.tree):
+        chances = _by_position(made, totals)
+        after["shape"] = tokens = expected_by_position(chances)
+    if made.gamma is not None:
+        needed = passes_of_texts(made.lengths, totals, chances)
+        after["ends"] = tokens = totals["ours_tokens"] / needed
+        if "walked" in totals:
+            after["positions"] = tokens = tokens * needed / totals["walked"]
+    tokens_per_pass = totals["ours_tokens"] / passes
+    step_s = totals["steps_s"] / totals["baseline_tokens"]
+    costs: dict[StepName, Floats] = {
+        "drafting": totals["drafting_s"] / passes / step_s,
+        "verification": totals["verifying_s"] / passes / step_s,
+        "overhead": totals["accepting_s"] / passes / step_s,
+    }
+    after["drafting"] = tokens / (1 + costs["drafting"])
+    after["verification"] = tokens / (costs["drafting"] + costs["verification"])
+    after["overhead"] = tokens / sum(costs.values())
+    baseline_s = totals["steps_s"] + totals["baseline_other_s"]
+    ours_s = totals["drafting_s"] + totals["verifying_s"] + totals["accepting_s"] + totals["ours_other_s"]
+    per_token = totals["ours_tokens"] / totals["baseline_tokens"]
+    after["rest"] = baseline_s / ours_s * per_token
+    after["start"] = (baseline_s + totals["baseline_start_s"]) / (ours_s + totals["ours_start_s"]) * per_token
+    step_ms = 1000 * baseline_s / totals["baseline_tokens"]
+    return Levels(ideal, after, step_ms, chances, tokens_per_pass, costs)
+
+
+def without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
+    """The speedup if the step `name` alone were removed; None where it costs nothing.
+
+    For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,
+    which depends on the steps before.
+    """
+    if factor >= 1 - ROUNDING:
+        return None
+    measured, spent = float(levels.measured), float(sum(levels.costs.values()))
+    if name == "rejections":
+        return measured * float(_all_accepted(made, levels) / levels.tokens_per_pass)
+    if name in levels.costs:
+        usual = 1.0 if name == "verification" else 0.0
+        return measured * spent / (spent - float(levels.costs[name]) + usual)
+    return measured if name == "start" else measured / factor
+
+
+def _all_accepted(made: Sample, levels: Levels) -> Floats:
+    """Tokens a pass if every drafted token were accepted: the ends of completions are left."""
+    if made.gamma is None:
+        return levels.ideal
+    totals = made.totals
+    accepted: Floats = totals["ours_tokens"] / passes_of_texts(made.lengths, totals, np.ones(made.depth))
+    return accepted
+
+
+def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
+    """The ideal, and tokens a pass by Eq. 1; where gamma changed, means over the passes as they were."""
+    gammas = np.arange(made.depth + 1) if made.gamma is None else np.array([made.gamma])
+    counts = np.stack([totals[f"passes of {gamma}"] for gamma in gammas], axis=-1) if made.gamma is None else None
+    tokens = np.stack([expected_by_position(same_at_every_position(alpha, int(gamma))) for gamma in gammas], axis=-1)
+    if counts is None:
+        return np.full_like(tokens[..., 0], gammas[0] + 1.0), tokens[..., 0]
+    whole = counts.sum(-1)
+    return (counts * (gammas + 1)).sum(-1) / whole, (counts * tokens).sum(-1) / whole
+
+
+def same_at_every_position(alpha: Floats, depth: int) -> Floats:
+    """`alpha` at every position: [..., depth]."""
+    return np.repeat(np.asarray(alpha)[..., None], depth, axis=-1)
+
+
+def _by_position(made: Sample, totals: dict[str, Floats]) -> Floats:
+    reached = np.stack([totals[f"reached {place}"] for place in range(1, made.depth + 1)], axis=-1)
+    accepted = np.stack([totals[f"accepted {place}"] for place in range(1, made.depth + 1)], axis=-1)
+    return np.divide(accepted, reached, out=np.zeros_like(accepted), where=reached > 0)
+
+
+def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chances: Floats) -> Floats:
+    """Passes that all completions need with these probabilities at each position.
+
+    `counts` gives the number of `texts of` each length.
+    """
+    table = passes_to_come(chances, max(lengths))
+    number = np.stack([counts[f"texts of {length}"] for length in lengths], axis=-1)
+    needed: Floats = (number * table[..., list(lengths)]).sum(-1)
+    return needed
+
+
+# The value of alpha, c or v that alone would give a certain speedup, all else as measured.
+
+
+TINY = 1e-5
+LEAST_V = 1.0  # a pass over several tokens costs no less than a step
+Quantity = Literal["tokens_per_pass", "alpha", "c", "verify_cost"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """The value of one quantity that would give a speedup.
+
+    Attributes:
+        now: the value measured.
+        needed: the value that would give the speedup; None where no value would.
+        most: the speedup at the best value, `limit`.
+        why: why neither is known, if so.
+    """
+
+    quantity: Quantity
+    now: float
+    needed: float | None
+    limit: float
+    most: float | None
+    why: str = ""
+
+
+def needs(found: Waterfall, speedup: float) -> list[Need]:
+    """The required value of each quantity alone. c and v are means over passes."""
+    made, levels = found.sample, found.levels
+    totals, measured = made.totals, float(levels.measured)
+    spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)
+    drafted = float(totals["drafted"] / totals["passes"])
+    saved = spent * (1 - measured / speedup)  # steps a pass that must go
+    tokens_needed = tokens * speedup / measured
+    drafting, checking = float(levels.costs["drafting"]), float(levels.costs["verification"])
+    return [
+        Need(
+            "tokens_per_pass", tokens, tokens_needed if tokens_needed <= found.ideal else None, found.ideal,
+            measured * found.ideal / tokens,
+        ),
+        _alpha(found, speedup),
+        _cost("c", drafting / drafted, saved / drafted, 0.0, measured * spent / (spent - drafting))
+        if drafted
+        else Need("c", 0.0, None, 0.0, None, "nothing was drafted"),
+        _cost("verify_cost", checking, saved, LEAST_V, measured * spent / (spent - checking + LEAST_V)),
+    ]  # fmt: skip
+
+
+def _cost(quantity: Quantity, now: float, saved: float, limit: float, most: float) -> Need:
+    needed = now - saved
+    return Need(quantity, now, needed if needed >= limit else None, limit, most)
+
+
+def _alpha(found: Waterfall, speedup: float) -> Need:
+    """The alpha needed: tokens a pass follow Eq. 1 and the ends; the factor of dependent positions is unchanged."""
+    made = found.sample
+    totals = made.totals
+    now = float((totals["rule"] if made.ruled else totals["beta"]) / totals["scored_tokens"])
+    if made.gamma is None or made.tree or made.falls_with_position:
+        kind = "γ changed from pass to pass" if made.gamma is None else "acceptance differs from position to position"
+        return Need("alpha", now, None, 1.0, None, kind)
+    measured, tokens = float(found.levels.measured), float(found.levels.tokens_per_pass)
+
+    def texts(alpha: float) -> float:
+        return float(
+            totals["ours_tokens"]
+            / passes_of_texts(made.lengths, totals, same_at_every_position(np.asarray(alpha), made.depth))
+        )
+
+    all_accepted, scale = texts(1.0), tokens / texts(now)
+
+    def gives(alpha: float) -> float:
+        return measured * min(texts(alpha) * scale, all_accepted) / tokens
+
+    limit = 0.0 if gives(0.0) > speedup else 1.0
+    return Need("alpha", now, _root(lambda alpha: gives(alpha) - speedup), limit, gives(limit))
+
+
+def _root(rising: Callable[[float], float]) -> float | None:
+    """Where a rising function of [0, 1] reaches 0; None where it does not."""
+    low, high = 0.0, 1.0
+    if rising(high) < 0 or rising(low) > 0:
+        return None
+    while high - low > TINY:
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return high

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.acceptance.by_position import levels, parents_of, reached_and_accepted
-from specbench.analysis.forecast.passes import walk
+from specbench.analysis.forecast import walk
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.records.schema import PromptRecord, RunRecord
 from specbench.theory import Roofline

@@ -6,7 +6,7 @@ Three figures for a (draft, gamma), each with fewer of the paper's assumptions t
   lengths (`prediction` says which).
 - calibrated: Theorem 3.8 with v + overhead in place of 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very completions need
-  (`analysis.forecast.passes`), whose neighbouring positions are not independent and which begin and end.
+  (`analysis.forecast.walk`), whose neighbouring positions are not independent and which begin and end.
 The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
 machine that was busier at one time than at another.
 """
@@ -23,7 +23,7 @@ from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.acceptance.by_position import tokens_by_position
 from specbench.analysis.costs.costs import Cost, Costs, Prices
 from specbench.analysis.costs.probe import Key, Round
-from specbench.analysis.forecast.passes import Walked, walk
+from specbench.analysis.forecast import Walked, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
 from specbench.records.schema import AcceptanceByRank, PredictionRow
 from specbench.stats import Interval, bootstrap, draw_weights, percentiles, ratio, ratio_of_ratios
@@ -198,7 +198,7 @@ class Predictions:
 
 
 def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
-    """The probability at each token after a rejection that the proposal ends there (`expected_passes.walk`).
+    """The probability at each token after a rejection that the proposal ends there (`analysis.forecast.walk`).
 
     For a draft that is scored further ahead this is known.
     """
@@ -208,7 +208,7 @@ def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
 
 
 def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
-    """The ratios further ahead as `expected_passes.walk` takes them; None where the first token's hold for all."""
+    """The ratios further ahead as `analysis.forecast.walk` takes them; None where the first token's hold for all."""
     if not text.ahead:
         return None
     return [
@@ -219,3 +219,31 @@ def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
 def _baseline_P(tokens_P: NDArray[np.float64], prices: Prices) -> NDArray[np.float64]:
     """Target steps that each completion takes without a draft."""
     return tokens_P - 1 + prices.first_step
+
+
+# Acceptance at each position of a proposal, by teacher forcing along the target's own completion.
+#
+# The probability that the k-th token is accepted, given that those before it in the same proposal were. A run counts it
+# over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is needed.
+
+
+POSITIONS = 5
+
+
+def accepted_by_position(text: Agreement, positions: int = POSITIONS) -> NDArray[np.float64]:
+    """Expected proposals [positions, 2] that reach each position, and of these the accepted.
+
+    One begins at each token where the draft has something to propose. At T > 0 earlier tokens are accepted with their
+    probability given the completion (`Agreement.ratio`), the token itself with beta.
+    """
+    found = np.zeros((positions, 2))
+    at_each = [text, *text.ahead] if text.ahead else [text] * positions
+    for start in range(len(text.beta)):
+        reached = 1.0
+        for position, one in enumerate(at_each[:positions]):
+            place = start + position
+            if place >= len(text.beta) or one.silent[place] or reached == 0:
+                break
+            found[position] += reached, reached * one.beta[place]
+            reached *= min(1.0, one.ratio[place])
+    return found

@@ -1,4 +1,4 @@
-"""Passes that a tree needs for a completion of the target, as `analysis.forecast.passes` counts them for chains.
+"""Passes that a tree needs for a completion of the target, as `analysis.forecast.walk` counts them for chains.
 
 Given the completion, whether a node's child is the accepted one is known in probability at each token (`Ranks.given`),
 and a pass goes down the tree along the completion's own tokens. So ends are counted as they are, and neighbours that
@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from specbench.algorithm.draft import ReadsTarget
-from specbench.algorithm.growing import TreeDraft
+from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
-from specbench.analysis.forecast.passes import NEGLIGIBLE
+from specbench.analysis.forecast import NEGLIGIBLE
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape

@@ -2,7 +2,7 @@
 
 At T = 0 every token must be the target's best token, except for rounding (`analysis.proof.departures`). If none of n
 tokens departs, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). At T > 0 the tests of
-`analysis.proof.martingales` decide, and their power is the total variation per token that they would have shown nine
+`analysis.proof` decide, and their power is the total variation per token that they would have shown nine
 times in ten. A positive verdict requires
 both: no fault found, and enough tokens to have found it.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from specbench.analysis.proof import SCORES, Proof, Score
 from specbench.analysis.proof.departures import Departure
-from specbench.analysis.proof.martingales import SCORES, Proof, Score
 from specbench.records.schema import Proved
 
 Verdict = Literal["the target's", "not the target's", "cannot tell"]

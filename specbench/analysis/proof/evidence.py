@@ -1,10 +1,10 @@
-"""Sums over a sampled completion for the tests of `analysis.proof.martingales`, by one reading of target and draft.
+"""Sums over a sampled completion for the tests of `analysis.proof`, by one reading of target and draft.
 
 Distributions are made `CHUNK` positions at a time and dropped.
 
 A token of probability 0 under p (top-k, top-p) was not drawn from p. In bf16 a pass over gamma + 1 tokens rounds
 differently from the reading, so that a token at the edge of the top k can be inside for one and outside for the other.
-As at T = 0 (`analysis.proof.lossless`) the position is then computed in two ways, and rounding explains the token if
+As at T = 0 (`analysis.proof.departures`) the position is then computed in two ways, and rounding explains the token if
 logits moved by that noise include it. It counts with the lowest probability of p.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specbench.algorithm.draft import Draft, start_draft
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.proof.lossless import NOISE_FACTOR
+from specbench.analysis.proof.departures import NOISE_FACTOR
 from specbench.engine.session import Model, Prompt
 from specbench.records.schema import EvidenceRecord
 from specbench.sampling import NOT_FINITE, Sampling, standardise

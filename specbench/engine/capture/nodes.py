@@ -1,7 +1,11 @@
-"""A captured graph's nodes: what they stand for, and how they are replaced."""
+"""A captured graph: recorded from a function, and its nodes: what they stand for, and how they are replaced.
+
+The function is run on stand-ins without data, so that a capture costs no arithmetic and no memory, whatever the model's
+size. Sizes are left open.
+"""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture import kernels
-from specbench.engine.capture.torch_private import LazyGraphModule
+from specbench.engine.capture.torch_private import LazyGraphModule, make_fx
 
 aten = torch.ops.aten
 
@@ -81,3 +85,17 @@ def replace_by_value(node: Node, plain: Any) -> None:
     for user in list(node.users):
         user.args = torch.fx.node.map_arg(user.args, lambda n: plain if n is node else n)
         user.kwargs = torch.fx.node.map_arg(user.kwargs, lambda n: plain if n is node else n)
+
+
+def example_sizes(taken: set[int], count: int) -> list[int]:
+    """Sizes to capture with, each standing for any size; none is in `taken`, or two sizes would be taken for one."""
+    free = (size for size in range(7, 10_000, 2) if size not in taken)
+    return [next(free) for _ in range(count)]
+
+
+def capture(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
+    """The operations of `function(*inputs)`, with sizes left open (but for sizes of 1)."""
+    with torch.no_grad():
+        trace = make_fx(function, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
+        graph: GraphModule = trace(*inputs)
+    return LazyGraphModule(graph, graph.graph)

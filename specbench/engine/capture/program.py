@@ -1,12 +1,13 @@
 """A model's decoding step and its reading of a source, captured from the `transformers` module and ready to run.
 
-Supports both families; independent of sessions. The caches are buffers handed in by the caller.
+Supports both families; independent of sessions. The caches are buffers handed in by the caller. `rows_agree` compares a
+step over several rows with the step over one; `made_ready` captures a function of rows, such as a draft's heads.
 
 Shapes: B rows, L new tokens, C slots of the self-attention buffers, S of the cross-attention buffers, V logits.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +15,41 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from transformers import EncoderDecoderCache
 
 from specbench.engine.buffers import TensorCache
-from specbench.engine.capture import markers
 from specbench.engine.capture.cache import cached_capture
-from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.invariant import lower_invariant, with_path_order
 from specbench.engine.capture.lower import Lowering, PackedWeights, direct, lower, with_folded_weights
-from specbench.engine.capture.nodes import compiled_to_python
-from specbench.engine.capture.rewrite import with_merged_weights, without_repetition
-from specbench.engine.capture.specialise import Hoisted, for_last_row, for_one_token, for_outputs, hoist
-from specbench.engine.eager.placement import Placement
-from specbench.engine.layout import Layout, chain
+from specbench.engine.capture.nodes import (
+    add_constant,
+    capture,
+    compiled_to_python,
+    constant,
+    example_sizes,
+    finished,
+    has_effect,
+    replace,
+)
+from specbench.engine.capture.placement import Placement, cache_over, marked, recorded, recording, replaced
+from specbench.engine.capture.rewrite import (
+    Hoisted,
+    for_last_row,
+    for_one_token,
+    for_outputs,
+    hoist,
+    with_merged_weights,
+    without_repetition,
+)
+from specbench.engine.layout import Layout, chain, ragged
+
+# The largest difference of two computations of the same logits, of the largest logit.
+ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+AMPLIFIED = 5.0  # times that: rows are summed in another order, and a network may amplify rounding
+CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # that are tried; of the source as many slots
+CHECKED_CACHED = (2, 9)  # tokens that each row has read
+CHECKED_SOURCES = (CHECKED_SLOTS, 5)  # tokens of each row's source
 
 # The inputs of a step, in order; the buffers follow.
 IDS, SLOTS, POSITIONS, VISIBLE, SOURCE_LENGTH = range(5)
@@ -106,7 +128,7 @@ class Program:
         weights with this one. Steps take one row, or, without `one_row`, any number of rows from two.
         """
         weights = weights or PackedWeights()
-        with markers.marked(network), torch.no_grad():
+        with marked(network), torch.no_grad():
             self_states, cross_states = what_it_caches(network)
             shapes = {
                 "self": [(t.shape[1], t.shape[3]) for t in self_states],
@@ -163,14 +185,14 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
     They are recorded in a run of the model.
     """
     one = torch.zeros(1, 1, dtype=torch.long, device=network.device)
-    cache = markers.recording()
+    cache = recording()
     if not network.config.is_encoder_decoder:
         network(input_ids=one, past_key_values=cache, use_cache=True)
-        return markers.recorded(cache), []
-    both = EncoderDecoderCache(cache, markers.recording())
+        return recorded(cache), []
+    both = EncoderDecoderCache(cache, recording())
     read = one if source is None else source
     network(input_ids=read, decoder_input_ids=one, past_key_values=both, use_cache=True)
-    return markers.recorded(cache), markers.recorded(both.cross_attention_cache)
+    return recorded(cache), recorded(both.cross_attention_cache)
 
 
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
@@ -183,7 +205,7 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, _: Tensor, *buffers: Tensor
     ) -> tuple[Tensor, ...]:
         layout = Layout(slots, positions, visible)
-        cache = markers.cache_over(buffers, slots, layout.new_positions_BL[0, 0])
+        cache = cache_over(buffers, slots, layout.new_positions_BL[0, 0])
         with placement.applying(layout) as options:
             return (network(input_ids=ids, past_key_values=cache, use_cache=True, **options).logits,)
 
@@ -192,18 +214,18 @@ def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[...,
     ) -> tuple[Tensor, ...]:
         *buffers, source = others
         layout = Layout(slots, positions, visible)
-        cross = markers.replaced(buffers[of_self:])  # the step reads buffers, whatever the source
+        cross = replaced(buffers[of_self:])  # the step reads buffers, whatever the source
         cross_slots = torch.arange(buffers[of_self].shape[2], device=ids.device)
         options = {
             "encoder_outputs": network.get_encoder()(input_ids=source),
             "attention_mask": (cross_slots < source_length.unsqueeze(-1))[:, None, None, :],
             "past_key_values": EncoderDecoderCache(
-                markers.cache_over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
+                cache_over(buffers[:of_self], slots, layout.new_positions_BL[0, 0]), cross
             ),
         }
         with placement.applying(layout) as placed:
             logits: Tensor = network(decoder_input_ids=ids, use_cache=True, **options, **placed).logits
-        return logits, *markers.recorded(cross)
+        return logits, *recorded(cross)
 
     return encoder_decoder if network.config.is_encoder_decoder else decoder_only
 
@@ -239,3 +261,79 @@ def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Call
     source = hoist(module, [SOURCE_LENGTH, *of_sizes], with_constants=False)
     layout = hoist(source.rest, [SLOTS, POSITIONS, VISIBLE, *of_sizes], with_constants=False)
     return Step(compiled_to_python(sizes.hoisted), direct(source.hoisted), direct(layout.hoisted), lowered(layout.rest))
+
+
+@torch.inference_mode()
+def rows_agree(
+    alone: Program, several: Program, vocabulary_size: int, dtype: torch.dtype, device: torch.device
+) -> bool:
+    """Whether rows that are read together have the logits that each has alone. `dtype` is that of the network."""
+    draw, rows = torch.Generator().manual_seed(0), len(CHECKED_CACHED)
+    numbers_1C = torch.arange(CHECKED_SLOTS, device=device).unsqueeze(0)
+    buffers = [
+        torch.randn(rows, heads, CHECKED_SLOTS, channels, generator=draw).to(device, several.cache_dtype)
+        for kind in ("self", "cross")
+        for heads, channels in several.shapes[kind]
+    ]
+    for step, count in (("one", 1), ("several", CHECKED_TOKENS), ("last", CHECKED_TOKENS)):
+        ids_BL = ((torch.arange(rows * count) + 1) * vocabulary_size // (rows * count + 1)).view(rows, count).to(device)
+        layout = ragged(torch.tensor(CHECKED_CACHED, device=device), count, numbers_1C, numbers_1C)
+        inputs = [ids_BL, *layout.tensors, torch.tensor(CHECKED_SOURCES, device=device), *buffers]
+        together_BLV = _run(getattr(several, step), inputs)
+        each_BLV = torch.cat(
+            [_run(getattr(alone, step), [one[row : row + 1] for one in inputs]) for row in range(rows)]
+        )
+        apart = (together_BLV - each_BLV).float().abs().max() / each_BLV.float().abs().max()
+        if not apart <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
+            return False
+    return True
+
+
+def _run(step: Step, inputs: list[Tensor]) -> Tensor:
+    own = [one.clone() for one in inputs]  # a step writes into buffers
+    return step.after_sizes(step.of_sizes(*own), *own)
+
+
+SMALL = 0.02
+Rows = Callable[..., Tensor]  # of tensors [1, N, ...], with weights that do not change
+
+
+def made_ready(function: Rows, widths: Sequence[int], like: Tensor, lowering: Lowering, packed: PackedWeights) -> Rows:
+    """`function` of tensors [1, N, W], one of each of `widths`, on the device and in the dtype of `like`.
+
+    Raises whatever its code raises where it cannot be captured; RuntimeError where the capture differs from it.
+    """
+    (rows,) = example_sizes({*widths, *like.shape}, 1)
+    # Small numbers, as T5's last states are: there an epsilon shows.
+    noise = torch.Generator().manual_seed(0)
+    examples = [(SMALL * torch.randn(1, rows, width, generator=noise)).to(like) for width in widths]
+    graph = with_merged_weights(_folded(without_repetition(capture(function, examples))))
+    one, several = lowering(for_one_token(graph), packed, True), lowering(graph, packed, False)
+    for made, count in ((one, 1), (several, rows)):
+        given = [example[:, :count] for example in examples]
+        found, own = made(*given), function(*given)
+        difference = float((found.float() - own.float()).abs().max() / own.float().abs().max().clamp(min=1e-30))
+        if not difference <= ROUNDING[like.dtype]:
+            raise RuntimeError(f"the captured function differs by {difference:.2g} of its largest number")
+    return lambda *inputs: (one if inputs[0].shape[1] == 1 else several)(*inputs)
+
+
+def _folded(module: GraphModule) -> GraphModule:
+    """`module` with what depends on nothing but weights computed once, in place."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or has_effect(node) or not node.all_input_nodes:
+            continue
+        given: dict[Node, Tensor] = {}
+        for one in node.all_input_nodes:
+            if (found := constant(module, one)) is not None:
+                given[one] = found
+        if len(given) == len(node.all_input_nodes):
+            target: Any = node.target
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+            with torch.no_grad():
+                made = target(*args, **kwargs)
+            if isinstance(made, Tensor):
+                with module.graph.inserting_before(node):
+                    held = add_constant(module, made.detach())
+                replace(node, held)
+    return finished(module)

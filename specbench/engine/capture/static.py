@@ -13,11 +13,9 @@ from torch import Tensor
 from specbench.engine.batch_steps import CapturedSteps, RowByRow
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
 from specbench.engine.capture.cache import forget
-from specbench.engine.capture.functions import made_ready
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
-from specbench.engine.capture.program import Program, Step
-from specbench.engine.capture.rows_check import rows_agree
+from specbench.engine.capture.program import Program, Step, made_ready, rows_agree
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession
 from specbench.engine.capture.torch_private import computes_bf16
 from specbench.engine.eager.model import EagerModel

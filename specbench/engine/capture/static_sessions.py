@@ -16,12 +16,10 @@ from torch import Tensor
 
 from specbench.engine.buffers import BufferPool, Buffers, TensorCache
 from specbench.engine.capture.program import Program, Step
-from specbench.engine.eager.sessions import SessionModel
-from specbench.engine.eager.shallow import ShallowSession
-from specbench.engine.eager.states import LastRead
-from specbench.engine.layout import Layout
+from specbench.engine.eager.parts import LastRead
+from specbench.engine.eager.sessions import SessionModel, ShallowSession
+from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import NONE, Part, Prompt, Tokens
-from specbench.engine.token_tree import OpenTree
 
 MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
 

@@ -1,7 +1,8 @@
 """Sessions over a `transformers` module and its growing cache: one for each of the two families.
 
 The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
-belongs to the source.
+belongs to the source. `ShallowSession` reads ahead with the first layers, or some of the sublayers, over the cache of
+any session that implements reading ahead and dropping it.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,67 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
-from specbench.engine.eager.placement import Placement
-from specbench.engine.eager.shallow import ShallowSession
-from specbench.engine.eager.states import LastRead
+from specbench.engine.capture.placement import Placement
+from specbench.engine.eager.parts import LastRead
+from specbench.engine.layout import OpenTree
 from specbench.engine.session import NONE, Part, Tokens
-from specbench.engine.token_tree import OpenTree
+
+
+class Whole(Protocol):
+    """A session whose first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree.
+
+    The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
+    forcing.
+    """
+
+    length: int
+    ahead: int
+    ahead_part: Part | None  # which layers those are
+
+    def drop_ahead(self) -> None:
+        """Drop the tokens that only the first layers have read, so that all layers have read equally many."""
+        ...
+
+    def crop_ahead(self, tokens: int) -> None:
+        """Forget the last `tokens` of what the first layers have read alone, and their tree."""
+        ...
+
+    def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
+        """Logits [L, V] of these first layers, final norm and head, reading on in these layers' caches."""
+        ...
+
+    def select_ahead(self, part: Part, path: Sequence[int]) -> None:
+        """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
+        ...
+
+
+class ShallowSession:
+    """Reads ahead of the whole session, which drops it and reads the tokens again in all layers. One at a time."""
+
+    def __init__(self, whole: Whole, part: Part) -> None:
+        self.whole = whole
+        self.part = part
+
+    @property
+    def length(self) -> int:
+        return self.whole.length + self.whole.ahead
+
+    def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
+        self._take_over()
+        return self.whole.read_ahead(self.part, tokens, parents)
+
+    def select(self, path: Sequence[int]) -> None:
+        self._take_over()
+        self.whole.select_ahead(self.part, path)
+
+    def rollback(self, length: int) -> None:
+        self._take_over()
+        self.whole.crop_ahead(max(0, self.length - length))
+
+    def _take_over(self) -> None:
+        if self.whole.ahead_part != self.part:
+            self.whole.drop_ahead()
+            self.whole.ahead_part = self.part
 
 
 class SessionModel(Protocol):

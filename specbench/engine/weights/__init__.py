@@ -1,1 +1,41 @@
-"""From a name in the config to weights in memory."""
+"""From a name in the config to weights in memory, and how many there are before they are loaded (without torch)."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+from specbench.config.model import ModelConfig
+from specbench.config.paths import shipped
+
+FP32 = 4  # bytes of a weight in an old .bin
+STATED = re.compile(r"\b(\d+(?:\.\d+)?)([MB]) parameters\b")
+SCALE = {"M": 10**6, "B": 10**9}
+
+
+def parameters(model: ModelConfig) -> int | None:
+    """The number of weights of `model`; None where nothing is known.
+
+    Counted in the headers of its safetensors, taken from the size of an old `.bin`, or from the note of its choice.
+    """
+    folder = Path(model.path) if model.path is not None else None
+    if folder is None and model.hub is None and model.shipped is not None:
+        folder = shipped("models", model.shipped)
+    if folder is not None and model.weights == "trained":
+        return _in_files(folder)
+    stated = STATED.search(model.note or "")
+    return round(float(stated.group(1)) * SCALE[stated.group(2)]) if stated else None
+
+
+def _in_files(folder: Path) -> int | None:
+    files = sorted(folder.glob("*.safetensors"))
+    if files:
+        return sum(map(_tensors, files))
+    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // FP32 or None
+
+
+def _tensors(file: Path) -> int:
+    """The numbers in a safetensors file, from its header alone."""
+    with open(file, "rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")

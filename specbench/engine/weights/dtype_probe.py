@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.pytorch_utils import Conv1D
 
 from specbench.config.model import ModelConfig
-from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.lower import Lowering, PackedWeights, lower
+from specbench.engine.capture.nodes import capture, example_sizes
 from specbench.engine.capture.rewrite import simplify
 from specbench.engine.native.segments import lower_native
 from specbench.engine.weights.load import layers_of, shape_of

@@ -23,7 +23,7 @@ from specbench.config.model import ModelConfig, name_of
 from specbench.config.paths import shipped
 from specbench.engine.choice import with_engine
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.states import changed_after_head, return_states
+from specbench.engine.eager.parts import changed_after_head, return_states
 from specbench.engine.saved_heads import read_pass_embeddings
 from specbench.engine.vocabulary import Vocabulary
 from specbench.engine.weights.files import find_file, mapped_weights, weight_files

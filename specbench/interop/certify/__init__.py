@@ -1,1 +1,272 @@
 """Whether a server's completions come from the target."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.decoding import DecodingSpec, autoregressive
+from specbench.algorithm.draft import Draft
+from specbench.analysis.acceptance.agreement import logits_along
+from specbench.analysis.proof import prove
+from specbench.analysis.proof.certificate import Certificate, greedy_certificate, sampled_certificate
+from specbench.analysis.proof.departures import Departure, departures, first_difference
+from specbench.analysis.proof.evidence import evidence
+from specbench.config.model import name_of
+from specbench.config.schema import RunConfig
+from specbench.config.verbs import CertifyConfig, certify_run
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.vocabulary import Vocabulary
+from specbench.engine.weights.load import load_tokenizer
+from specbench.experiment.build import resolve
+from specbench.experiment.runner import translated_errors
+from specbench.interop.certify.outputs import Output, Outputs, read_outputs
+from specbench.loading.compatibility import require_range
+from specbench.loading.model_loader import ModelLoader, ModelRequest, Say
+from specbench.methods.build import DraftRequest, builder_for, needed_of_target
+from specbench.records.schema import EvidenceRecord
+from specbench.sampling import Sampling, standardise
+
+OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
+BEYOND = 8  # tokens that the target writes past a text that is compared as text
+IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws are copies
+COPIES = "the prompt and the completion of an earlier row"
+NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate; the rows that it rests on and those left out, by reason; the departures by row at T = 0."""
+
+    certificate: Certificate
+    target: str
+    sampling: Sampling
+    dtype: str
+    rows: int
+    left_out: Counter[str]
+    after_end: int
+    from_text: int
+    departures: list[tuple[str, Departure]]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The target, and the settings of its readings."""
+
+    config: CertifyConfig
+    run: RunConfig
+    vocabulary: Vocabulary
+    target: EagerModel
+    draft: Draft
+    sampling: Sampling
+    device: torch.device
+
+
+def certify(config: CertifyConfig, path: Path, say: Say) -> Certified:
+    """Test the rows of a file.
+
+    Raises:
+        UserError: they do not fit the target.
+        MachineError: memory does not suffice, or the target's logits are not finite.
+    """
+    run = resolve(certify_run(config))
+    with translated_errors(run):
+        judge = _load(config, run, say)
+        name, target = name_of(config.target), judge.target
+        found = read_outputs(path, judge.vocabulary, target.eos_ids, target.longest, config.limit, name)
+        say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
+        greedy = judge.sampling.temperature == 0
+        certificate, where = (_greedy if greedy else _sampled)(judge, found)
+    return Certified(
+        certificate,
+        name,
+        judge.sampling,
+        run.dtype,
+        len(found.rows),
+        found.left_out,
+        found.after_end,
+        sum(row.text is not None for row in found.rows),
+        where,
+    )
+
+
+def _load(config: CertifyConfig, run: RunConfig, say: Say) -> _Judge:
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
+    device, loader = torch.device(run.device), ModelLoader()
+    vocabulary = load_tokenizer(run.target, "target")
+    require_range(run, vocabulary, name_of(run.target))
+    builder = builder_for(DraftRequest(run, run.draft, "draft", vocabulary, device, loader))
+    builder.fit(say)
+    request = ModelRequest(run.target, "target", vocabulary, run, device, *needed_of_target([builder]))
+    target = loader.load(request, say)
+    sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
+    return _Judge(config, run, vocabulary, target, builder.load(target, say), sampling, device)
+
+
+def _greedy(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    """Of each row the departures that matter: all that rounding explains, or the first that it does not."""
+    where: list[tuple[str, Departure]] = []
+    tokens = 0
+    _drop_copies(found, lambda row: True)
+    _with_ends(judge, found)
+    for row in found.rows:
+        differing, read = _departures(judge, row)
+        tokens += read
+        where += [(row.where, one) for one in differing]
+    return greedy_certificate(tokens, [one for _, one in where], judge.config.within), where
+
+
+def _drop_copies(found: Outputs, is_copy: Callable[[Output], bool]) -> None:
+    """Leave out rows with the prompt and the completion of an earlier row, as a reused seed or a cache makes them.
+
+    They are no further evidence. A sampled completion may also be drawn twice, so `is_copy` decides.
+    """
+    seen, rows = set[Hashable](), []
+    copies: dict[Hashable, bool] = {}
+    for row in found.rows:
+        key = (row.prompt, tuple(row.tokens), row.ends, row.text)
+        if key in seen and copies.setdefault(key, is_copy(row)):
+            found.left_out[COPIES] += 1
+        else:
+            rows.append(row)
+        seen.add(key)
+    found.rows[:] = rows
+
+
+def _log_probability(judge: _Judge, row: Output) -> float:
+    """The log-probability (natural) of a completion under the target."""
+    tokens, first = [*row.prompt.prefix, *row.tokens], len(row.prompt.prefix)
+    total = 0.0
+    for start, logits_LV in logits_along(judge.target.start(row.prompt), tokens, first):
+        p_LV = standardise(logits_LV, judge.sampling, judge.target.vocabulary_size)
+        chosen = torch.tensor(tokens[start : start + len(p_LV)], device=p_LV.device)
+        total += float(p_LV.gather(1, chosen[:, None]).double().log().sum())
+    return total
+
+
+def _with_ends(judge: _Judge, found: Outputs) -> None:
+    """Append an end to rows that ended with one of several and do not say which.
+
+    At T = 0 it is the end that the target prefers: if that is not its choice, no other end is. At T > 0 it is drawn
+    from the target's probabilities of these ends, so that the completions of a right server keep its distribution.
+    """
+    for place, row in enumerate(found.rows):
+        if not row.ends:
+            continue
+        session = judge.target.start(row.prompt)
+        logits_V = session.extend([*row.prompt.prefix, *row.tokens][session.length :])[-1]
+        p_E = standardise(logits_V[None], judge.sampling, judge.target.vocabulary_size)[0, list(row.ends)].double()
+        if judge.sampling.temperature and float(p_E.sum()) > 0:
+            chosen = int(torch.multinomial(p_E, 1, generator=_generator(judge, place)))
+        else:
+            chosen = int(logits_V[list(row.ends)].argmax())
+        found.rows[place] = replace(row, tokens=[*row.tokens, row.ends[chosen]], ends=())
+
+
+def _departures(judge: _Judge, row: Output) -> tuple[list[Departure], int]:
+    """The departures of a row and how many of its tokens were tested.
+
+    A row whose own tokens depart is compared as text: the target may have written it in other tokens.
+    """
+    target, noise = judge.target, judge.config.noise
+    round_trips = row.text is None or judge.vocabulary.text(row.tokens) == row.text
+    differing = departures(target, row.prompt, row.tokens, noise) if round_trips else []
+    if row.text is None or (round_trips and all(one.is_rounding for one in differing)):
+        return differing, _read(differing, row)
+    own, whole, complete = _own_text(judge, row)
+    ended = row.tokens[-1] in target.eos_ids
+    if whole == row.text if ended and complete else whole.startswith(row.text) or not complete:
+        return [], min(len(own), len(row.tokens))
+    shared = next(
+        (count for count in range(len(own), -1, -1) if row.text.startswith(judge.vocabulary.text(own[:count]))), 0
+    )
+    if shared == len(own) and own[-1] in target.eos_ids:
+        shared -= 1  # the target ended its text here, and the row continues
+    found = first_difference(target, row.prompt, own, [*own[:shared], -1])
+    assert found is not None
+    best = own[shared] if shared < len(own) else -1
+    moved = found.noise if noise is None else max(found.noise, noise)
+    return [Departure(shared, -1, best, found.margin, moved)], shared + 1
+
+
+def _own_text(judge: _Judge, row: Output) -> tuple[list[int], str, bool]:
+    """The target's completion of a row's prompt as tokens and text.
+
+    It stops when it ends, exceeds the row's text, or differs from it. The third value is False if the target's
+    positions end before that.
+    """
+    assert row.text is not None
+    most = None if judge.target.longest is None else judge.target.longest - len(row.prompt.prefix)
+    room = len(row.tokens) + BEYOND
+    while True:
+        room = room if most is None else min(room, most)
+        own = autoregressive(judge.target, row.prompt, _spec(judge.sampling, room), _generator(judge, 0)).tokens
+        whole = judge.vocabulary.text(own)
+        begins = row.text.startswith(whole) and len(whole) < len(row.text)
+        if not begins or own[-1] in judge.target.eos_ids:
+            return own, whole, True
+        if room == most:
+            return own, whole, False
+        room *= 2  # the tokenizer needs fewer tokens for this text than the target
+
+
+def _suspect(judge: _Judge) -> str:
+    """The draft that the user named, whose faults the tests detect; '' for the default."""
+    return "" if judge.config.draft.kind == CertifyConfig().draft.kind else judge.config.draft.kind
+
+
+def _read(differing: Sequence[Departure], row: Output) -> int:
+    """Tokens of a row that were compared: all, or those up to the first that rounding does not explain."""
+    return differing[-1].position + 1 if differing and not differing[-1].is_rounding else len(row.tokens)
+
+
+def _sampled(judge: _Judge, found: Outputs) -> tuple[Certificate, list[tuple[str, Departure]]]:
+    _drop_copies(found, lambda row: _log_probability(judge, row) < IMPLAUSIBLE)
+    _with_ends(judge, found)
+    rows = []
+    for row in found.rows:
+        if row.text is not None and judge.vocabulary.text(row.tokens) != row.text:
+            found.left_out[NOT_ROUND] += 1
+        else:
+            rows.append(row)
+    found.rows[:] = rows
+    raw: list[dict[str, EvidenceRecord]] = [
+        {"proof": evidence(judge.target, judge.draft, row.prompt, row.tokens, judge.sampling).to_json()} for row in rows
+    ]
+    certificate = sampled_certificate(prove(raw), judge.config.within, suspect=_suspect(judge))  # type: ignore[arg-type]
+    if certificate.verdict == "not the target's" and any(row.text is not None for row in rows):
+        other = _written_otherwise(judge, rows)
+        if other:
+            certificate = sampled_certificate(prove(raw), judge.config.within, other)  # type: ignore[arg-type]
+    return certificate, []
+
+
+def _written_otherwise(judge: _Judge, rows: Sequence[Output]) -> str:
+    """How many of the target's own completions the tokenizer would split differently, in words; '' if none."""
+    other = asked = 0
+    for number, row in enumerate(rows[:OWN_TEXTS]):
+        spec = _spec(judge.sampling, len(row.tokens))
+        own = autoregressive(judge.target, row.prompt, spec, _generator(judge, number)).tokens
+        text = judge.vocabulary.text(own)
+        kept = [token for token in own if token not in judge.target.eos_ids]
+        asked += 1
+        other += judge.vocabulary.continuation(text) != kept
+    if not other:
+        return ""
+    return (
+        f"{other} of {asked} of the target's own completions are retokenised differently, which would also change "
+        "these tests; give token ids"
+    )
+
+
+def _spec(sampling: Sampling, tokens: int) -> DecodingSpec:
+    return DecodingSpec(sampling, max(1, tokens), Verification(accept_exact, sampling))
+
+
+def _generator(judge: _Judge, number: int) -> torch.Generator:
+    return torch.Generator(judge.device).manual_seed(judge.config.seed * 1_000_003 + number)

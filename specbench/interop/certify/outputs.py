@@ -15,8 +15,7 @@ from jinja2 import TemplateError
 from specbench.engine.session import Prompt
 from specbench.engine.vocabulary import Vocabulary
 from specbench.errors import UserError
-from specbench.tasks.conversation import messages_of
-from specbench.tasks.rows import Row, read_rows
+from specbench.tasks.rows import Row, messages_of, read_rows
 
 PROMPT_IDS = ("prompt_token_ids", "prompt_tokens", "prompt_ids")
 TOKENS = ("tokens", "token_ids", "output_token_ids", "output_ids", "completion_token_ids")

@@ -1,23 +1,13 @@
 """Acceptance numbers of other engines: `read` detects the format of a file and reads it.
 
-A format is a file of this room and a line in `FORMATS`. Plain Python; torch is not needed.
+A format is two functions of this room, `fits` and `read`, and a line in `FORMATS`. Plain Python; torch is not needed.
 """
 
 from collections import deque
 from pathlib import Path
 
 from specbench.errors import UserError
-from specbench.interop.readings import (
-    bench,
-    llamacpp,
-    own,
-    prometheus,
-    responses,
-    sglang,
-    tensorrt,
-    transformers,
-    vllm_log,
-)
+from specbench.interop.readings import bench, llamacpp, passes, prometheus, sglang, tensorrt, vllm
 from specbench.interop.readings.base import Format, Known, Printed, Reading
 from specbench.interop.readings.document import Document
 from specbench.interop.readings.estimate import Best, Difference, Estimate, best_gamma, difference, estimate
@@ -44,15 +34,15 @@ _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt"
 _TENSORRT = "https://github.com/NVIDIA/TensorRT-LLM/blob/main"
 # The first that fits is taken, so that the narrower come first.
 FORMATS = (
-    Format("specbench", "specbench", "a record of specbench run", "docs/sweeps.md", "0.1", own.fits, own.read),
+    Format("specbench", "specbench", "a record of specbench run", "docs/sweeps.md", "0.1", passes.fits, passes.read),
     Format(
         "vllm-response", "vLLM", "responses with metrics.speculative_decoding, JSON or a line each",
-        f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32", responses.fits_vllm, responses.read_vllm,
+        f"{_VLLM}/features/speculative_decoding/acceptance_metrics/", "0.32", vllm.fits_vllm, vllm.read_vllm,
     ),
     Format(
         "aiperf", "AIPerf", "profile_export.jsonl of --export-level records",
         "https://docs.nvidia.com/aiperf/reference/per-request-speculative-decoding-acceptance", "0.13",
-        responses.fits_aiperf, responses.read_aiperf,
+        vllm.fits_aiperf, vllm.read_aiperf,
     ),
     Format(
         "sglang", "SGLang", "responses with meta_info, JSON or a line each", f"{_SGLANG}/managers/tokenizer_manager.py",
@@ -89,7 +79,8 @@ FORMATS = (
     ),
     Format(
         "transformers", "transformers", "a line each pass, written as docs/acceptance.md shows",
-        "https://huggingface.co/docs/transformers/assisted_decoding", "5.23", transformers.fits, transformers.read,
+        "https://huggingface.co/docs/transformers/assisted_decoding", "5.23", passes.fits_lines,
+        passes.read_lines,
     ),
     Format(
         "vllm-metrics", "vLLM", "/metrics (Prometheus text)", f"{_VLLM}/usage/metrics/", "0.11 to 0.32",
@@ -106,8 +97,8 @@ FORMATS = (
     ),
     Format(
         "vllm-log", "vLLM", "the server's log ('SpecDecoding metrics')",
-        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11", vllm_log.fits,
-        vllm_log.read,
+        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/spec_decode/metrics.py", "0.11", vllm.fits_log,
+        vllm.read_log,
     ),
     Format(
         "llamacpp-log", "llama.cpp", "the log of llama-server or llama-speculative ('draft acceptance')",

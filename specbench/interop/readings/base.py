@@ -1,14 +1,150 @@
-"""The common types of readings: numbers as printed, each with its definition here, and counts.
+"""The common types of readings: numbers as printed, each with its definition here, and counts of passes (`Tally`).
 
-Every format is a file of this room that makes a `Reading` of a `Document`. Plain Python.
+A pass of gamma drafted tokens accepts n of them: n = gamma, or the (n + 1)-th is rejected. A pass that accepts all that
+it drafted is censored: how many more the target would have accepted is not known.
+
+Every format makes a `Reading` of a `Document`. Plain Python.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
+from specbench.errors import UserError
 from specbench.interop.readings.document import Document
-from specbench.interop.readings.tally import Tally
+
+HELD = 1000  # tallies held at a time
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Passes of one request, or of several together.
+
+    Attributes:
+        passes: None where the file does not say, as `drafted`.
+        rejections: passes that ended in a rejection; None where only sums are known.
+        reached, kept: how often each position was reached (drafted, and all before it accepted), and how often it was
+            accepted then; empty where not known.
+    """
+
+    accepted: int
+    drafted: int | None = None
+    passes: int | None = None
+    rejections: int | None = None
+    reached: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+
+    @classmethod
+    def of_passes(cls, passes: Iterable[tuple[int, int]], where: str) -> "Tally":
+        """From (drafted, accepted) of each pass."""
+        return cls.of_histogram(Counter(passes), where)
+
+    @classmethod
+    def of_histogram(cls, found: Mapping[tuple[int, int], int], where: str) -> "Tally":
+        """From how many passes accepted n of gamma drafted tokens, by (gamma, n). Raises UserError where n > gamma."""
+        histogram = {pair: count for pair, count in found.items() if pair[0] > 0 and count}
+        for drafted, accepted in found:
+            if accepted > drafted and found[drafted, accepted]:
+                raise contradiction(where, accepted, drafted)
+        longest = max((drafted for drafted, _ in histogram), default=0)
+        return cls(
+            accepted=sum(accepted * count for (_, accepted), count in histogram.items()),
+            drafted=sum(drafted * count for (drafted, _), count in histogram.items()),
+            passes=sum(histogram.values()),
+            rejections=sum(count for (drafted, accepted), count in histogram.items() if accepted < drafted),
+            reached=tuple(
+                sum(count for (drafted, accepted), count in histogram.items() if drafted > place <= accepted)
+                for place in range(longest)
+            ),
+            kept=tuple(
+                sum(count for (_, accepted), count in histogram.items() if accepted > place) for place in range(longest)
+            ),
+        )
+
+    @classmethod
+    def of_sums(
+        cls, accepted: int, drafted: int | None, passes: int | None, where: str, at_position: Sequence[int] = ()
+    ) -> "Tally":
+        """A tally from sums over passes.
+
+        `at_position`: how many passes accepted the first, second, ... token. If every pass drafted as many tokens as
+        there are positions, its last entry is the number of passes that accepted all of them.
+
+        Raises:
+            UserError: the sums contradict each other.
+        """
+        if drafted is not None and accepted > drafted:
+            raise contradiction(where, accepted, drafted)
+        full = passes is not None and bool(at_position) and drafted == passes * len(at_position)
+        if passes is not None and any(a > b for a, b in zip(at_position, (passes, *at_position), strict=False)):
+            raise UserError(
+                f"{where}: of {passes} passes {', '.join(map(str, at_position))} accepted the first, second, ... "
+                "token; these counts contradict each other"
+            )
+        if not full or passes is None:
+            return cls(accepted, drafted, passes)
+        return cls(accepted, drafted, passes, passes - at_position[-1], (passes, *at_position[:-1]), tuple(at_position))
+
+    @property
+    def drafted_per_pass(self) -> float | None:
+        return self.drafted / self.passes if self.passes and self.drafted is not None else None
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted over drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def length(self) -> float | None:
+        """Tokens per pass, with the token that the target adds."""
+        return 1 + self.accepted / self.passes if self.passes else None
+
+
+def contradiction(where: str, accepted: int, drafted: int) -> UserError:
+    """The error for more accepted than drafted tokens."""
+    return UserError(f"{where}: {accepted} of {drafted} drafted tokens accepted; these counts contradict each other")
+
+
+def together(tallies: Sequence[Tally]) -> Tally:
+    """All passes of `tallies`; what one of them does not know is not known of all."""
+    longest = max((len(one.reached) for one in tallies), default=0)
+    exact = all(one.rejections is not None for one in tallies)
+
+    def at(columns: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+        padded = [column + (0,) * (longest - len(column)) for column in columns]
+        return tuple(map(sum, zip(*padded, strict=True))) if exact else ()
+
+    return Tally(
+        accepted=sum(one.accepted for one in tallies),
+        drafted=_sum(one.drafted for one in tallies),
+        passes=_sum(one.passes for one in tallies),
+        rejections=_sum(one.rejections for one in tallies),
+        reached=at(one.reached for one in tallies),
+        kept=at(one.kept for one in tallies),
+    )
+
+
+def gathered(tallies: Iterable[Tally]) -> Tally:
+    """As `together`, of any number of tallies, of which only a few are held."""
+    return together(list(_folded(tallies)))
+
+
+def _folded(tallies: Iterable[Tally]) -> Iterator[Tally]:
+    remaining = iter(tallies)
+    while few := list(islice(remaining, HELD)):
+        yield together(few)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
 
 # Over what a mean is taken. 'windows' are the intervals between two lines of a log.
 Pooling = Literal["pooled", "one request", "mean of requests", "mean of windows"]

@@ -20,11 +20,12 @@ from specbench.interop.readings.base import (
     Known,
     Printed,
     Reading,
+    Tally,
     bonus_of,
+    together,
     totals,
 )
 from specbench.interop.readings.document import Document, number, whole_number
-from specbench.interop.readings.tally import Tally, together
 
 TITLE = "Serving Benchmark Result"
 VLLM = "spec_decode_"

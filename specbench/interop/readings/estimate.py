@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specbench.interop.readings.base import Ends, Known, Reading
-from specbench.interop.readings.tally import Tally, together
+from specbench.interop.readings.base import Ends, Known, Reading, Tally, together
 from specbench.stats import FEW_PROMPTS, bootstrap, ratio
 from specbench.theory import expected_tokens, walltime_improvement
 

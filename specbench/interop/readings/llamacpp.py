@@ -20,11 +20,13 @@ from specbench.interop.readings.base import (
     Known,
     Printed,
     Reading,
+    Tally,
+    contradiction,
     of_requests,
+    together,
     totals,
 )
 from specbench.interop.readings.document import Document, whole_number
-from specbench.interop.readings.tally import Tally, contradiction, together
 
 REQUEST = re.compile(r"draft acceptance(?: rate)?\s*=\s*(\d\.\d+)\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)(.*)")
 MEAN = re.compile(r"mean (?:acceptance length|len)\s*=\s*(\d+\.\d+)")

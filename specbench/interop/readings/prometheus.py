@@ -21,11 +21,11 @@ from specbench.interop.readings.base import (
     Known,
     Printed,
     Reading,
+    Tally,
     bonus_of,
     totals,
 )
 from specbench.interop.readings.document import Document
-from specbench.interop.readings.tally import Tally
 
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')

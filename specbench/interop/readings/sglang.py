@@ -21,12 +21,13 @@ from specbench.interop.readings.base import (
     Mean,
     Printed,
     Reading,
+    Tally,
     bonus_of,
     of_requests,
+    together,
     totals,
 )
 from specbench.interop.readings.document import Document, counts, whole_number
-from specbench.interop.readings.tally import Tally, together
 
 ACCEPTED_NAMES = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
 DRAFTED_NAMES = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")

@@ -18,11 +18,13 @@ from specbench.interop.readings.base import (
     Mean,
     Printed,
     Reading,
+    Tally,
+    gathered,
     of_requests,
+    together,
     totals,
 )
 from specbench.interop.readings.document import Document, number, whole_number
-from specbench.interop.readings.tally import Tally, gathered, together
 
 KEYS = ("specDecodingStats", "spec_decoding_stats", "specDecStats")
 NAMES = {PASSES: "numRequestsWithDraftTokens", DRAFTED: "numDraftTokens", ACCEPTED: "numAcceptedTokens"}

@@ -1,11 +1,20 @@
-"""An engine that is timed from outside, by three functions: a step, a verification of n tokens, a whole text."""
+"""An engine that is timed from outside, by three functions: a step, a verification of n tokens, a whole text.
 
-from collections.abc import Hashable
+`analysis.costs.costs` makes c, v and overhead from rounds of timed steps and passes; a prediction is compared with
+whole completions, decoded in turn. As in `analysis.costs.probe`, places are spread over the texts, each round has an
+order of its own, and first steps are timed at the beginning of texts.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specbench.analysis.costs.probe import Timed
+import numpy as np
+
+from specbench.analysis.costs.probe import GOLDEN, PASSES, STEPS, Key, Round, Timed, WrittenText
+from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.engine.session import Prompt
+from specbench.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -43,3 +52,112 @@ class Engine(Protocol):
     def generate(self, prompt: Prompt, gamma: int | None, seed: int) -> Generated:
         """The whole text after `prompt`, with `gamma` drafted tokens a pass, or without a draft (None)."""
         ...
+
+
+TEXTS = 4  # of a round: texts of a few passes are short, and calls are cheap
+REPEATS = 3  # of each whole text; the median, so that one hiccup of the machine does not count
+PLAIN = ""  # decoding without a draft
+
+
+def time_engine(
+    engines: Mapping[str, Engine],
+    gammas: Sequence[int],
+    texts: Sequence[WrittenText],
+    max_new_tokens: int,
+    rounds: int,
+    seed: int = 0,
+) -> list[Round]:
+    """`rounds` rounds over `texts` after an untimed round, each at `TEXTS` places; `engines` by their candidates."""
+    _round(engines, gammas, texts[:1], max_new_tokens, -1, seed)
+    found = []
+    for number in range(rounds):
+        places = range(number * TEXTS, (number + 1) * TEXTS)
+        spread = [texts[place * len(texts) // (rounds * TEXTS)] for place in places]
+        found.append(_round(engines, gammas, spread, max_new_tokens, number, seed))
+    return found
+
+
+def _round(
+    engines: Mapping[str, Engine],
+    gammas: Sequence[int],
+    texts: Sequence[WrittenText],
+    max_new_tokens: int,
+    number: int,
+    seed: int,
+) -> Round:
+    this = Round([], {(name, gamma): [] for name in engines for gamma in gammas}, [])
+    plain = next(iter(engines.values()))
+    jobs: list[Key | None] = [None, *this.passes]
+    generator = np.random.default_rng([seed, number + 1])
+    for place, (prompt, written) in enumerate(texts):
+        for job in generator.permutation(len(jobs)):
+            if (key := jobs[job]) is None:
+                most = min(STEPS, max_new_tokens)
+                begun = _begun(prompt, written, most, number * TEXTS + place)
+                steps = plain.time_steps(prompt, most if begun is None else 1)
+                this.first_steps_s.extend(steps[:1])
+                this.steps_s.extend(steps[1:] if begun is None else plain.time_steps(begun, most)[1:])
+                continue
+            name, gamma = key
+            most = min(PASSES * (gamma + 1), max_new_tokens)
+            begun = _begun(prompt, written, most, number * TEXTS + place)
+            engine = engines[name]
+            passes = engine.time_verifications(prompt, gamma, most if begun is None else min(gamma + 1, most))
+            if begun is not None:
+                passes = passes[:1] + [one for one in engine.time_verifications(begun, gamma, most) if not one.first]
+            this.passes[key].extend(passes)
+    return this
+
+
+def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Prompt | None:
+    """The text so far at the place of this number, with about `most` tokens to come; None for its beginning."""
+    start = int(max(0, len(written) - most) * (number * GOLDEN % 1))
+    return Prompt(prompt.source, (*prompt.prefix, *written[:start])) if start else None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A candidate's completions against those without a draft: the speedup per token, and the share that are equal.
+
+    `speedup` is None where a draft changed the completions: at T = 0 they must be equal where an engine says so
+    (`Engine.must_be_equal`).
+    """
+
+    speedup: Interval | None
+    equal_share: float
+
+
+def prove(
+    engines: Mapping[str, Engine], keys: Sequence[Key], prompts: Sequence[Prompt], seed: int = 0
+) -> dict[Key, Proof]:
+    """The measured speedup of each (candidate, gamma), all and decoding without a draft in turn on each prompt."""
+    plain = next(iter(engines.values()))
+    texts: dict[Key, list[object]] = {}
+
+    def way(key: Key, engine: Engine, gamma: int | None) -> Decoder:
+        def decode(index: int) -> tuple[float, list[int]]:
+            found = engine.generate(prompts[index], gamma, seed + index)
+            texts.setdefault(key, [None] * len(prompts))[index] = found.text
+            return found.seconds, [0] * found.tokens
+
+        return decode
+
+    ways = {(PLAIN, 0): way((PLAIN, 0), plain, None)} | {key: way(key, engines[key[0]], key[1]) for key in keys}
+    found: dict[Key, list[Timing]] = _in_turn(ways, len(prompts))
+    own = texts[PLAIN, 0]
+    return {
+        key: Proof(
+            times_faster(found[PLAIN, 0], found[key], seed)
+            if equal == 1 or not engines[key[0]].must_be_equal
+            else None,
+            equal,
+        )
+        for key in keys
+        for equal in [sum(a == b for a, b in zip(own, texts[key], strict=True)) / len(own)]
+    }
+
+
+def _in_turn(ways: Mapping[Key, Decoder], prompts: int) -> dict[Key, list[Timing]]:
+    names = {f"{name} {gamma}": (name, gamma) for name, gamma in ways}
+    found = in_turn({name: ways[key] for name, key in names.items()}, prompts, REPEATS)
+    return {names[name]: timings for name, timings in found.items()}

@@ -12,6 +12,6 @@ class BlockwiseConfig(TrainedConfig):
 
     kind: str = "blockwise"
     builder: ClassVar[str | None] = "specbench.methods.blockwise.draft:BlockwiseBuilder"
-    learner: ClassVar[str] = "specbench.methods.blockwise.train:BlockwiseLearner"
+    learner: ClassVar[str] = "specbench.methods.head_learners:BlockwiseLearner"
     recipe: ClassVar[str] = "blockwise"
     at_once: ClassVar[bool] = True

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
-from specbench.config.keys import key
-from specbench.config.ranges import MAX_GAMMA, require
+from specbench.config.keys import MAX_GAMMA, key, require
 from specbench.errors import UserError
-from specbench.methods.random.config import RandomConfig
+from specbench.methods.ngram.config import RandomConfig
 
 
 @dataclass

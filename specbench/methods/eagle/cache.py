@@ -15,8 +15,7 @@ from torch import Tensor
 
 from specbench.engine.buffers import Buffers
 from specbench.engine.capture.kernels import attend
-from specbench.engine.layout import Layout, chain
-from specbench.engine.token_tree import OpenTree
+from specbench.engine.layout import Layout, OpenTree, chain
 from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle.network import Eagle
 

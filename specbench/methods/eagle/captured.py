@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from specbench.engine.buffers import CACHED_OF_TREES, BufferPool, TensorCache
-from specbench.engine.capture import markers
+from specbench.engine.capture import placement
 from specbench.engine.capture.cache import cached_capture, forget
-from specbench.engine.capture.capture import capture, example_sizes
 from specbench.engine.capture.lower import Lowering, PackedWeights
-from specbench.engine.capture.program import Step, make_step, without_collecting
-from specbench.engine.capture.rewrite import with_merged_weights, without_repetition
-from specbench.engine.capture.rows_check import ROUNDING
-from specbench.engine.capture.specialise import for_one_token, hoist
+from specbench.engine.capture.nodes import capture, example_sizes
+from specbench.engine.capture.program import ROUNDING, Step, make_step, without_collecting
+from specbench.engine.capture.rewrite import for_one_token, hoist, with_merged_weights, without_repetition
 from specbench.engine.capture.static import USUAL_COUNTS, StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
 from specbench.engine.choice import largest_difference
@@ -132,8 +130,8 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         bias = _bias(eagle, layout, keys.dtype)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            markers.write(keys, at, key)
-            markers.write(values, at, value)
+            placement.write(keys, at, key)
+            placement.write(values, at, value)
             return _marked(query, keys, values, bias, shape.scale)
 
         source = None
@@ -151,7 +149,7 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
 
 
 def _marked(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    mixed: Tensor = markers.attend(query, keys, values, bias, scale)
+    mixed: Tensor = placement.attend(query, keys, values, bias, scale)
     return mixed
 
 

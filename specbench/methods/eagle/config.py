@@ -11,7 +11,7 @@ class EagleConfig(TrainedConfig):
     """A layer that predicts the target's features (EAGLE)."""
 
     kind: str = "eagle"
-    builder: ClassVar[str | None] = "specbench.methods.eagle.build:EagleBuilder"
+    builder: ClassVar[str | None] = "specbench.methods.eagle.draft:EagleBuilder"
     learner: ClassVar[str] = "specbench.methods.eagle.train:EagleLearner"
     recipe: ClassVar[str] = "eagle"
 
@@ -21,6 +21,6 @@ class Eagle3Config(TrainedConfig):
     """A layer that reads three depths of the target (EAGLE-3)."""
 
     kind: str = "eagle3"
-    builder: ClassVar[str | None] = "specbench.methods.eagle.build:EagleBuilder"
+    builder: ClassVar[str | None] = "specbench.methods.eagle.draft:EagleBuilder"
     learner: ClassVar[str] = "specbench.methods.eagle.train:EagleLearner"
     recipe: ClassVar[str] = "eagle3"

@@ -6,13 +6,14 @@ was predicted in their place is forgotten. From there each drafted token is a st
 
 Given the tokens so far a token is drawn from the row that the layer gave after the tokens drafted before it, so that
 Algorithm 1 is exact whatever that row is. In the first pass of a T5's text no feature is known; then nothing is
-drafted. Trees are grown by `algorithm.growing`: with tree=dynamic they are EAGLE-2's (2406.16858).
+drafted. Trees are grown by `algorithm.tree_draft`: with tree=dynamic they are EAGLE-2's (2406.16858).
 
 Shapes: L positions, F numbers of a target's feature, D its width, V logits.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,13 +21,21 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
-from specbench.algorithm.draft import after_zeros
+from specbench.algorithm.draft import Draft, after_zeros
+from specbench.config.model import name_of, place_of
+from specbench.config.paths import training_command
+from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
+from specbench.engine.weights.load import layers_of, shape_of
+from specbench.errors import UserError
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
-from specbench.methods.eagle.network import Eagle
-from specbench.methods.eagle.unroll import unrolled
+from specbench.methods.eagle.config import EagleConfig
+from specbench.methods.eagle.network import OURS, Eagle, load_eagle, read_eagle, unrolled
+from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
 
@@ -62,7 +71,7 @@ class EagleSession:
         self.session = session
         self.sampling = sampling
         self.source = partial(
-            source_of, session if draft.eagle.shape.layer.crosses else None
+            source_of_session, session if draft.eagle.shape.layer.crosses else None
         )  # no cycle: rows of a batch are freed at once
         self.cache: Entries = (
             EagleCache(draft.eagle, self.source)
@@ -174,7 +183,45 @@ class EagleSession:
         return standardise(self.draft.eagle.logits(states_LD), self.sampling, self.draft.target.vocabulary_size)
 
 
-def source_of(session: StatefulSession | None) -> Source | None:
+def source_of_session(session: StatefulSession | None) -> Source | None:
     """The keys and values of the source that the last layer of the session's target has."""
     states = None if session is None else session.source_states()
     return None if states is None else Source(*states)
+
+
+class EagleBuilder(DraftBuilder[EagleConfig]):
+    """Weights of our own recipes, in a folder or shipped, or a published checkpoint, in a folder or on the hub."""
+
+    needs_states = needs_prompt_states = True
+
+    def __init__(self, request: DraftRequest[EagleConfig]) -> None:
+        super().__init__(request)
+        draft, key, target = self.draft, request.key, request.run.target
+        self.source, pinned = source_of(draft)
+        if draft.path is None and draft.hub is None and not Path(self.source).is_dir():
+            raise UserError(
+                f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
+                f"{training_command(draft.kind, place_of(target))}, and give {key}.path=FOLDER, or "
+                f"{key}.hub=OWNER/NAME of a published checkpoint"
+            )
+        self.published = published_eagle(self.source, pinned, key, OURS)
+        if self.published is None and draft.hub is not None and draft.path is None:
+            raise UserError(f"{key}.hub={draft.hub}: its config.json is none of an EAGLE checkpoint")
+        if self.published is not None:
+            kind = self.published.kind
+        else:
+            facts = read_eagle(Path(self.source), key, draft.recipe)
+            kind, self.taps = facts.shape.kind, facts.shape.taps
+        if kind != draft.kind:
+            where = f"{key}.path" if draft.path or draft.hub is None else f"{key}.hub"
+            raise UserError(f"{where}={self.source}: these weights are of draft={kind}; use that draft")
+        if self.published is not None:
+            self.published.require_fits(shape_of(target, "target"))
+            self.taps = self.published.taps(layers_of(target, "target"))
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        if self.published is not None:
+            eagle = load_published_eagle(self.published, target.network, self.taps)
+        else:
+            eagle = load_eagle(Path(self.source), target.network, self.request.key)
+        return EagleDraft(target, eagle, target.tap_depths)

@@ -21,16 +21,14 @@ import torch.nn.functional as F
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.states import Taps
+from specbench.engine.eager.parts import Taps
 from specbench.methods.borrowed_layer import borrow_layer
 from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.eagle.network import Eagle, EagleShape
-from specbench.methods.eagle.unroll import unrolled
-from specbench.train.distill import distillation_loss
+from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
-from specbench.train.outputs import special_ids
-from specbench.train.places import resolve
-from specbench.train.schema import EaglePlan, Recipe
+from specbench.train.schema import EaglePlan, Recipe, resolve
+from specbench.train.sets import special_ids
+from specbench.train.trainers import distillation_loss
 
 MEASURED = 4  # tokens of a proposal whose alpha the card has
 

@@ -12,5 +12,5 @@ class HydraConfig(TrainedConfig):
 
     kind: str = "hydra"
     builder: ClassVar[str | None] = "specbench.methods.hydra.draft:HydraBuilder"
-    learner: ClassVar[str] = "specbench.methods.hydra.train:HydraLearner"
+    learner: ClassVar[str] = "specbench.methods.head_learners:HydraLearner"
     recipe: ClassVar[str] = "hydra"

@@ -13,8 +13,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
-from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer
-from specbench.methods.hydra.published import published_hydra
+from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
 
 NARROWING = (-1, -1)  # stands for no head

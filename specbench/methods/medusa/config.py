@@ -12,6 +12,6 @@ class MedusaConfig(TrainedConfig):
 
     kind: str = "medusa"
     builder: ClassVar[str | None] = "specbench.methods.medusa.draft:MedusaBuilder"
-    learner: ClassVar[str] = "specbench.methods.medusa.train:MedusaLearner"
+    learner: ClassVar[str] = "specbench.methods.head_learners:MedusaLearner"
     recipe: ClassVar[str] = "medusa"
     at_once: ClassVar[bool] = True

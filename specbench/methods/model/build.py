@@ -6,19 +6,17 @@ from specbench.algorithm.draft import Draft
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
-from specbench.engine.translated import TranslatedModel
+from specbench.engine.translation import TranslatedModel
 from specbench.engine.weights.load import load_tokenizer
 from specbench.errors import UserError
-from specbench.loading.compatibility import require_a_pair, require_range
+from specbench.loading.compatibility import choose_vocabulary, require_a_pair, require_range
 from specbench.loading.model_loader import ModelRequest, Say
-from specbench.loading.vocabularies import choose_vocabulary
 from specbench.methods.build import DraftBuilder, DraftRequest, Needed
 from specbench.methods.from_text import likeliest_tokens
 from specbench.methods.model.config import ModelDraftConfig
-from specbench.methods.model.draft import ModelDraft
+from specbench.methods.model.draft import ModelDraft, TextDraft
 from specbench.methods.model.online import OnlineDraft, OnlineLearner, Optimiser
-from specbench.methods.model.text import TextDraft
-from specbench.tasks.task import Task
+from specbench.tasks import Task
 
 
 class ModelBuilder(DraftBuilder[ModelDraftConfig]):

@@ -4,9 +4,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from specbench.config.draft import DraftConfig
-from specbench.config.keys import key
+from specbench.config.keys import key, require
 from specbench.config.model import ModelConfig, check_model, name_of
-from specbench.config.ranges import require
 from specbench.errors import UserError
 
 VOCABULARIES = ("auto", "same", "tli", "slem")

@@ -1,1 +1,1 @@
-"""N-gram counts, as a draft."""
+"""N-gram counts, or none at all, as a draft."""

@@ -1,11 +1,10 @@
-"""The keys of `draft=unigram`, `draft=bigram` and `draft=ngram`."""
+"""The keys of `draft=unigram`, `draft=bigram`, `draft=ngram` and `draft=random`."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from specbench.config.draft import TextDraftConfig
-from specbench.config.keys import key
-from specbench.config.ranges import require
+from specbench.config.draft import DraftConfig, TextDraftConfig
+from specbench.config.keys import key, require
 
 
 @dataclass
@@ -68,3 +67,12 @@ class NgramConfig(DiscountedConfig):
     def check(self, key: str) -> None:
         super().check(key)
         require(1 <= self.order <= 8, f"{key}.order", self.order, "from 1 to 8")
+
+
+@dataclass
+class RandomConfig(DraftConfig):
+    """Every token equally likely."""
+
+    kind: str = "random"
+    builder: ClassVar[str | None] = "specbench.methods.ngram.draft:RandomBuilder"
+    paper: ClassVar[bool] = True

@@ -7,6 +7,8 @@ max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h wi
 of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} where h was never
 counted. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram is
 the same draft alone and inside a trigram.
+
+Without counts: the random draft of the paper's opening, for which every token is equally likely.
 """
 
 from collections.abc import Sequence
@@ -23,8 +25,9 @@ from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder
 from specbench.methods.from_text import Arrays, Corpus, FromText
-from specbench.methods.ngram.config import DiscountedConfig, UnigramConfig
+from specbench.methods.ngram.config import DiscountedConfig, RandomConfig, UnigramConfig
 from specbench.methods.ngram.counts import Counts, fit
 from specbench.sampling import BEFORE_ARGMAX, Sampling, draw, one_hot, standardise
 
@@ -192,3 +195,40 @@ class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
         # A unigram has no order below it.
         discount = self.draft.discount if isinstance(self.draft, DiscountedConfig) else 0.0
         return NgramDraft(self.counts, self.draft.longest(), discount, self.request.device)
+
+
+class UniformDraft:
+    """q(x) = 1/V at every position and under every sampling setting.
+
+    All entries are equal, so argmax, top-k and nucleus change nothing.
+    """
+
+    operations = 0.0
+
+    def __init__(self, vocabulary_size: int, device: torch.device) -> None:
+        self.vocabulary_size = vocabulary_size
+        self.device = device
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "UniformDraft":
+        return self
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        drawn_G = torch.randint(self.vocabulary_size, (gamma,), generator=generator, device=self.device)
+        return Proposal(drawn_G.tolist(), self._rows(gamma))
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do: no state."""
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return self._rows(len(tokens) - prefix_length)
+
+    def _rows(self, count: int) -> Tensor:
+        row_V = torch.full((self.vocabulary_size,), 1 / self.vocabulary_size, device=self.device)
+        return row_V.expand(count, -1)
+
+
+class RandomBuilder(DraftBuilder[RandomConfig]):
+    """Builds `draft=random`."""
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        return UniformDraft(self.request.vocabulary.size, self.request.device)

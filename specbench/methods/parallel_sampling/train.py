@@ -16,13 +16,13 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.placement import Placement
+from specbench.engine.capture.placement import Placement
 from specbench.engine.layout import tree
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
 from specbench.theory.trees import ROOT
-from specbench.train.distill import distillation_loss
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.schema import LookAheadPlan, Recipe
+from specbench.train.trainers import distillation_loss
 
 
 class Seen(NamedTuple):

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.config.draft import TextDraftConfig
-from specbench.config.keys import key
-from specbench.config.ranges import require
+from specbench.config.keys import key, require
 from specbench.methods.lookup.config import MATCH, MOST_MATCHED
 
 

@@ -10,26 +10,218 @@ Algorithm 1 is exact.
 Shapes: L positions, K queries, D width, V logits.
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.draft import Draft, after_zeros
 from specbench.config.draft import TrainedConfig
+from specbench.engine.buffers import Buffers
+from specbench.engine.capture.kernels import attend
+from specbench.engine.capture.static import StaticModel
 from specbench.engine.capture.static_sessions import StaticSession
+from specbench.engine.choice import checked as checked_capture
+from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.parts import layer_list, own_head
+from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Model, Prompt, Session, StatefulSession, up_to_end
 from specbench.engine.weights.load import shape_of
+from specbench.errors import UserError, first_line
 from specbench.methods.build import DraftRequest
 from specbench.methods.decoder_layer import Source
 from specbench.methods.heads import HeadsBuilder
-from specbench.methods.specdec.captured import ParallelCache, ParallelSession, ReadsQueries, captured
-from specbench.methods.specdec.network import ParallelDecoder, require_t5
+from specbench.methods.specdec.network import ParallelDecoder, entries, require_t5
 from specbench.sampling import Sampling, checked, drawn, most_likely, standardise, uniforms
+
+
+class OwnBias(nn.Module):
+    """A T5's self-attention sublayer whose position biases are its own, where a T5's are the first layer's."""
+
+    def __init__(self, sublayer: Any) -> None:
+        super().__init__()
+        self.sublayer = sublayer
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **more: Any) -> Any:
+        return self.sublayer(hidden_states, attention_mask=attention_mask, position_bias=None, **more)
+
+
+@torch.no_grad()
+def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
+    """Return a T5 with the weights of `decoder`, which is bound to `target`."""
+    config = copy.deepcopy(target.config)
+    vocabulary = target.get_input_embeddings().weight
+    config.num_decoder_layers, config.num_layers = len(decoder.layers), 1
+    config.vocab_size = len(vocabulary) + decoder.queries
+    made = T5ForConditionalGeneration(config)
+    made.config.tie_word_embeddings = made.config.scale_decoder_outputs = False  # after construction, which ties them
+    theirs: list[Any] = list(layer_list(target))
+    ours: list[tuple[Any, Any, Any, int]] = list(
+        zip(layer_list(made), decoder.norms, decoder.blocks, decoder.layers, strict=True)
+    )
+    for block, norm, layer, number in ours:
+        own, cross, forward = (part for part in block.layer)
+        for name in "qkvo":
+            getattr(own.SelfAttention, name).weight.copy_(getattr(layer.self_attn, f"{name}_proj").weight)
+        own.layer_norm.weight.copy_(norm.weight)
+        biases = nn.Embedding(*layer.relative_bias.weight.shape)
+        biases.weight.copy_(layer.relative_bias.weight)
+        own.SelfAttention.relative_attention_bias = biases
+        own.SelfAttention.has_relative_attention_bias = True
+        block.layer[0] = OwnBias(own)
+        attention, of_target = cross.EncDecAttention, theirs[number].layer[1].EncDecAttention
+        for name in "qo":
+            getattr(attention, name).weight.copy_(getattr(layer.cross_attn, f"{name}_proj").weight)
+        for name in "kv":
+            getattr(attention, name).weight.copy_(getattr(of_target, name).weight)
+        cross.layer_norm.weight.copy_(layer.cross_layernorm.weight)
+        forward.layer_norm.weight.copy_(layer.post_attention_layernorm.weight)
+        dense = forward.DenseReluDense
+        dense.wo.weight.copy_(layer.mlp.down_proj.weight)
+        if decoder.shape.gated:
+            dense.wi_0.weight.copy_(layer.mlp.gate_proj.weight)
+            dense.wi_1.weight.copy_(layer.mlp.up_proj.weight)
+        else:
+            dense.wi.weight.copy_(layer.mlp.up_proj.weight)
+    made.decoder.final_layer_norm.weight.copy_(decoder.norm.weight)
+    made = made.to(vocabulary.device, vocabulary.dtype)
+    embeddings = nn.Embedding.from_pretrained(torch.cat([vocabulary, decoder.query_KD.to(vocabulary)]))
+    made.shared = embeddings
+    made.decoder.set_input_embeddings(embeddings)
+    made.encoder = target.encoder
+    made.lm_head = own_head(target)
+    return made.eval().requires_grad_(False)
+
+
+class ReadsQueries(Protocol):
+    """SpecDec's decoder at work on one text."""
+
+    length: int  # tokens read
+
+    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
+        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens at most."""
+        ...
+
+
+def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
+    """Return `decoder` in the engine of `target`; None where that captures no steps, or CUDA graphs.
+
+    Raises:
+        UserError: its captured step differs from the module's own by more than rounding.
+    """
+    if not isinstance(target, StaticModel) or isinstance(target, CudaGraphModel):
+        return None
+    packed = None if target.invariant else target.packed
+    made = as_t5(decoder, target.network)
+    try:
+        return checked_capture(type(target), made, target.vocabulary_size, target.eos_ids, packed=packed)
+    except RuntimeError as error:
+        raise UserError(f"draft=specdec: engine={target.engine}: {first_line(error)}; use engine=eager") from error
+
+
+class ParallelSession(StaticSession):
+    """The captured decoder on the text of the target's session `beside`."""
+
+    def __init__(self, model: StaticModel, decoder: ParallelDecoder, beside: StaticSession) -> None:
+        self._begin(model)
+        self.first_query = model.network.get_input_embeddings().weight.shape[0] - decoder.queries
+        self._sources, self._source_length_1, self._of_source_buffers = beside.of_source(decoder.layers)
+        self.reserve(1)
+
+    def _collect(self) -> None:
+        self._buffers = [*self._held["self"].layers, *self._of_source_buffers]
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
+        """See `ReadsQueries`."""
+        count, step = len(tokens) + queries, self.model.program.several
+        self._make_room(self.length + count)
+        ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
+        fixed = self._of_source(step, ids_1L, count)
+        key = (id(step), "queries", queries, self.length, count, self._capacity)
+        placed = self.model.positions.get(key)
+        if placed is None:
+            layout = self._with_queries(count, queries)
+            inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
+            placed = self.model.positions.put(key, (*layout.tensors, *step.of_layout(*inputs, *fixed)))
+        logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
+        self.length += len(tokens)
+        return logits_LV[-queries:]
+
+    def _with_queries(self, count: int, queries: int) -> Layout:
+        """The newest `count` entries, of which the last are queries that see themselves and no other query."""
+        layout = chain(self.length, count, self.model.numbers(self._capacity))
+        visible_1LC = layout.visible_BLC.clone()
+        first = self.length + count - queries
+        itself = torch.eye(queries, dtype=torch.bool, device=visible_1LC.device)
+        visible_1LC[:, -queries:, first : first + queries] = itself
+        return Layout(layout.slots_BL, layout.positions_BC, visible_1LC)
+
+
+FIRST_CAPACITY = 64
+
+
+class ParallelCache:
+    """The keys and values of the tokens that `decoder` has read of one text, layer by layer."""
+
+    def __init__(self, decoder: ParallelDecoder, sources: Callable[[], Sequence[Source]]) -> None:
+        """`sources` has for each layer the keys and values of the source."""
+        self.decoder, self.sources = decoder, sources
+        self.length = 0
+        weight = decoder.query_KD
+        # As elsewhere: on CPU attention over bf16 is slower than over fp32, which is also the more exact.
+        on_cpu = weight.device.type == "cpu"
+        self._dtype = torch.promote_types(weight.dtype, torch.float32) if on_cpu else weight.dtype
+        self._buffers = self._zeros(FIRST_CAPACITY)
+
+    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
+        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
+        decoder, device = self.decoder, self.decoder.query_KD.device
+        end = self.length + len(tokens)
+        self._reserve(end + queries)
+        distance, visible = entries(end, end - 1, queries, device)
+        new = slice(self.length, None)  # rows of the new tokens and of the queries
+        states_LD = torch.cat([decoder.embed(torch.tensor(tokens, device=device)), decoder.query_KD[:queries]])
+        attends = [partial(self._attend, block, distance[new], visible[new]) for block in range(len(decoder.layers))]
+        after_1LD = decoder(states_LD.unsqueeze(0), self.sources(), attends)
+        self.length = end
+        logits_KV: Tensor = decoder.project(after_1LD[0, len(tokens) :])
+        return logits_KV
+
+    def rollback(self, length: int) -> None:
+        """Keep the first `length` tokens at most."""
+        self.length = min(self.length, length)
+
+    def _attend(
+        self, block: int, distance_LC: Tensor, visible_LC: Tensor, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        end = distance_LC.shape[1]
+        keys, values = self._buffers.pair(block)
+        for buffer, states in ((keys, key), (values, value)):
+            buffer[:, :, end - states.shape[2] : end] = states
+        bias = self.decoder.bias(block, distance_LC, visible_LC).to(self._dtype)
+        return attend(query, keys[:, :, :end], values[:, :, :end], bias[None], self.decoder.shape.scale)
+
+    def _reserve(self, needed: int) -> None:
+        if needed > self._buffers.slots:
+            old = self._buffers
+            self._buffers = self._zeros(1 << (needed - 1).bit_length())
+            self._buffers.copy_slots(old, old.slots)
+
+    def _zeros(self, slots: int) -> Buffers:
+        shape, weight = self.decoder.shape, self.decoder.query_KD
+        kinds = [(shape.key_heads, shape.head_width)] * (2 * len(self.decoder.layers))
+        return Buffers.zeros(kinds, slots, self._dtype, weight.device)
 
 
 class SpecDecDraft:
@@ -113,9 +305,6 @@ def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:
         assert states is not None, "a T5 has a source"
         found.append(Source(*states))
     return found
-
-
-# The builder of SpecDec's decoder.
 
 
 class SpecDecBuilder(HeadsBuilder):

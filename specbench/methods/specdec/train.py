@@ -20,9 +20,9 @@ from specbench.errors import UserError
 from specbench.methods.borrowed_layer import borrow_parallel_decoder
 from specbench.methods.decoder_layer import Source, layer_shape
 from specbench.methods.specdec.network import ParallelDecoder, require_t5
-from specbench.train.distill import distillation_loss
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.schema import Recipe, SpecDecPlan
+from specbench.train.trainers import distillation_loss
 
 
 class Seen(NamedTuple):

@@ -4,22 +4,17 @@ from collections.abc import Callable, Sequence
 
 from specbench.records.frame import Records
 from specbench.report.figure import Drawn
-from specbench.report.figures.batches import batches
-from specbench.report.figures.beyond import beyond
-from specbench.report.figures.costs import cost
+from specbench.report.figures.beyond import beyond, trees
+from specbench.report.figures.costs import cost, verify
 from specbench.report.figures.curves import figure2, figure3, figure4
-from specbench.report.figures.gammas import gamma
-from specbench.report.figures.gap import gap
-from specbench.report.figures.online import online
-from specbench.report.figures.parts import beta, position
+from specbench.report.figures.gammas import batches, gamma
+from specbench.report.figures.parts import beta, online, position
 from specbench.report.figures.parts import figure as strata
-from specbench.report.figures.sample import figure1
-from specbench.report.figures.timeline import figure5
-from specbench.report.figures.trees import trees
-from specbench.report.figures.verify import verify
+from specbench.report.figures.sample import figure1, figure5
 from specbench.report.figures.waterfall import figure as waterfall
-from specbench.report.names import selected
+from specbench.report.figures.waterfall import gap
 from specbench.report.style import styled
+from specbench.report.table import selected
 
 FIGURES: dict[str, Callable[[Records], Drawn]] = {
     "figure1": figure1,

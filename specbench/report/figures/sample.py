@@ -1,18 +1,34 @@
 """Figure 1: a real run's completion, a line for each target pass."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from specbench.records.frame import Records, measured
-from specbench.records.schema import RunRecord
+from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
+from specbench.records.schema import DecodingMode, PromptRecord, RunRecord
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, nothing_yet, sources
+from specbench.report.figures.annotations import captions, legend, nothing_yet, sources
 from specbench.report.measured import neural
+from specbench.report.paper import paper
 from specbench.report.passes import Line, count, lines, typical_prompt
-from specbench.report.style import BLUE, FAINT, GREEN, INK, PALE_BLUE, PALE_GREEN, PALE_RED, VERMILLION, WIDE, panels
+from specbench.report.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    PALE_BLUE,
+    PALE_GREEN,
+    PALE_RED,
+    PAPER,
+    TINT_BLUE,
+    TINT_RED,
+    VERMILLION,
+    WIDE,
+    panels,
+)
 
 SIZE = 7.6  # points
 STEP = SIZE * 0.602 / 72  # inches a character of DejaVu Sans Mono takes
@@ -116,3 +132,133 @@ def _line_of_key(axes: Axes, x: float, y: float, kind: str, words: str) -> None:
 def _text(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
     # A token may hold '$', which must not start a formula.
     axes.text(x, y, text, fontsize=SIZE, color=colour, va="center", family="DejaVu Sans Mono", parse_math=False)
+
+
+# Figure 5: one prompt over time, from recorded times: encoder calls, M_q and M_p calls, for two gammas and alone.
+
+
+COLOURS = {"M_p": BLUE, "M_q": VERMILLION, "M_p encoder": TINT_BLUE, "M_q encoder": TINT_RED}
+TIMELINE_TITLE = "Figure 5. A run over time"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, or a start; times in seconds from the start of the prompt."""
+
+    what: str
+    begin: float
+    length: float
+
+
+def figure5(records: Records) -> Drawn:
+    """Draw the calls of both models over time."""
+    chosen = _choose_timeline(records)
+    if chosen.empty:
+        return nothing_yet("figure5", TIMELINE_TITLE)
+    chosen = chosen.sort_values("gamma", ascending=False)
+    wholes = [records.whole(run_id) for run_id in chosen["run_id"]]
+    index = _typical(wholes[0], min(len(whole["prompts"]) for whole in wholes))
+    tracks = [(rf"$\gamma={w['summary']['gamma']}$", w, speculative_calls(w["prompts"][index])) for w in wholes]
+    tracks.append(("standard", wholes[0], baseline_calls(wholes[0]["prompts"][index])))
+    figure, (axes,) = panels(width=WIDE, height=0.55 + 0.52 * len(tracks))
+    for y, (_, _, calls) in enumerate(tracks):
+        _track(axes, y, calls)
+    axes.set(ylim=(len(tracks) - 0.4, -0.85), xlabel="milliseconds")
+    axes.set_yticks(range(len(tracks)), [name for name, _, _ in tracks])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(0, 1000 * max(calls[-1].begin + calls[-1].length for _, _, calls in tracks) * 1.09)
+    _timeline_key(axes)
+    rows = [
+        {"track": name.strip("$\\"), "call": call.what, "begin_s": call.begin, "length_s": call.length, "prompt": index,
+         "run_id": whole["run_id"]}
+        for name, whole, calls in tracks for call in calls
+    ]  # fmt: skip
+    tokens = len(wholes[0]["prompts"][index]["baseline"]["tokens"])
+    notes = [
+        f"Prompt {index + 1}, {tokens} tokens by the target alone: among the longest tenth of the completions, the "
+        "prompt whose speedup is closest to the run's; times as recorded",
+        "Calls of M_q within a pass are drawn with equal lengths, since only their sum is recorded; gaps are host work "
+        "(accepting, drawing)",
+        *captions(chosen, "figure5"),
+    ]
+    return Drawn("figure5", TIMELINE_TITLE, figure, pd.DataFrame(rows), notes)
+
+
+def _typical(record: RunRecord, among: int) -> int:
+    """Among the prompts with the longest tenth of completions, the index whose speedup is closest to the run's."""
+    prompts = record["prompts"][:among]
+
+    def seconds(way: DecodingMode, some: list[PromptRecord]) -> float:
+        spent: float = sum(p[way]["start_s"] + p[way]["decode_s"] for p in some)
+        return spent / sum(len(p[way]["tokens"]) for p in some)
+
+    whole = seconds("baseline", prompts) / seconds("speculative", prompts)
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]["baseline"]["tokens"]))
+    return min(
+        order[: 1 + len(order) // 10],
+        key=lambda i: abs(seconds("baseline", [prompts[i]]) / seconds("speculative", [prompts[i]]) - whole),
+    )
+
+
+def speculative_calls(prompt: PromptRecord) -> list[Call]:
+    """Every call of a speculative decoding, in order."""
+    ours = prompt["speculative"]
+    draft_start = ours.get("draft_start_s", 0.0)
+    calls = [Call("M_p encoder", 0.0, ours["start_s"] - draft_start)]
+    if draft_start:
+        calls.append(Call("M_q encoder", ours["start_s"] - draft_start, draft_start))
+    now = ours["start_s"]
+    for a_pass in ours["passes"]:
+        count = a_pass["drafted"]
+        calls += [Call("M_q", now + i * a_pass["draft_s"] / count, a_pass["draft_s"] / count) for i in range(count)]
+        now += a_pass["draft_s"]
+        calls.append(Call("M_p", now, a_pass["verify_s"]))
+        now += a_pass["verify_s"] + a_pass["accept_s"]
+    return calls
+
+
+def baseline_calls(prompt: PromptRecord) -> list[Call]:
+    """Every call of standard decoding."""
+    alone = prompt["baseline"]
+    calls = [Call("M_p encoder", 0.0, alone["start_s"])]
+    now = alone["start_s"]
+    for step_s in alone["steps_s"]:
+        calls.append(Call("M_p", now, step_s))
+        now += step_s
+    return calls
+
+
+def _choose_timeline(records: Records) -> pd.DataFrame:
+    """The records of one pair and machine at the paper's two gammas; the greedy one, and the higher alpha first."""
+    wanted = paper()["figure5"]["gamma"]
+    frame = neural(records.paper_runs)
+    frame = one_sample(frame[frame["gamma"].isin(wanted)])
+    best = frame.iloc[:0]
+    rank: tuple[Any, ...] = ()
+    for key, group in frame.groupby([*PAIR, *MACHINE], dropna=False):
+        # All gammas, the paper's target, greedy, and then a draft that agrees well.
+        this = (group["gamma"].nunique(), key[0] == "t5-xxl", -key[3], group["alpha"].max())
+        if not rank or this > rank:
+            best, rank = group.drop_duplicates("gamma"), this
+    return best
+
+
+def _track(axes: Axes, y: float, calls: list[Call]) -> None:
+    for call in calls:
+        axes.barh(
+            y, 1000 * call.length, left=1000 * call.begin, height=0.62,
+            facecolor=COLOURS[call.what], edgecolor=PAPER, linewidth=0.4,
+        )  # fmt: skip
+    end = calls[-1].begin + calls[-1].length
+    axes.annotate(
+        f"{1000 * end:.0f} ms", (1000 * end, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9,
+        color=INK,
+    )  # fmt: skip
+
+
+def _timeline_key(axes: Axes) -> None:
+    names = ((r"$M_p$ decoder", BLUE), (r"$M_q$ decoder", VERMILLION),
+             (r"$M_p$ encoder or prefill", TINT_BLUE), (r"$M_q$ encoder or prefill", TINT_RED))  # fmt: skip
+    legend(axes, names, (0.0, 0.16, 0.32, 0.58))

@@ -3,16 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from specbench.records.frame import Records
-from specbench.report.names import selected
-from specbench.report.table import Table
-from specbench.report.tables.acceptance import table3
-from specbench.report.tables.beyond import beyond
-from specbench.report.tables.gap import gap
+from specbench.report.table import Table, selected
+from specbench.report.tables.acceptance import strata, table3
+from specbench.report.tables.beyond import beyond, trees
+from specbench.report.tables.gap import gap, levers, table1
 from specbench.report.tables.lenience import table5
-from specbench.report.tables.levers import levers, table1
 from specbench.report.tables.speedups import table2, table4
-from specbench.report.tables.strata import strata
-from specbench.report.tables.trees import trees
 
 TABLES: dict[str, Callable[[Records], Table]] = {
     "table1": table1,

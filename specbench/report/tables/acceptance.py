@@ -1,14 +1,15 @@
-"""Table 3: alpha of every pair at T = 0 and T = 1."""
+"""Table 3: alpha of every pair at T = 0 and T = 1. The table `strata`: runs by prompt, context and position."""
 
 import pandas as pd
 
-from specbench.config.names import alpha_is_of
+from specbench.analysis.acceptance.strata import NO_CATEGORY, By, Stratum
+from specbench.analysis.acceptance.strata import strata as divided
+from specbench.config.drafts import alpha_is_of
 from specbench.records.alphas import alphas
-from specbench.records.choice import choose, remark
-from specbench.records.frame import Records
+from specbench.records.frame import PAIR, Records, choose, remark
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
-from specbench.report.table import NONE, Table, number
+from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
 
 TEMPERATURES = (0, 1)
@@ -101,3 +102,104 @@ def _show(row: Row, values: pd.DataFrame) -> Row:
     else:
         cells["record"] = f"none: `{mine['command'].iloc[0]}`" if mine["state"].iloc[0] == "no record" else "not public"
     return cells
+
+
+# Results of a few runs by kind of prompt, length of context and position in the completion.
+
+
+# Runs in parts, by kind of prompt, length of context and position in the completion: rows for a table and a figure.
+
+
+BY: dict[By, str] = {
+    "category": "kind of prompt",
+    "length": "tokens of context",
+    "position": "position in the completion",
+}
+MOST_RUNS = 4
+COLUMNS = (
+    "run_id", "by", "group", "prompts", "tokens", "alpha", "low", "high", "tokens_per_pass", "tokens_per_pass_low",
+    "tokens_per_pass_high", "speedup", "speedup_low", "speedup_high",
+)  # fmt: skip
+
+
+def chosen_runs(records: Records) -> pd.DataFrame:
+    """A few records: for each pair, task and temperature the record with the most prompts; among equals the newest.
+
+    Records whose prompts have categories come first, then records with the most parts, then those of the best drafts.
+    """
+    newest = records.paper_runs.sort_values(["prompts", "created"], kind="stable", ascending=False).drop_duplicates(
+        PAIR
+    )
+    counts = [_counts(records, run_id) for run_id in newest["run_id"]]
+    ranked = newest.assign(
+        parted=pd.Series([has for has, _ in counts], index=newest.index, dtype=bool),
+        number=pd.Series([number for _, number in counts], index=newest.index, dtype=int),
+    )
+    order = ["parted", "number", "alpha"]
+    return ranked.sort_values(order, kind="stable", ascending=False).drop(columns=order[:2]).head(MOST_RUNS)
+
+
+def _counts(records: Records, run_id: str) -> tuple[bool, int]:
+    """Whether the prompts of a run have categories, and into how many lengths and positions they fall."""
+    prompts = records.whole(run_id)["prompts"]
+    parts_of = [divided(prompts, by, with_speed=False) for by in BY if by != "category"]
+    return any("category" in prompt for prompt in prompts), sum(map(len, parts_of))
+
+
+def parts(records: Records, chosen: pd.DataFrame) -> pd.DataFrame:
+    """A row for each part of each run of `chosen`, with 95% intervals over prompts."""
+    rows = [row for run_id in chosen["run_id"] for row in _of_run(records, run_id)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _of_run(records: Records, run_id: str) -> list[Row]:
+    record = records.whole(run_id)
+    timed = record["summary"]["speedup_measured"] is not None
+    rows: list[Row] = []
+    for by in BY:
+        found = divided(record["prompts"], by, timed)
+        if {one.name for one in found} <= {NO_CATEGORY}:
+            continue
+        rows += [{"run_id": run_id, "by": by} | _part(one) for one in found]
+    return [row for row in rows if row["alpha"] == row["alpha"]]
+
+
+def _part(one: Stratum) -> Row:
+    row: Row = {
+        "group": one.name, "prompts": one.prompts, "tokens": one.tokens,
+        "alpha": one.alpha.value, "low": one.alpha.low, "high": one.alpha.high,
+    }  # fmt: skip
+    for name, found in (("tokens_per_pass", one.tokens_per_pass), ("speedup", one.speedup)):
+        bounds = (None, None, None) if found is None else (found.value, found.low, found.high)
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), bounds, strict=True))
+    return row
+
+
+SHOWN = ("task", "M_p", "M_q", "T", "γ", "by", "part", "prompts", "tokens", "α", "tokens/pass", "measured", "record")
+
+
+def strata(records: Records) -> Table:
+    """Table of runs by kind of prompt, length of context and position."""
+    chosen = chosen_runs(records)
+    values = parts(records, chosen)
+    runs = {row["run_id"]: row for row in chosen.to_dict("records")}
+    shown = [_show_part(row, runs[row["run_id"]]) for row in values.to_dict("records")]
+    under = [
+        "α: over the tokens of that part. position: of a token in the completion; a pass counts at the position of its "
+        "first token. [95% interval, bootstrap over prompts; none for a single prompt]. `specbench results --by "
+        "category`, `--by length` and `--by position` print the parts of every run",
+        *notes.of_records(chosen),
+        *notes.of_filling("strata", values.empty),
+    ]
+    return Table("strata", "Strata. Runs in parts", pd.DataFrame(shown, columns=list(SHOWN)), values, under)
+
+
+def _show_part(row: Row, run: Row) -> Row:
+    return {
+        "task": label(run["task"]), "M_p": run["target"], "M_q": run["draft"], "T": f"{run['temperature']:g}",
+        "γ": run["gamma_said"], "by": BY[row["by"]], "part": row["group"], "prompts": str(row["prompts"]),
+        "tokens": str(row["tokens"]), "α": interval(row["alpha"], row["low"], row["high"]),
+        "tokens/pass": interval(row["tokens_per_pass"], row["tokens_per_pass_low"], row["tokens_per_pass_high"]),
+        "measured": interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
+        "record": notes.marks([row["run_id"]], False),
+    }  # fmt: skip

@@ -4,19 +4,67 @@ The rows are those of `experiments/beyond.yaml`, each with the command that fill
 gamma that was fastest.
 """
 
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from specbench.config.names import METRICS
+from specbench.config.drafts import METRICS
+from specbench.config.tree import AUTO
 from specbench.quality import quality_difference
-from specbench.records.choice import remark
-from specbench.records.frame import Records
+from specbench.records.frame import PAIR, SIZE_THEN_SPEED, Records, choose, measured, one_sample, remark
 from specbench.records.schema import Row
-from specbench.report.comparison import ENTRY, among, comparable, fastest, planned
-from specbench.report.paper import experiment, fill
+from specbench.report.measured import tokens_per_pass
+from specbench.report.paper import experiment, fill, fill_twin
 from specbench.report.table import NONE, Table, interval, number
 from specbench.report.tables import notes
+
+# Measured records of different drafts and rules, over plain sampling, for the table and the figure that compare them.
+#
+# An entry is a draft under a rule with a gamma policy.
+
+
+ENTRY = [*PAIR, "accept", "policy"]
+PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
+
+
+def comparable(records: Records) -> pd.DataFrame:
+    """All measured records of chains, one prompt at a time, without top-k and top-p.
+
+    `policy` is the gamma policy; empty for a number.
+    """
+    frame = measured(records.chains)
+    frame = frame[frame["top_k"].isna() & frame["top_p"].isna()].astype({"accept": str, "gamma_said": str})
+    return frame.assign(policy=frame["gamma_said"].where(frame["gamma"].isna(), ""))
+
+
+def fastest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return for each entry and machine the fastest of the records over the most prompts, one record for each gamma."""
+    each = choose(frame, [*ENTRY, "gamma_said", *PLACE])
+    return choose(each, [*ENTRY, *PLACE], SIZE_THEN_SPEED).sort_values(ENTRY, kind="stable")
+
+
+def planned() -> list[Row]:
+    """Return the rows that `experiments/beyond.yaml` plans: names, `gamma_said`, and the `command` that fills each."""
+    return [
+        {
+            "target": part["target"], "draft": draft, "task": part["task"], "temperature": temperature, "accept": rule,
+            "gamma_said": gamma, "policy": "" if gamma.isdigit() else gamma, "command": part["fill"],
+        }
+        for part in experiment("beyond")["rows"]
+        for temperature, draft, rule, gamma in product(
+            part["temperatures"], part["drafts"], part["rules"], part["gammas"]
+        )
+    ]  # fmt: skip
+
+
+def among(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
+    """Return the records of one planned row: for each machine the newest of those over the most prompts."""
+    same = pd.Series(True, index=frame.index)
+    for key in (*ENTRY, "gamma_said"):
+        same &= frame[key] == row[key]
+    return choose(frame[same], PLACE)
+
 
 GROUP = ["target", "task", "temperature"]
 DIFFERENCE = ("quality_difference", "quality_difference_low", "quality_difference_high")
@@ -142,3 +190,126 @@ def _with_difference(row: Row, records: Records) -> Row:
     ours, alone = ([prompt[way]["text"] for prompt in prompts] for way in ("speculative", "baseline"))
     less = quality_difference(row["quality_metric"], ours, alone, [prompt["reference"] or "" for prompt in prompts])
     return row | dict(zip(DIFFERENCE, (less.value, less.low, less.high), strict=True))
+
+
+# Chains and token trees compared: tokens a pass, predicted and measured, and speed; and published figures.
+
+
+# Runs of trees, and of chains of the same pairs beside them, for the table and the figure `trees`.
+
+
+CHAIN = "chain"
+SAME = [*PAIR, "hardware", "dtype"]  # chains that trees are compared with
+KEPT = [
+    *SAME, "engine", "simulated", "lossless", "accept", "alpha", "tokens_per_pass", "tokens_per_pass_predicted",
+    "prediction", "c", "verify_cost", "overhead", "speedup_calibrated", "speedup_measured", "speedup_low",
+    "speedup_high", "prompts", "created", "unproved", "too_small", "run_id",
+]  # fmt: skip
+
+
+def tree_runs(records: Records) -> pd.DataFrame:
+    """One row a run, with `shape`, `size` (the sequence's last token included) and the interval of its tokens a pass.
+
+    The interval is `tokens_low`, `tokens_high`. Pairs without a tree are left out.
+    """
+    trees = measured(records.trees)
+    trees = trees[trees["top_k"].isna() & trees["top_p"].isna()]
+    if trees.empty:
+        return pd.DataFrame(columns=[*KEPT, "shape", "size", "tokens_low", "tokens_high"])
+    trees = choose(trees.assign(label=trees["tree"]), [*SAME, "accept", "label"])
+    pairs = set(trees[SAME].itertuples(index=False, name=None))
+    chains = measured(records.chains)
+    chains = one_sample(chains[chains["gamma"].notna() & (chains["accept"] == "exact")])
+    chains = chains[[pair in pairs for pair in chains[SAME].itertuples(index=False, name=None)]]
+    rows = [_row(records, one) for one in [*chains.to_dict("records"), *trees.to_dict("records")]]
+    return pd.DataFrame(rows).sort_values([*SAME, "size"], kind="stable").reset_index(drop=True)
+
+
+def published() -> list[Row]:
+    """Figures of others: a row a method and temperature."""
+    return [
+        {key: one[key] for key in ("method", "source", "target", "task", "device")}
+        | {"temperature": temperature, "tokens_per_pass": tokens, "speedup": speedup}
+        for one in experiment("trees")["published"]
+        for temperature, tokens, speedup in one["rows"]
+    ]
+
+
+def _row(records: Records, row: Row) -> Row:
+    tokens = tokens_per_pass(records.whole(row["run_id"]))
+    shape, size = (CHAIN, int(row["gamma"]) + 1) if pd.isna(row["tree"]) else _shape(records, row)
+    return {key: row.get(key) for key in KEPT} | {
+        "shape": shape, "size": size, "tokens_low": tokens.low, "tokens_high": tokens.high,
+    }  # fmt: skip
+
+
+def _shape(records: Records, row: Row) -> tuple[str, int]:
+    """What a tree is called beside others of its kind, and the most tokens that it has the target read."""
+    tree = records.catalog.head(row["run_id"]).config["tree"]
+    name, size = str(tree["shape"]), tree.get("size")
+    if name == "widths":
+        name += f" {'×'.join(map(str, tree['widths']))}"
+        level, nodes = 1, 1
+        for width in tree["widths"]:
+            level *= width
+            nodes += level
+        size = nodes if size is None else min(size, nodes)
+    if size == AUTO:
+        name, size = f"{name} {AUTO}", round(row["nodes_per_pass"]) + 1
+    children = tree.get("children", "distinct")
+    return name + ("" if children == "distinct" or name == "dynamic" else f" {children}"), int(size)
+
+
+TREES_TITLE = "Token trees. Tokens a pass and speed of chains and trees"
+PUBLISHED = "published"
+COLUMNS = [
+    "M_p", "M_q", "task", "T", "shape", "n", "tokens/pass", "predicted", "c", "v", "calibrated", "measured", "record",
+]  # fmt: skip
+
+
+def trees(records: Records) -> Table:
+    """Table of chains and trees: tokens a pass and speedups."""
+    runs = tree_runs(records)
+    rows = [_our_tree(row) for row in runs.to_dict("records")] or [_none()]
+    values = pd.concat([runs.assign(whose="ours"), pd.DataFrame(published()).assign(whose=PUBLISHED)])
+    under = [
+        "n: tokens that the target reads in a pass, the last accepted token included; a chain of size n drafts γ = "
+        "n − 1. predicted: for a tree by teacher forcing along the target's completions, ends included; for a chain "
+        "by Eq. 1. v: cost of verifying n tokens, in target steps. calibrated: predicted tokens over the cost of "
+        "the passes (a chain by position, as of lookup and heads: in-sample, since its acceptance is of the same "
+        "passes). measured: decoding time per token, target alone over speculative. [95% interval, bootstrap "
+        "over prompts]",
+        "published: numbers from the cited papers, not measured here; –: not given there",
+        *notes.of_records(runs),
+        *([f"no record: `{fill('trees')}`, or `{fill_twin('trees')}` on the models that ship"] if runs.empty else []),
+        *notes.silent("trees"),
+    ]
+    shown = pd.DataFrame([*rows, *map(_theirs, published())]).reindex(columns=COLUMNS).fillna(NONE)
+    return Table("trees", TREES_TITLE, shown, values.reset_index(drop=True), under)
+
+
+def _our_tree(row: Row) -> Row:
+    measured = interval(row["speedup_measured"], row["speedup_low"], row["speedup_high"])
+    rule = "" if row["accept"] == "exact" else f", {row['accept']}"
+    return {
+        "M_p": row["target"], "M_q": row["draft"], "task": row["task"], "T": f"{row['temperature']:g}",
+        "shape": row["shape"] + rule, "n": str(row["size"]),
+        "tokens/pass": interval(row["tokens_per_pass"], row["tokens_low"], row["tokens_high"]),
+        "predicted": number(row["tokens_per_pass_predicted"]), "c": number(row["c"], 3),
+        "v": number(row["verify_cost"]), "calibrated": number(row["speedup_calibrated"]),
+        "measured": (measured + " not proved" * row["unproved"]) if row["lossless"] else "not lossless",
+        "record": notes.marks([row["run_id"]], False),
+    }  # fmt: skip
+
+
+def _none() -> Row:
+    return {"M_p": NONE, "shape": "no record", "record": f"none: `{fill_twin('trees')}`"}
+
+
+def _theirs(row: Row) -> Row:
+    place = [one for one in (row["task"], row["device"]) if one != NONE]
+    return {
+        "M_p": row["target"], "task": ", ".join(place) or NONE, "T": f"{row['temperature']:g}", "shape": row["method"],
+        "tokens/pass": number(row["tokens_per_pass"]), "measured": number(row["speedup"]),
+        "record": f"{PUBLISHED}: {row['source']}",
+    }  # fmt: skip

@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from specbench import theory
-from specbench.config.names import METRICS, alpha_is_of
+from specbench.config.drafts import METRICS, alpha_is_of
 from specbench.records.alphas import alphas
-from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
-from specbench.records.frame import MACHINE, Records, measured
+from specbench.records.frame import MACHINE, SIZE_THEN_SPEED, Records, choose, measured, remark
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from specbench.config.names import alpha_is_of
+from specbench.config.drafts import alpha_is_of
 from specbench.records.catalog import digest
 from specbench.records.frame import Records, date
 from specbench.records.proved import explained

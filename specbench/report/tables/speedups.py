@@ -11,8 +11,7 @@ import pandas as pd
 
 from specbench import theory
 from specbench.analysis.forecast.theorems import BY_POSITION
-from specbench.records.choice import SIZE_THEN_SPEED, choose, remark
-from specbench.records.frame import MACHINE, PAIR, Records, rule_name
+from specbench.records.frame import MACHINE, PAIR, SIZE_THEN_SPEED, Records, choose, remark, rule_name
 from specbench.records.schema import Row
 from specbench.report.paper import checkpoints, fill, label, paper
 from specbench.report.table import NONE, Table, interval, number

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specbench.algorithm.acceptance.base import Proposal, Verdict
-    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
     from specbench.sampling import Sampling
 
 
@@ -70,7 +70,7 @@ class AcceptBlock(ChainRule):
         return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, recovered, target_itself, generator)
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
-        from specbench.algorithm.acceptance.tree.traversal import accept_traversal
+        from specbench.algorithm.acceptance.tree_rules import accept_traversal
 
         return accept_traversal(p_NV, proposal.each_NV(p_NV[0]), tree, chance, proposal.children != "distinct")
 

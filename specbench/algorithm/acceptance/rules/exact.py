@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specbench.algorithm.acceptance.base import Proposal
-    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
     from specbench.sampling import Sampling
 
 
@@ -80,7 +80,7 @@ class AcceptExact(ChainRule):
         return Verdict.chain(accepted, token)
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
-        from specbench.algorithm.acceptance.tree.rounds import ROUNDS, walk
+        from specbench.algorithm.acceptance.tree_rules import ROUNDS, walk
 
         # Without q nothing was drawn, and none is asked for.
         q_NV = [p_NV[0]] * len(tree.tokens) if proposal.q_NV is None else proposal.q_NV
@@ -88,3 +88,20 @@ class AcceptExact(ChainRule):
 
 
 accept_exact = AcceptExact()
+
+
+@dataclass(frozen=True)
+class AcceptByChance(ChainRule):
+    """Simulated acceptance, to time passes at a given alpha: with probability `alpha`, whatever p and q are.
+
+    Otherwise as Algorithm 1. The completions are not the target's.
+    """
+
+    alpha: float
+
+    def decide(
+        self, p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        uniform_G = torch.rand(len(drafted_G), generator=generator, device=p_GV.device)
+        accepted_1 = leading(uniform_G < self.alpha, count)
+        return accepted_1, draw_next(accepted_1, count, p_GV, q_GV, residual, target_itself, generator)

@@ -1,7 +1,7 @@
 """K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3): lossless, for trees of independent draws from one q.
 
 Each child of a node is tested on p alone, with q scaled so that the total acceptance of each token is at most p
-(`tree.rounds.KSequential`). On a chain it is Algorithm 1.
+(`tree_rules.KSequential`). On a chain it is Algorithm 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from specbench.errors import UserError
 
 if TYPE_CHECKING:
     from specbench.algorithm.acceptance.base import Proposal, Verdict
-    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
     from specbench.config.schema import RunConfig
     from specbench.sampling import Sampling
 
@@ -59,7 +59,7 @@ class AcceptKSeq(AcceptExact):
     k_sequential: ClassVar[bool] = True
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
-        from specbench.algorithm.acceptance.tree.rounds import KSequential, walk
+        from specbench.algorithm.acceptance.tree_rules import KSequential, walk
 
         assert proposal.q_NV is not None and proposal.children == "replaced", (
             "K-SEQ is for independent draws from one q"

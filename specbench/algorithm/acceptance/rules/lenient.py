@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import TokenRule, Verification, residual
-from specbench.config.keys import key
-from specbench.config.ranges import require
+from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
 from specbench.deferred import torch
 from specbench.sampling import Sampling, before_argmax, standardise

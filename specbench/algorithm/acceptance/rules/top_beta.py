@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import TokenRule, Verification
 from specbench.algorithm.acceptance.rules.lenient import NearBest
-from specbench.config.keys import key
-from specbench.config.ranges import require
+from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
 from specbench.errors import UserError
 from specbench.sampling import Sampling, before_argmax

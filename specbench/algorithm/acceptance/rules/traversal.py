@@ -1,4 +1,4 @@
-"""Traversal verification (Weng et al. 2025), the block verification of trees (`tree.traversal`): lossless."""
+"""Traversal verification (Weng et al. 2025), the block verification of trees (`acceptance.tree_rules`): lossless."""
 
 from __future__ import annotations
 

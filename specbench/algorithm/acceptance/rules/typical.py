@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specbench.algorithm.acceptance.base import TokenRule, Verdict, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
-from specbench.config.keys import key
-from specbench.config.ranges import require
+from specbench.config.keys import key, require
 from specbench.config.rule import RuleConfig
 from specbench.theory.trees import ROOT
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specbench.algorithm.acceptance.base import Proposal
-    from specbench.algorithm.acceptance.tree.base import Chance, DraftedTree, NodeRows
+    from specbench.algorithm.acceptance.tree_rules import Chance, DraftedTree, NodeRows
     from specbench.config.schema import RunConfig
     from specbench.sampling import Sampling
 

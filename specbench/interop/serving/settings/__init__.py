@@ -1,12 +1,131 @@
-"""A recommendation in another engine's flags or JSON, with the version that the names were checked against, and a link.
+"""A recommendation document in another engine's terms: the best row it can express, and why not a better."""
 
-To add an engine: a file with a `ServingEngine`, and its line in `ENGINES`.
-"""
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
-from specbench.interop.serving.settings import llama_cpp, sglang, tensorrt_llm, transformers, vllm
-from specbench.interop.serving.settings.base import ServingEngine
+from specbench.config.paths import shipped
+from specbench.errors import UserError
+from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Span, Weights
+from specbench.records.schema import Row
 
-ENGINES: dict[str, ServingEngine] = {
-    engine.name: engine
-    for engine in (transformers.ENGINE, vllm.ENGINE, sglang.ENGINE, llama_cpp.ENGINE, tensorrt_llm.ENGINE)
-}
+SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
+
+
+class FileContent(TypedDict):
+    """A file that an engine's command reads: its name and content."""
+
+    name: str
+    content: str
+
+
+class EngineSettings(TypedDict):
+    """The settings of an engine.
+
+    `refused` holds a line for each better candidate that the engine cannot express; if it can express none, `command`
+    is empty and `gamma` None.
+    """
+
+    engine: str
+    checked: str
+    page: str
+    candidate: str | None
+    gamma: int | None
+    estimated: float | None
+    command: str
+    settings: Mapping[str, Any]
+    file: FileContent | None
+    notes: list[str]
+    refused: list[str]
+
+
+def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Span] = ()) -> EngineSettings:
+    """The settings of `engine` for the best candidate of `document`, one of `specbench recommend`.
+
+    Raises:
+        UserError: the document lacks a field that this requires.
+    """
+    known = ENGINES[engine]
+    said: EngineSettings = {
+        "engine": engine, "checked": known.checked, "page": known.page, "candidate": None, "gamma": None,
+        "estimated": None, "command": "", "settings": {}, "file": None, "notes": [], "refused": [],
+    }  # fmt: skip
+    try:
+        for row in document["rows"]:
+            wanted = recommended(document, row, schedule)
+            try:
+                if how := row.get("vocabulary"):
+                    raise NotExpressible(f"no settings of {known.title} are known here for vocabulary={how}")
+                if row.get("tree"):
+                    raise NotExpressible(f"{known.title} drafts no token trees like ours")
+                settings = known.make(wanted)
+            except NotExpressible as reason:
+                said["refused"] = list(dict.fromkeys([*said["refused"], f"{row['candidate']}: {reason}"]))
+                continue
+            said["candidate"], said["gamma"] = row["candidate"], row["gamma"]
+            said["estimated"] = row["estimated"]["value"]
+            said["command"], said["settings"], said["notes"] = settings.command, settings.values, list(settings.notes)
+            said["file"] = None if settings.file is None else {"name": settings.file[0], "content": settings.file[1]}
+            break
+    except (KeyError, TypeError, IndexError, StopIteration) as error:
+        raise UserError(f"--from: no document of `specbench recommend` ({type(error).__name__}: {error})") from error
+    return said
+
+
+def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] = ()) -> Recommended:
+    """The candidate and gamma of `row` in plain values."""
+    # One config for each candidate, in the order of the rows of alpha.
+    config = next(
+        config
+        for config, alpha in zip(document["configs"], document["alpha_rows"], strict=True)
+        if (alpha["draft"], alpha["accept"]) == (row["draft"], row["accept"])
+    )
+    draft, sampling = config["draft"], config["sampling"]
+    return Recommended(
+        target=_weights(config["target"]),
+        kind=draft["kind"],
+        draft=_weights(draft) if draft["kind"] == "model" else None,
+        options=draft,
+        gamma=row["gamma"],
+        rule=row["accept"],
+        temperature=sampling["temperature"],
+        top_k=sampling["top_k"],
+        top_p=sampling["top_p"],
+        schedule=tuple(schedule),
+        encoder_decoder=bool(document.get("encoder_decoder")),
+    )
+
+
+def parse_schedule(text: str) -> tuple[Span, ...]:
+    """`1-8:5,9-32:2,33-:0`: γ=5 for up to 8 sequences at a time, 2 for up to 32, and no drafts for more.
+
+    Raises UserError where it is not that, or leaves a gap.
+    """
+    spans = []
+    first = 1
+    for part in text.split(","):
+        found = SPAN.fullmatch(part.strip())
+        if found is None:
+            raise UserError(f"--schedule {text}: must be spans of batch sizes with their γ, 1-8:5,9-32:2,33-:0")
+        span = Span(int(found[1]), int(found[2]) if found[2] else None, int(found[3]))
+        if span.first != first or (span.last is not None and span.last < span.first):
+            raise UserError(f"--schedule {text}: {part.strip()} must begin at {first} and not end before it")
+        spans.append(span)
+        first = 0 if span.last is None else span.last + 1  # nothing can follow an open end
+    if not any(span.gamma for span in spans):
+        raise UserError(f"--schedule {text}: drafts at no batch size; give a γ above 0, or serve without a draft")
+    return tuple(spans)
+
+
+def _weights(model: Mapping[str, Any]) -> Weights:
+    """Where the weights are: the first of path, hub and shipped that is set, as a run takes them."""
+    kind: Literal["path", "hub", "shipped"] | None = next(
+        (kind for kind in ("path", "hub", "shipped") if model.get(kind)), None
+    )
+    if kind == "hub":
+        return Weights(model["hub"], model.get("revision"))
+    if kind == "shipped":
+        return Weights(str(shipped("models", model["shipped"])))
+    if kind == "path":
+        return Weights(model["path"])
+    return Weights(model.get("name") or "MODEL")

@@ -1,1 +1,0 @@
-"""Acceptance rules for trees of drafted tokens, as functions on tables."""

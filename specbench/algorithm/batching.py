@@ -1,0 +1,107 @@
+"""Several prompts at once: continuous batching.
+
+Rows run in lockstep. The drafts' reads of all rows are answered first, in one run if they are due together; when all
+rows have drafted, the target reads all proposals in one run. Each row accepts as many tokens as its own verdict allows
+and continues from there: no row is cut to the shortest. When a row ends, the next waiting prompt takes its place before
+the next pass.
+
+A pass of the batch is timed as a whole: all rows receive the same moments, so the times of `Pass` and `Trace.steps_s`
+are walltimes, which include waiting for other rows, and `Trace.decode_s` is the row's share of them: shares sum to the
+time of the batch. While prompts of joining rows are read, the clock of the others is paused; that time is in
+`Trace.start_s`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from specbench.algorithm.decoding import Decoding, Moment, Trace
+from specbench.engine.batch import batch_of, read_together
+from specbench.engine.session import Model, Read, marking
+
+
+@dataclass
+class _Row:
+    """A running sequence, its pending reads, and the number of rows in each of its passes."""
+
+    index: int
+    decoding: Decoding
+    asked: Read | Moment
+    rows: list[int] = field(default_factory=list)
+
+    def go_on(self, answer: Any) -> Trace | None:
+        """Run until the next read, or until the trace is complete."""
+        try:
+            self.asked = self.decoding.send(answer)
+        except StopIteration as over:
+            return _shared(over.value, self.rows)
+        return None
+
+
+def together(decodings: Iterable[Decoding], rows: int, target: Model) -> list[Trace]:
+    """Run `decodings`, at most `rows` of them at a time, in order, and return their traces.
+
+    `target` is the model whose sessions they use.
+    """
+    waiting = enumerate(decodings)
+    at_work: list[_Row] = []
+    traces: dict[int, Trace] = {}
+    mark = marking(target)
+    stopped_s, moment = 0.0, mark()
+    while True:
+        joining = []
+        if new := list(islice(waiting, rows - len(at_work))):
+            began = target.now()
+            joining = [_Row(index, decoding, next(decoding)) for index, decoding in new]
+            stopped_s += target.now() - began
+        if not at_work:
+            moment = mark() - stopped_s
+        for row in joining:
+            row.go_on(moment)
+        at_work += joining
+        if not at_work:
+            return [traces[index] for index in range(len(traces))]
+        while not all(row.asked is Moment.OVER for row in at_work):
+            if due := _due(at_work, target):
+                for row, logits_LV in zip(due, read_together([_read(row) for row in due]), strict=True):
+                    row.go_on(logits_LV)
+            else:
+                moment = mark() - stopped_s
+                for row in at_work:
+                    if row.asked is Moment.WITHIN:
+                        row.go_on(moment)
+        moment = mark() - stopped_s
+        staying = []
+        for row in at_work:
+            row.rows.append(len(at_work))
+            if (trace := row.go_on(moment)) is None:
+                staying.append(row)
+            else:
+                traces[row.index] = trace
+        at_work = staying
+
+
+def _read(row: _Row) -> Read:
+    assert isinstance(row.asked, Read)
+    return row.asked
+
+
+def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
+    """The rows whose reads are answered next, all by the same model.
+
+    The target's reads come last, after those of all drafts; inside a cascade the cheaper model's come first.
+    """
+    waiting = [row for row in at_work if isinstance(row.asked, Read)]
+    if not waiting:
+        return []
+    batches = [batch_of(_read(row).session) for row in waiting]
+    ranks = [(batch is target, batch.operations if batch is not None else 0.0) for batch in batches]
+    first = min(ranks)
+    return [row for row, rank in zip(waiting, ranks, strict=True) if rank == first]
+
+
+def _shared(trace: Trace, rows: list[int]) -> Trace:
+    """`trace` with the row's share of the time of its passes; `rows` is the number of rows in each pass."""
+    times = trace.steps_s or [one.draft_s + one.verify_s + one.accept_s for one in trace.passes]
+    return replace(trace, decode_s=sum(time / of for time, of in zip(times, rows, strict=True)), rows=rows)

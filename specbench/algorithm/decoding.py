@@ -1,0 +1,204 @@
+"""Standard decoding and Algorithm 1, each implemented once, for single sequences and for batches.
+
+A sequence is a generator. When it needs a model it yields a `Read` and receives the logits. When it needs a time stamp
+it yields a `Moment` and receives a mark (`engine.session.marking`), whose time is read when the completion ends. So a
+driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
+give all rows the same time stamps (`algorithm.batching`).
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from specbench.algorithm.acceptance.base import Verification
+from specbench.algorithm.acceptance.rules.exact import accept_exact
+from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
+from specbench.algorithm.draft import Draft, Drafting, Outcome, Proposed, expect, models_of, read_of
+from specbench.algorithm.gamma import Constant, Gamma
+from specbench.engine.session import Model, Prompt, Read, get_ready, marking, up_to_end
+from specbench.sampling import Sampling, draw_next
+
+NOTHING_DRAFTED = Constant(0)
+GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class DecodingSpec:
+    """Everything that determines how prompts are decoded, resolved from the config once.
+
+    Without a chosen gamma nothing is drafted.
+    """
+
+    sampling: Sampling
+    max_new_tokens: int
+    verification: Verification
+    gamma: Gamma = NOTHING_DRAFTED
+
+    @property
+    def drafting(self) -> Sampling:
+        """The sampling of the draft: the target's, or greedy if the rule requires a greedy draft."""
+        return GREEDY if self.verification.greedy_draft else self.sampling
+
+    @classmethod
+    def algorithm_1(cls, sampling: Sampling, max_new_tokens: int, gamma: int = 0) -> "DecodingSpec":
+        """The paper's Algorithm 1 at a constant gamma."""
+        return cls(sampling, max_new_tokens, Verification(accept_exact, sampling), Constant(gamma))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target pass of speculative decoding; times in seconds.
+
+    `emitted` is `accepted` + 1, minus the tokens after an end of sequence inside the block. `draft_operations`: see
+    `Proposal.operations`.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    draft_s: float
+    verify_s: float
+    accept_s: float
+    tokens: list[int] = field(default_factory=list)  # as drafted, rejected tokens too
+    draft_operations: float | None = None
+    parents: list[int] | None = None  # of a tree: of each token, see `Proposal.parents`
+    path: list[int] | None = None  # of a tree: the accepted tokens, by index
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The result of decoding one prompt, and its times in seconds."""
+
+    tokens: list[int]
+    start_s: float  # encoder and prefill, of the draft too
+    decode_s: float  # everything after that
+    steps_s: list[float] = field(default_factory=list)  # autoregressive: one entry a token
+    passes: list[Pass] = field(default_factory=list)  # speculative: one entry a target pass
+    draft_start_s: float = 0.0  # the draft's part of `start_s`
+    rows: list[int] | None = None  # of a batch: how many rows each step or pass had; `decode_s` is then a share
+
+
+class Moment(Enum):
+    """The event for which a sequence requests a time stamp."""
+
+    READY = auto()  # the prompt has been read, and the first pass begins
+    WITHIN = auto()  # a part of a pass is over
+    OVER = auto()  # a pass is over
+
+
+Decoding = Generator[Read | Moment, Any, Trace]
+READY, WITHIN, OVER = Moment.READY, Moment.WITHIN, Moment.OVER
+
+
+def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
+    """Standard decoding: one target run a token. Each is a pass."""
+    get_ready(target, prompt, spec.max_new_tokens)
+    began = target.now()
+    session = target.start(prompt)
+    tokens = list(prompt.prefix)
+    start_s = target.now() - began
+    marks = [(yield READY)]
+    for _ in range(spec.max_new_tokens):
+        logits_LV = yield Read(session, tokens[session.length :])
+        token, _ = draw_next(logits_LV, spec.sampling, target.vocabulary_size, generator)
+        tokens.append(token)
+        marks.append((yield OVER))
+        if token in target.eos_ids:
+            break
+    steps_s = [after - before for before, after in pairwise(marks)]
+    return Trace(tokens[len(prompt.prefix) :], start_s, marks[-1] - marks[0], steps_s=steps_s)
+
+
+def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
+    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`."""
+    expect(draft, spec.drafting, spec.gamma.picks)
+    for model in (target, *models_of(draft)):
+        get_ready(model, prompt, spec.max_new_tokens)
+    began = target.now()
+    session = target.start(prompt)
+    target_started = target.now()
+    drafting = Drafting(session, draft, prompt, spec.drafting)
+    gamma, verification = spec.gamma.start(), spec.verification
+    tokens = list(prompt.prefix)
+    end = len(tokens) + spec.max_new_tokens
+    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the completion is over, with its marks
+    ready = target.now()
+    started = before = yield READY
+    while len(tokens) < end:
+        proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
+        drafted_at = yield WITHIN
+
+        unread = tokens[session.length :]
+        logits_LV = yield read_of(session, unread, proposal)
+        verified_LV, beside_LV = split_logits(logits_LV, proposal)
+        rows = target_rows(verified_LV, proposal, verification, target.vocabulary_size)
+        verified_at = yield WITHIN
+
+        size = proposal.size
+        proposal, (path, token) = verdict_on_host(rows, proposal, verification, generator)
+        drafted = proposal.tokens
+        emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
+        tokens += emitted
+        drafting.commit(tokens, Outcome(proposal, len(unread), path, emitted, verified_LV, size + 1, beside_LV))
+        gamma.learn(len(drafted), len(path))
+        now = yield OVER
+
+        # Tokens drafted after an end of sequence are not part of the completion.
+        accepted, marks = min(len(path), len(emitted)), (before, drafted_at, verified_at, now)
+        tree = () if proposal.parents is None else (list(proposal.parents), list(path))
+        passes.append((len(drafted), accepted, len(emitted), marks, drafted, proposal.operations, *tree))
+        before = now
+        if tokens[-1] in target.eos_ids:
+            break
+    return Trace(
+        tokens[len(prompt.prefix) :],
+        start_s=ready - began,
+        decode_s=before - started,
+        passes=[_pass(*values) for values in passes],
+        draft_start_s=ready - target_started,
+    )
+
+
+def split_logits(logits_LV: torch.Tensor, proposal: Proposed) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The target's logits after the tokens to verify, and after those that were read beside them, if there are any."""
+    if (beside := proposal.beside) is None:
+        return logits_LV, None
+    verified_LV, beside_LV = logits_LV.tensor_split([-len(beside.tokens)])
+    return verified_LV, beside_LV
+
+
+def _pass(drafted: int, accepted: int, emitted: int, marks: Sequence[Any], *others: Any) -> Pass:
+    draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
+    return Pass(drafted, accepted, emitted, draft_s, verify_s, accept_s, *others)
+
+
+# Decode one prompt at a time: each read is answered at once, by the session that requests it.
+
+
+def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
+    """Standard decoding of one prompt."""
+    return _alone(autoregress(target, prompt, spec, generator), target)
+
+
+def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
+    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`.
+
+    A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
+    an accepted block.
+    """
+    return _alone(speculate(target, draft, prompt, spec, generator), target)
+
+
+def _alone(decoding: Decoding, target: Model) -> Trace:
+    answer, mark = None, marking(target)
+    while True:
+        try:
+            asked = decoding.send(answer)
+        except StopIteration as over:
+            trace: Trace = over.value
+            return trace
+        answer = asked[0].extend(asked[1], asked[2]) if type(asked) is Read else mark()

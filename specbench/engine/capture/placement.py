@@ -1,0 +1,293 @@
+"""A `transformers` network that takes positions and masks from a `Layout` instead of counting cached tokens itself.
+
+Position ids are passed. A mask is the model's own rule (causal, or within a window), evaluated at the layout's
+positions and narrowed to what is visible there. The relative bias of T5's family has no such argument: its row for the
+last slot holds a value for each distance, and is gathered by query position minus key position.
+
+Where a network meets its cache lie `transformers`' own extension points: cache layers, here over given buffers, and an
+attention function. Both leave one named operation in a captured graph (`specbench::write`, `specbench::attend`), so
+that nothing there has to be guessed from a pattern.
+
+Shapes: B rows, L new tokens a row, C slots of the cache, H heads.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, Cache, PretrainedConfig, masking_utils
+from transformers.cache_utils import CacheLayerMixin
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from specbench.engine.capture import kernels
+from specbench.engine.layout import Layout
+
+NAME = "specbench"  # of the attention function, in transformers' registry
+MASKED_ATTENTION = ("sdpa", "eager", NAME)  # implementations that take a mask of any form
+
+
+class Placement:
+    """Gives a layout's positions and masks to `network` in the way that its architecture takes them."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        name = "decoder_position_ids" if network.config.is_encoder_decoder else "position_ids"
+        self._argument = name if name in inspect.signature(network.forward).parameters else None
+        self._biases = [
+            module
+            for module in network.get_decoder().modules()
+            if getattr(module, "has_relative_attention_bias", False) and hasattr(module, "compute_bias")
+        ]
+        self._followed = self._masked = False
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether positions are the network's own count of the tokens read, whatever a layout says."""
+        return self._argument is None and not self._biases
+
+    @property
+    def no_trees(self) -> str | None:
+        """Why the network cannot follow the layout of a tree; certain once it has followed one layout."""
+        if self.counts_itself:
+            return "takes no position ids and has no relative position bias"
+        if (attention := self._attention) not in MASKED_ATTENTION:
+            return f"takes no mask with attn_implementation={attention}"
+        if self._followed and not self._masked:
+            return "makes its attention mask itself"
+        return None
+
+    @property
+    def _attention(self) -> str:
+        name: str = self._network.get_decoder().config._attn_implementation
+        return name
+
+    @property
+    def masked(self) -> bool:
+        """Whether the network has asked for an attention mask while it followed a layout."""
+        return self._masked
+
+    def has_followed(self, masked: bool) -> None:
+        """A capture of the network followed a layout, and did or did not ask for a mask."""
+        self._followed, self._masked = True, masked
+
+    @contextmanager
+    def applying(self, layout: Layout) -> Iterator[dict[str, Any]]:
+        """A context in which the decoder takes positions and masks from `layout`.
+
+        Yields:
+            keyword arguments for the decoder's call: its position ids, where it takes any.
+        """
+        masks, name = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, self._attention
+        masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first
+        for module in self._biases:
+            module.compute_bias = partial(_bias_by_distance, module.compute_bias, layout)
+        try:
+            yield {self._argument: layout.new_positions_BL} if self._argument else {}
+            self._followed = True
+        finally:
+            del masks[name]
+            for module in self._biases:
+                del module.compute_bias
+
+    def _mask(
+        self, layout: Layout, library: Callable[..., Any], *, mask_function: Callable[..., Tensor], **options: Any
+    ) -> Any:
+        """A mask interface of `transformers`: the mask [B, 1, L, C] for the attention."""
+        if mask_function is masking_utils.bidirectional_mask_function:
+            return library(mask_function=mask_function, **options)  # the source's
+        if options.get("use_vmap"):
+            raise NotImplementedError("a mask rule of its own that is more than a function of positions")
+        self._masked = True
+        mask_B1LC = layout.visible_BLC.unsqueeze(1)
+        if mask_function is not masking_utils.causal_mask_function:  # nothing later is visible in any layout
+            query_B1L1 = layout.new_positions_BL[:, None, :, None]
+            rows = torch.arange(query_B1L1.shape[0], device=query_B1L1.device).view(-1, 1, 1, 1)
+            heads = torch.zeros_like(rows[:1])
+            mask_B1LC = mask_B1LC & mask_function(rows, heads, query_B1L1, layout.positions_BC[:, None, None, :])
+        if self._attention != "eager":
+            return mask_B1LC
+        dtype = options["dtype"]  # the plain attention adds its mask
+        return torch.zeros((), dtype=dtype, device=mask_B1LC.device).where(mask_B1LC, torch.finfo(dtype).min)
+
+
+def _bias_by_distance(
+    compute_bias: Callable[..., Tensor], layout: Layout, query_length: int, key_length: int, **options: Any
+) -> Tensor:
+    """T5's relative position bias [B, H, L, C] at the layout's positions."""
+    last = key_length - 1
+    of_last_HC = compute_bias(1, key_length, **(options | {"past_seen_tokens": last}))[0, :, 0]  # distances C - 1 ... 0
+    # What follows a token is not visible to it: any finite bias will do.
+    table = torch.cat([of_last_HC, of_last_HC[:, -1:].expand(-1, last)], -1)
+    ahead_BLC = layout.positions_BC.unsqueeze(1) - layout.new_positions_BL.unsqueeze(-1)
+    return table[:, ahead_BLC + last].transpose(0, 1)
+
+
+@torch.library.custom_op("specbench::write", mutates_args=("buffer",))
+def write(buffer: Tensor, at: Tensor, states: Tensor) -> None:
+    """Write `states` into the slots `at` of `buffer`: an operation that the rewrites find in a captured graph."""
+    kernels.write(buffer, at, states)
+
+
+@torch.library.custom_op("specbench::attend", mutates_args=())
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Attention with an additive bias: an operation that the rewrites find in a captured graph."""
+    return kernels.attend(query, key, value, bias, scale).clone()
+
+
+@attend.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as `transformers` calls it."""
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
+        raise NotImplementedError("attention with capped scores or sinks")
+    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    if attention_mask is None and causal and key.shape[-2] != 1:
+        raise NotImplementedError("causal attention without a mask")
+    # Mask and position bias become one term, the same for each layer that shares them.
+    bias = position_bias
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        lowest = torch.finfo(key.dtype).min
+        bias = torch.zeros((), dtype=key.dtype, device=key.device) if bias is None else bias.to(key.dtype)
+        bias = torch.where(attention_mask, bias, lowest)
+    elif attention_mask is not None:
+        bias = attention_mask if bias is None else bias + attention_mask
+    bias = None if bias is None else bias.to(key.dtype)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return attend(query, key, value, bias, scale).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+@contextmanager
+def marked(network: Any) -> Iterator[None]:
+    """`network` with its attention marked, for as long as it is being captured.
+
+    T5's encoder and decoder have copies of its config; in early releases `set_attn_implementation` leaves them alone.
+    """
+    own = [
+        module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)
+    ]
+    configs = {id(config): config for config in own}.values()
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation
+
+
+class _Layer(CacheLayerMixin):
+    """The methods that a cache layer must have but that are not used here."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = True
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name in earlier releases
+
+
+class RecordingLayer(_Layer):
+    """Caches nothing from step to step; holds what a model would have cached."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.keys, self.values, self.is_initialized = key_states, value_states, True
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        return query_length if isinstance(query_length, int) else query_length.shape[0], 0
+
+    def get_seq_length(self, *args: Any) -> int:
+        return 0
+
+
+class ReplacingLayer(RecordingLayer):
+    """Holds what a model would have cached, and returns buffers in its place."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.buffers = keys, values
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        super().update(key_states, value_states)
+        return self.buffers
+
+
+class BufferLayer(_Layer):
+    """Writes new states into given buffers [B, K, C, D], in the slots `at` [B * L], row by row.
+
+    `length`, the first new token's position, is for models that count cached tokens themselves. Both are tensors, so
+    that a graph captured once serves all lengths.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, at: Tensor, length: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.at, self.length, self.is_initialized = keys, values, at, length, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        write(self.keys, self.at, key_states)
+        write(self.values, self.at, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        return self.keys.shape[-2], 0
+
+    def get_seq_length(self, *args: Any) -> Any:
+        return self.length
+
+
+def recording() -> Cache:
+    """A cache whose layers record the states that attention writes."""
+    return Cache(layer_class_to_replicate=RecordingLayer)
+
+
+def recorded(cache: Any) -> list[Tensor]:
+    """Keys and values of each layer in turn.
+
+    A layer that cached none, because its attention is skipped, gets those of another: its buffers keep their place
+    among all layers.
+    """
+    cached = [layer for layer in cache.layers if layer.keys is not None]
+    layers = [layer if layer.keys is not None else cached[0] for layer in cache.layers if cached]
+    return [states for layer in layers for states in (layer.keys, layer.values)]
+
+
+def cache_over(buffers: Sequence[Tensor], slots_BL: Tensor, length: Tensor) -> Cache:
+    """A cache over given buffers, keys and values of each layer in turn, which takes new states in at `slots_BL`."""
+    at = slots_BL.flatten()
+    return Cache(layers=[BufferLayer(keys, values, at, length) for keys, values in _pairs(buffers)])
+
+
+def replaced(buffers: Sequence[Tensor]) -> Cache:
+    """A cache that returns `buffers` to attention, and holds the new keys and values for `recorded`."""
+    return Cache(layers=[ReplacingLayer(keys, values) for keys, values in _pairs(buffers)])
+
+
+def _pairs(buffers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(buffers[::2], buffers[1::2], strict=True)

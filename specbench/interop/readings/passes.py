@@ -1,0 +1,110 @@
+"""Files that list every pass: a record of `specbench run`, and the lines of `transformers`' assisted generation.
+
+Of a record: where a text ends among the accepted tokens, no more of that pass was reached, and none of it rejected.
+
+`transformers` prints nothing itself: docs/acceptance.md has the lines that write {"request": 0, "drafted": 5,
+"accepted": 3} for each pass from its candidate generator. The end of a text cuts the tokens accepted after it, and
+replaces the bonus token: a last pass that accepted the end of a text counts one accepted token fewer
+(`generation/utils.py`, 5.23).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from specbench.errors import UserError
+from specbench.interop.readings.base import (
+    ACCEPTED,
+    LENGTH,
+    PASSES,
+    RATE,
+    Bonus,
+    Known,
+    Printed,
+    Reading,
+    Tally,
+    together,
+    totals,
+)
+from specbench.interop.readings.document import Document, whole_number
+
+PRINTED: Mapping[str, tuple[str, Bonus]] = {
+    "passes": (PASSES, ""),
+    "accepted_per_drafted": (RATE, "without"),
+    "tokens_per_pass": (LENGTH, "with"),
+    "alpha": ("α, mean of β over the target's own completions (Cor 3.6)", ""),
+}
+
+
+def fits(document: Document) -> bool:
+    """Whether the document is a record of specbench."""
+    return document.holds("run_id") and document.holds("speculative")
+
+
+def read(document: Document, known: Known) -> Reading:
+    """The passes and alpha of a record.
+
+    Raises:
+        UserError: a damaged record, one without prompts, or one of token trees.
+    """
+    values = list(islice(document.values, 2))
+    if len(values) != 1 or not values[0].fields.get("prompts"):
+        raise UserError(f"{document.path}: a record without its prompts; read the file in results/runs or results/kept")
+    record = values[0].fields
+    where = str(document.path)
+    try:
+        summary = record["summary"]
+        if summary.get("tree"):
+            raise UserError(f"{where}: a record of token trees, whose passes are no chains; read one of tree=none")
+        requests = [_request(prompt["speculative"]["passes"], where) for prompt in record["prompts"]]
+        printed = [
+            Printed(name, float(value), meaning, ends="out", bonus=bonus)
+            for name, (meaning, bonus) in PRINTED.items()
+            if (value := summary.get(name)) is not None
+        ]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{where}: not a record of specbench, or damaged ({error})") from error
+    return Reading(printed, [one for one in requests if one.passes], by_request=True, ends="censored")
+
+
+def _request(passes: list[Mapping[str, Any]], where: str) -> Tally:
+    """A pass that ended a text drafted, for this purpose, what came before the end."""
+    return Tally.of_passes([_pass(one) for one in passes], where)
+
+
+def _pass(one: Mapping[str, Any]) -> tuple[int, int]:
+    ended = one["emitted"] <= one["accepted"]
+    accepted = min(one["accepted"], one["emitted"])
+    return (accepted if ended else one["drafted"]), accepted
+
+
+FIELDS = ("request", "drafted", "accepted")
+
+
+def fits_lines(document: Document) -> bool:
+    """Whether the document holds lines of passes of `transformers`."""
+    return all(document.holds(name) for name in FIELDS) and not document.holds("run_id")
+
+
+def read_lines(document: Document, known: Known) -> Reading:
+    """The reading of a line a pass of `transformers`.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for value in document.values:
+        request, drafted, accepted = (whole_number(value.fields.get(name), value.where, name) for name in FIELDS)
+        Tally.of_passes([(drafted, accepted)], value.where)  # an error names the line
+        requests[request][drafted, accepted] += 1
+    tallies = [Tally.of_histogram(passes, str(document.path)) for passes in requests.values()]
+    tallies = [one for one in tallies if one.passes]
+    if not tallies:
+        raise UserError(f"{document.path}: no pass that drafted a token")
+    tally = together(tallies)
+    printed = totals({ACCEPTED: "n_matches, summed"}, tally, ends="out")
+    printed.append(Printed("n_matches / candidates", tally.rate or 0.0, RATE, ends="out", bonus="without"))
+    printed.append(Printed("mean n_matches + 1", tally.length or 1.0, LENGTH, ends="out", bonus="with"))
+    notes = ["the last pass of a completion counts as a rejection: α of short completions is too low"]
+    return Reading(printed, tallies, by_request=True, ends="out", notes=notes)

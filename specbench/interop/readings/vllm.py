@@ -1,0 +1,225 @@
+"""vLLM: responses that count the accepted tokens of their own request, and the server's log.
+
+The fields of a response are `metrics.speculative_decoding`, and in an export of AIPerf `spec_decode_acceptance`. Both
+count tokens after the end of a text as
+vLLM's counters do, as if the text continued.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specbench.errors import UserError
+from specbench.interop.readings.base import (
+    ACCEPTED,
+    DRAFTED,
+    LENGTH,
+    MARGINAL,
+    PASSES,
+    RATE,
+    Known,
+    Mean,
+    Printed,
+    Reading,
+    Tally,
+    bonus_of,
+    gathered,
+    of_requests,
+    together,
+    totals,
+)
+from specbench.interop.readings.document import Document, Value, counts, whole_number
+
+VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
+NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}
+BY_LENGTH, HISTOGRAM = "acceptance_histogram_by_draft_length", "acceptance_histogram"
+
+
+def fits_vllm(document: Document) -> bool:
+    """Whether the document holds responses of vLLM."""
+    return document.holds(VLLM) and document.holds(NAMES[PASSES])
+
+
+def fits_aiperf(document: Document) -> bool:
+    """Whether the document is an export of AIPerf."""
+    return document.holds(AIPERF) or (document.holds("metadata") and document.holds("x_request_id", "benchmark_phase"))
+
+
+def read_vllm(document: Document, known: Known) -> Reading:
+    """The reading of vLLM's responses.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    return _read(document, VLLM, "start the server with --per-request-spec-decode-metrics summary")
+
+
+def read_aiperf(document: Document, known: Known) -> Reading:
+    """The reading of AIPerf's export.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    return _read(document, AIPERF, "the server must report acceptance by request, as vLLM does on request")
+
+
+def _read(document: Document, key: str, way_out: str) -> Reading:
+    tallies, lengths, rates, rows = [], list[float](), list[float](), 0
+    for rows, value in enumerate(document.values, 1):  # noqa: B007
+        for stats in _inside(value, key):
+            tally = _request(stats, value.where)
+            if tally.passes:
+                tallies.append(tally)
+                lengths.append(float(stats.get("mean_acceptance_length", tally.length)))
+                rates.append(float(stats.get("draft_acceptance_rate", tally.rate)))
+    if not tallies:
+        raise UserError(f"{document.path}: no request with {key} in which anything was drafted; {way_out}")
+    tally = together(tallies)
+    printed = totals(NAMES, tally, ends="in")
+    for name, values, meaning in (("mean_acceptance_length", lengths, LENGTH), ("draft_acceptance_rate", rates, RATE)):
+        mean = sum(values) / len(values)
+        printed.append(Printed(name, mean, meaning, of_requests(len(tallies)), "in", bonus_of(meaning)))
+    without = rows - len(tallies)
+    notes = [f"{without} rows without passes left out"] if without else []
+    if tally.rejections is None:
+        notes.append("draft lengths are not in the file: α is by moments")
+    return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
+
+
+def _inside(value: Value, key: str) -> Iterator[Mapping[str, Any]]:
+    """The statistics of a row: at its root, in its `metrics`, or in its `response`."""
+    for holder in (value.fields, value.fields.get("metrics"), value.fields.get("response")):
+        if isinstance(holder, dict):
+            if isinstance(stats := holder.get(key), dict):
+                yield stats
+                return
+            inner = holder.get("metrics")
+            if isinstance(inner, dict) and isinstance(stats := inner.get(key), dict):
+                yield stats
+                return
+
+
+def _request(stats: Mapping[str, Any], where: str) -> Tally:
+    """The passes of one request, from the finest numbers that it has."""
+    sums = {name: whole_number(stats.get(name), where, name) for name in NAMES.values()}
+    steps, drafted, accepted = sums.values()
+    tally = _finest(stats, steps, drafted, accepted, where)
+    if (tally.accepted, tally.drafted, tally.passes) != (accepted, drafted, steps):
+        # A pass of which no drafted token was valid is a step, and drafted nothing.
+        if (tally.accepted, tally.drafted) == (accepted, drafted) and (tally.passes or 0) <= steps:
+            return tally
+        raise UserError(
+            f"{where}: the histogram has {tally.accepted} of {tally.drafted} tokens accepted, and the counts say "
+            f"{accepted} of {drafted}; the row is damaged"
+        )
+    return tally
+
+
+def _finest(stats: Mapping[str, Any], steps: int, drafted: int, accepted: int, where: str) -> Tally:
+    if isinstance(by_length := stats.get(BY_LENGTH), dict):
+        pairs = {
+            (int(length), kept): count
+            for length, row in by_length.items()
+            for kept, count in enumerate(counts(row, where, BY_LENGTH))
+        }
+        return Tally.of_histogram(pairs, where)
+    if stats.get("per_step_drafted") is not None and stats.get("per_step_accepted") is not None:
+        columns = [counts(stats[name], where, name) for name in ("per_step_drafted", "per_step_accepted")]
+        if len(columns[0]) != len(columns[1]):
+            raise UserError(f"{where}: per_step_drafted and per_step_accepted differ in length; the row is damaged")
+        return Tally.of_passes(zip(*columns, strict=True), where)
+    histogram = _dense(stats.get(HISTOGRAM), where)
+    longest = stats.get("num_spec_tokens")
+    if histogram and longest is not None and drafted == steps * longest:
+        return Tally.of_histogram({(longest, kept): count for kept, count in enumerate(histogram)}, where)
+    return Tally.of_sums(accepted, drafted, steps, where)
+
+
+def _dense(histogram: object, where: str) -> Sequence[int]:
+    """A list by accepted tokens, from a list or from a map without its zeros."""
+    if isinstance(histogram, dict):
+        try:
+            places = {int(key): whole_number(count, where, HISTOGRAM) for key, count in histogram.items()}
+        except ValueError as error:
+            raise UserError(f"{where}: {HISTOGRAM} has a key that is not a count") from error
+        return [places.get(place, 0) for place in range(max(places, default=-1) + 1)]
+    return [] if histogram is None else counts(histogram, where, HISTOGRAM)
+
+
+# The log has a line every few seconds, 'SpecDecoding metrics: ...', each of the passes since the line before it.
+MARK = "SpecDecoding metrics:"
+LENGTH_NAME, RATE_NAME = "Mean acceptance length", "Avg Draft acceptance rate"
+NUMBER = r"(\d+(?:\.\d+)?|nan)"
+LOG_FIELDS = {
+    LENGTH_NAME: re.compile(rf"Mean acceptance length: {NUMBER}"),
+    "Accepted": re.compile(r"Accepted: (\d+) tokens"),
+    "Drafted": re.compile(r"Drafted: (\d+) tokens"),
+    "Per-position acceptance rate": re.compile(r"Per-position acceptance rate: ((?:\d\.\d+(?:, )?)+)"),
+    RATE_NAME: re.compile(rf"[Dd]raft acceptance rate: {NUMBER}%"),
+}
+ROUNDING = 0.0005  # of a rate by position, which is printed with three decimals
+
+
+def fits_log(document: Document) -> bool:
+    """Whether the document is the log of vLLM."""
+    return document.has(MARK)
+
+
+def read_log(document: Document, known: Known) -> Reading:
+    """The reading of vLLM's log, from rounded rates.
+
+    Raises:
+        UserError: a damaged document, or one without speculative decoding.
+    """
+    lengths, rates = Mean(), Mean()
+    tally = gathered(_windows(document, lengths, rates))
+    if not lengths.count:
+        raise UserError(f"{document.path}: every line says that nothing was drafted")
+    printed = totals({DRAFTED: "Drafted", ACCEPTED: "Accepted"}, tally, ends="in")
+    printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in", "with"))
+    printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in", "without"))
+    printed += [
+        Printed("Per-position acceptance rate", kept / tally.passes, MARGINAL.format(place), "pooled", "in")
+        for place, kept in enumerate(tally.kept, 1)
+        if tally.passes
+    ]
+    notes = [f"{lengths.count} lines; passes are counted back from rounded rates"]
+    if tally.rejections is None:
+        notes.append("passes drafted different numbers of tokens: α is by moments")
+    return Reading(printed, [tally], ends="in", notes=notes)
+
+
+def _windows(document: Document, lengths: Mean, rates: Mean) -> Iterator[Tally]:
+    """The tally of each line; its two means are added to `lengths` and `rates`."""
+    for number, line in enumerate(document.lines, 1):
+        if MARK not in line:
+            continue
+        where = f"{document.path}, line {number}"
+        found = {name: field.search(line) for name, field in LOG_FIELDS.items()}
+        for name, match in found.items():
+            if match is None:
+                raise UserError(f"{where}: no '{name}'; the line is cut off, or of another version of vLLM")
+        values = {name: match[1] for name, match in found.items() if match is not None}
+        accepted, drafted = int(values["Accepted"]), int(values["Drafted"])
+        if not drafted:
+            continue
+        lengths.add(float(values[LENGTH_NAME]))
+        rates.add(float(values[RATE_NAME]) / 100)
+        yield _tally(accepted, drafted, values, where)
+
+
+def _tally(accepted: int, drafted: int, values: dict[str, str], where: str) -> Tally:
+    """The tally of one line.
+
+    Passes are accepted tokens over the sum of the rates by position, or drafted tokens over positions if that agrees.
+    """
+    rates = [float(rate) for rate in values["Per-position acceptance rate"].strip(", ").split(", ")]
+    gamma, total = len(rates), sum(rates)
+    passes = drafted / gamma
+    if passes != int(passes) or abs(accepted - passes * total) > passes * gamma * ROUNDING + 0.5:
+        mean = float(values[LENGTH_NAME]) - 1
+        if not total or not mean:
+            return Tally(accepted, drafted)
+        return Tally(accepted, drafted, max(1, round(accepted / total)))
+    at_position = [round(rate * passes) for rate in rates]
+    return Tally.of_sums(accepted, drafted, int(passes), where, at_position)

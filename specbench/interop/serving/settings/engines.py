@@ -1,0 +1,412 @@
+"""What each engine is called with for a candidate: flags, JSON or Python, and the version that the names are of.
+
+To add an engine: a function from `Recommended` to `Settings`, and a `ServingEngine` in `ENGINES`.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+INDENT = "  "
+LOOKUP_DIFFERS = (
+    "n-gram matching differs in detail from draft=lookup (which run of which place is copied), so the acceptance may "
+    "differ from the recommendation's"
+)
+ENCODER_DECODER = (
+    "the target is an encoder-decoder, and {engine} documents these settings for decoder-only models; its list of "
+    "models says what it serves"
+)
+
+
+class NotExpressible(Exception):
+    """This engine has no setting for the recommendation; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Batch sizes `first` to `last` (None: and all above), and the gamma for them; 0 drafts nothing."""
+
+    first: int
+    last: int | None
+    gamma: int
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where an engine finds a model: a repository on the hub, or a folder."""
+
+    place: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """One candidate of a recommendation, in plain values.
+
+    kind: of the draft (`config.drafts`); `draft` are its weights if it is a model, `options` its keys.
+    rule: the acceptance rule, as tables name it.
+    top_k, top_p: None where they are off.
+    schedule: gamma by batch size, if the user gave one; in order, without gaps, from batch size 1.
+    """
+
+    target: Weights
+    kind: str
+    draft: Weights | None
+    options: Mapping[str, Any]
+    gamma: int
+    rule: str
+    temperature: float
+    top_k: int | None = None
+    top_p: float | None = None
+    schedule: tuple[Span, ...] = ()
+    encoder_decoder: bool = False
+
+    @property
+    def longest(self) -> int:
+        """The largest gamma that is asked for."""
+        return max((span.gamma for span in self.schedule), default=self.gamma)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an engine.
+
+    Attributes:
+        command: the command to run, for a shell or in Python.
+        values: the same names as JSON data.
+        file: a file that the command reads, by its name, if there is one.
+    """
+
+    command: str
+    values: Mapping[str, Any]
+    file: tuple[str, str] | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class ServingEngine:
+    """An engine, and how a recommendation is said to it.
+
+    checked: the version that the names were checked against. page: its documentation. make: raises `NotExpressible`.
+    """
+
+    name: str
+    title: str
+    checked: str
+    page: str
+    make: Callable[[Recommended], Settings]
+
+
+def require_rule(wanted: Recommended, engine: str, known: Sequence[str] = ("exact",)) -> None:
+    """Raise NotExpressible for an acceptance rule that `engine` has not."""
+    if wanted.rule not in known:
+        raise NotExpressible(f"{engine} has no accept={wanted.rule}")
+
+
+def weights_of_draft(wanted: Recommended, engine: str) -> Weights:
+    """The draft's weights. Raises NotExpressible where the draft is no model that `engine` could load."""
+    if wanted.kind != "model" or wanted.draft is None:
+        raise NotExpressible(f"{engine} has no draft like {wanted.kind}")
+    return wanted.draft
+
+
+def no_schedule(wanted: Recommended, engine: str) -> list[str]:
+    """The note that a schedule by batch size was asked for and `engine` has none for these drafts."""
+    if not wanted.schedule:
+        return []
+    return [f"{engine} has no schedule by batch size for such a draft: this is γ={wanted.gamma} at every size"]
+
+
+def shell(*parts: Sequence[str]) -> str:
+    """A shell command: the first of `parts` on the first line, each other on one of its own."""
+    return f" \\\n{INDENT}".join(shlex.join(part) for part in parts)
+
+
+def flags(values: Mapping[str, Any]) -> list[list[str]]:
+    """`--name value` of each entry."""
+    return [[name, str(value)] for name, value in values.items()]
+
+
+# Hugging Face `transformers`: assisted generation, and prompt lookup.
+LOAD = '{variable} = {auto}.from_pretrained("{place}"{revision})'
+
+
+def transformers(wanted: Recommended) -> Settings:
+    """Keywords of `generate`, and for a draft model entries of the draft's own generation config."""
+    require_rule(wanted, "transformers")
+    call = _sampling(wanted)
+    auto = "AutoModelForSeq2SeqLM" if wanted.encoder_decoder else "AutoModelForCausalLM"
+    lines = [f"from transformers import {auto}", _load("model", auto, wanted.target.place, wanted.target.revision)]
+    if wanted.kind == "lookup":
+        call |= {"prompt_lookup_num_tokens": wanted.gamma, "max_matching_ngram_size": wanted.options.get("match", 3)}
+        notes = [*no_schedule(wanted, "transformers"), LOOKUP_DIFFERS]
+        if wanted.encoder_decoder:
+            notes.append("prompt lookup searches the decoder's tokens alone, and draft=lookup the source too")
+        lines.append(f"model.generate(**inputs, {_keywords(call)})")
+        return Settings("\n".join(lines), {"generate": call}, notes=notes)
+    draft = weights_of_draft(wanted, "transformers")
+    own = {
+        "num_assistant_tokens": wanted.gamma,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
+    lines.append(_load("assistant", auto, draft.place, draft.revision))
+    lines.append(f"assistant.generation_config.update({_keywords(own)})")
+    lines.append(f"model.generate(**inputs, assistant_model=assistant, {_keywords(call)})")
+    notes = [
+        *no_schedule(wanted, "transformers"),
+        "the three are read from the draft's generation config; the defaults draft up to 20 tokens and stop below a "
+        "confidence of 0.4",
+        "one prompt at a time: assisted generation does not support batches",
+    ]
+    if wanted.encoder_decoder:
+        notes.append(
+            "with an encoder-decoder give decoder_attention_mask too (ones as long as decoder_input_ids): without it "
+            "the draft reads its text twice from the second pass on, and agrees less (5.23)"
+        )
+    return Settings("\n".join(lines), {"generate": call, "assistant.generation_config": own}, notes=notes)
+
+
+def _sampling(wanted: Recommended) -> dict[str, object]:
+    if wanted.temperature == 0:
+        return {"do_sample": False}
+    return {
+        "do_sample": True, "temperature": wanted.temperature, "top_k": wanted.top_k or 0, "top_p": wanted.top_p or 1.0,
+    }  # fmt: skip
+
+
+def _load(variable: str, auto: str, place: str, revision: str | None) -> str:
+    return LOAD.format(
+        variable=variable, auto=auto, place=place, revision=f', revision="{revision}"' if revision else ""
+    )  # fmt: skip
+
+
+def _keywords(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+TRANSFORMERS = ServingEngine(
+    "transformers",
+    "transformers",
+    "5.23.0",
+    "https://huggingface.co/docs/transformers/generation_strategies",
+    transformers,
+)
+
+
+# vLLM: `--speculative-config`, a JSON object (`vllm/config/speculative.py`).
+RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
+MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's default of concurrent sequences
+
+
+def vllm(wanted: Recommended) -> Settings:
+    """`vllm serve` with its speculative config."""
+    require_rule(wanted, "vLLM", tuple(RULES))
+    config: dict[str, object] = {}
+    notes = []
+    if wanted.kind == "lookup":
+        config |= {"method": "ngram", "prompt_lookup_max": wanted.options.get("match", 3), "prompt_lookup_min": 1}
+        notes.append(LOOKUP_DIFFERS)
+    else:
+        draft = weights_of_draft(wanted, "vLLM")
+        config |= {"method": "draft_model", "model": draft.place}
+        if draft.revision:
+            config["revision"] = draft.revision
+        if wanted.temperature > 0 and wanted.rule == "onehot":
+            config["draft_sample_method"] = "greedy"
+        elif wanted.temperature > 0:
+            config["draft_sample_method"] = "probabilistic"
+            notes.append("draft_sample_method: the default drafts the argmax, whose α at T>0 is that of accept=onehot")
+    config["num_speculative_tokens"] = wanted.longest
+    if RULES[wanted.rule] != "standard":
+        config["rejection_sample_method"] = RULES[wanted.rule]
+    if wanted.schedule:
+        config["num_speculative_tokens_per_batch_size"] = [
+            [span.first, span.last or MOST_SEQUENCES, span.gamma] for span in wanted.schedule
+        ]
+        notes.append("the schedule is off under data parallelism, and documented for EAGLE drafts and DFlash")
+    if wanted.encoder_decoder:
+        notes.append(ENCODER_DECODER.format(engine="vLLM"))
+    command = [["vllm", "serve", wanted.target.place]]
+    if wanted.target.revision:
+        command.append(["--revision", wanted.target.revision])
+    command.append(["--speculative-config", json.dumps(config)])
+    return Settings(shell(*command), {"--speculative-config": config}, notes=notes)
+
+
+VLLM = ServingEngine(
+    "vllm",
+    "vLLM",
+    "main at 002e77c1f (vllm/config/speculative.py)",
+    "https://docs.vllm.ai/en/latest/features/speculative_decoding/",
+    vllm,
+)
+
+
+# SGLang: flags of `sglang.launch_server`.
+def sglang(wanted: Recommended) -> Settings:
+    """STANDALONE for a draft model, NGRAM for prompt lookup; a chain, not a tree (topk or breadth 1)."""
+    require_rule(wanted, "SGLang", ("exact", "onehot"))
+    verified = wanted.gamma + 1  # the newest token is read with the drafted tokens
+    values: dict[str, object]
+    notes = no_schedule(wanted, "SGLang")
+    if wanted.kind == "lookup":
+        values = {
+            "--speculative-algorithm": "NGRAM",
+            "--speculative-num-draft-tokens": verified,
+            "--speculative-ngram-max-bfs-breadth": 1,
+        }
+        notes += [
+            LOOKUP_DIFFERS,
+            "NGRAM runs on CUDA and on CPU; it matches as long a suffix as its trie holds "
+            "(--speculative-ngram-max-trie-depth), and its cache holds earlier requests too",
+        ]
+    else:
+        draft = weights_of_draft(wanted, "SGLang")
+        values = {"--speculative-algorithm": "STANDALONE", "--speculative-draft-model-path": draft.place}
+        if draft.revision:
+            values["--speculative-draft-model-revision"] = draft.revision
+        values |= {
+            "--speculative-num-steps": wanted.gamma,
+            "--speculative-eagle-topk": 1,
+            "--speculative-num-draft-tokens": verified,
+        }
+        if wanted.temperature > 0 and wanted.rule == "exact":
+            notes.append(
+                "T>0: STANDALONE drafts the argmax and accepts it with its p (rejection sampling with q is for EAGLE "
+                "drafts alone); lossless, but its α is that of accept=onehot"
+            )
+    if wanted.encoder_decoder:
+        notes.append(ENCODER_DECODER.format(engine="SGLang"))
+    target = {"--model-path": wanted.target.place}
+    if wanted.target.revision:
+        target["--revision"] = wanted.target.revision
+    return Settings(
+        shell(["python3", "-m", "sglang.launch_server"], *flags(target), *flags(values)), values, notes=notes
+    )
+
+
+SGLANG = ServingEngine(
+    "sglang",
+    "SGLang",
+    "main of 2026 (srt/arg_groups/speculative_hook.py, srt/server_args.py)",
+    "https://docs.sglang.io/advanced_features/speculative_decoding.html",
+    sglang,
+)
+
+
+# llama.cpp: flags of `llama-server`. Models are GGUF files.
+def llama_cpp(wanted: Recommended) -> Settings:
+    """draft-simple for a draft model, ngram-simple for prompt lookup."""
+    require_rule(wanted, "llama.cpp", ("exact", "onehot"))
+    values: dict[str, object]
+    notes = no_schedule(wanted, "llama.cpp")
+    notes += ["FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α"]
+    if wanted.kind == "lookup":
+        values = {
+            "--spec-type": "ngram-simple",
+            "--spec-ngram-simple-size-n": wanted.options.get("match", 3),
+            "--spec-ngram-simple-size-m": wanted.gamma,
+            "--spec-ngram-simple-min-hits": 1,
+        }
+        notes += [LOOKUP_DIFFERS, "ngram-simple looks for runs of that length only, not for shorter runs after it"]
+    else:
+        draft = weights_of_draft(wanted, "llama.cpp")
+        values = {
+            "--model-draft": _gguf(draft),
+            "--spec-type": "draft-simple",
+            "--spec-draft-n-max": wanted.gamma,
+            "--spec-draft-n-min": 0,
+            "--spec-draft-p-min": 0,
+        }
+        if wanted.temperature > 0 and wanted.rule == "exact":
+            values["--spec-draft-sampling"] = "probabilistic"
+            notes.append(
+                "--spec-draft-sampling: the default drafts the argmax, whose α at T>0 is that of accept=onehot"
+            )
+        notes.append("builds from before --spec-draft-n-max call it --draft-max, and p-min --draft-p-min")
+    if wanted.encoder_decoder:
+        notes.append(ENCODER_DECODER.format(engine="llama-server"))
+    command = shell(["llama-server"], ["--model", _gguf(wanted.target)], *flags(values))
+    return Settings(command, values, notes=notes)
+
+
+def _gguf(weights: Weights) -> str:
+    """A name for the converted file."""
+    return f"{PurePath(weights.place).name}.gguf"
+
+
+LLAMA_CPP = ServingEngine(
+    "llama.cpp",
+    "llama.cpp",
+    "master at 00dc8057a (tools/server/README.md)",
+    "https://github.com/ggml-org/llama.cpp/blob/master/docs/speculative.md",
+    llama_cpp,
+)
+
+
+# TensorRT-LLM: `speculative_config` in the YAML file of `trtllm-serve --config`.
+FILE = "speculative.yaml"
+
+
+def tensorrt_llm(wanted: Recommended) -> Settings:
+    """Draft_Target for a draft model, NGram for prompt lookup; the PyTorch backend."""
+    require_rule(wanted, "TensorRT-LLM")
+    config: dict[str, object]
+    notes = []
+    if wanted.kind == "lookup":
+        config = {
+            "decoding_type": "NGram",
+            "max_draft_len": wanted.longest,
+            "max_matching_ngram_size": wanted.options.get("match", 3),
+            "is_keep_all": True,
+            "is_use_oldest": False,
+            "is_public_pool": False,
+        }
+        notes.append(LOOKUP_DIFFERS)
+    else:
+        draft = weights_of_draft(wanted, "TensorRT-LLM")
+        config = {
+            "decoding_type": "Draft_Target", "max_draft_len": wanted.longest, "speculative_model": draft.place,
+        }  # fmt: skip
+        notes.append("the page calls this type DraftTarget; the class takes Draft_Target")
+        if draft.revision:
+            notes.append(f"the config has no key for a revision: give a folder that holds {draft.revision[:9]}")
+        if wanted.temperature > 0:
+            config["use_rejection_sampling"] = True
+            notes.append("use_rejection_sampling (a prototype; needs FlashInfer): the default compares drawn tokens")
+    if wanted.schedule:
+        config["draft_len_schedule"] = _schedule(wanted)
+    if wanted.encoder_decoder:
+        notes.append(ENCODER_DECODER.format(engine="TensorRT-LLM"))
+    values: dict[str, object] = {"speculative_config": config}
+    command = shell(["trtllm-serve", wanted.target.place], ["--config", FILE])
+    return Settings(command, values, (FILE, yaml.safe_dump(values, sort_keys=False)), notes)
+
+
+def _schedule(wanted: Recommended) -> dict[int, int]:
+    """The last batch size of each span, with its gamma; past the last span nothing is drafted, so it needs an end."""
+    if wanted.schedule[0].gamma != wanted.longest:
+        raise NotExpressible("TensorRT-LLM drafts the most tokens at the smallest batches; this schedule does not")
+    open_ended = wanted.schedule[-1].last is None and wanted.schedule[-1].gamma > 0
+    if open_ended:
+        raise NotExpressible(
+            "TensorRT-LLM drafts nothing past the last batch size of a schedule: give the last span an end"
+        )
+    return {span.last: span.gamma for span in wanted.schedule if span.last is not None}
+
+
+TENSORRT_LLM = ServingEngine(
+    "tensorrt-llm",
+    "TensorRT-LLM",
+    "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",
+    "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html",
+    tensorrt_llm,
+)
+
+ENGINES = {engine.name: engine for engine in (TRANSFORMERS, VLLM, SGLANG, LLAMA_CPP, TENSORRT_LLM)}

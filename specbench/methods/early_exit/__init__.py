@@ -1,1 +1,0 @@
-"""The target's first layers, as a draft."""

@@ -1,1 +1,0 @@
-"""Several drafts in turn, as a draft."""

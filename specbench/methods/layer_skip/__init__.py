@@ -1,1 +1,0 @@
-"""The target without some sublayers, as a draft."""

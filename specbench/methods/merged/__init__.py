@@ -1,1 +1,0 @@
-"""Several drafts in one tree, as a draft."""

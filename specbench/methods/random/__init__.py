@@ -1,1 +1,0 @@
-"""Uniformly random tokens, as a draft."""

@@ -1,0 +1,1 @@
+"""Several drafts, in turn or in one tree, as a draft."""

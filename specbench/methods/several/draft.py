@@ -1,0 +1,236 @@
+"""Drafts that are made of several drafts, which propose in turn or whose tokens are merged into one tree.
+
+Horizontal cascade (Chen et al. 2023, "Cascade Speculative Drafting"): cheaper drafts for later positions. Later tokens
+of a proposal are worth less, since all tokens before them must be accepted. So the best draft proposes the first
+tokens, and a cheaper draft continues. Each token is tested with the q of the draft that drew it, so Algorithm 1 applies
+unchanged. A vertical cascade (`methods.cascade.draft`) may be one of the drafts; inside it Algorithm 1 is exact, too.
+Chen et al. accept inside with lenience, which makes q wrong at T > 0. `theory.horizontal_lengths` says how many tokens
+each draft should propose.
+
+Merged (Miao et al. 2024, "SpecInfer", section 3): each draft reads every node of the tree, whichever draft chose it. At
+a node the drafts alternate: the first child is the first draft's, the second the second's, and so on. A child is tested
+with the q of the draft that chose it (SpecInfer, Theorem 4.2); `algorithm.continuations.Merged` says how distinct
+children are drawn.
+
+Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal
+from specbench.algorithm.continuations import Continuations, Merged
+from specbench.algorithm.draft import (
+    Draft,
+    DraftSession,
+    ReadsTrees,
+    ScoresAhead,
+    expect,
+    in_batch,
+    models_of,
+    proposing,
+    start_draft,
+)
+from specbench.config.draft import SeveralConfig
+from specbench.engine.eager.model import EagerModel
+from specbench.engine.session import Prompt, Reading, Session, answered
+from specbench.loading.model_loader import Say
+from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
+from specbench.methods.several.config import HorizontalConfig, MergedConfig
+from specbench.sampling import Sampling, one_hot
+
+Several = TypeVar("Several", bound=SeveralConfig)
+
+
+class SeveralBuilder(DraftBuilder[Several]):
+    """The drafts that another is made of."""
+
+    def __init__(self, request: DraftRequest[Several]) -> None:
+        super().__init__(request)
+        caches = self.draft.cache_dir
+        self.parts = [
+            builder_for(request.part(replace(part, cache_dir=part.cache_dir or caches), name, request.run))
+            for name, part in self.draft.drafts.items()
+        ]
+        self.needs_states, self.taps, self.needs_prompt_states, self.pass_embeddings = needed_of_target(self.parts)
+
+    def fit(self, say: Say) -> None:
+        for part in self.parts:
+            part.fit(say)
+
+    def load_parts(self, target: EagerModel, say: Say) -> list[Draft]:
+        drafts = [part.load(target, say) for part in self.parts]
+        self.models += [model for part in self.parts for model in part.models]
+        return drafts
+
+    def require_room(self, prompts: Sequence[Prompt]) -> None:
+        for part in self.parts:
+            part.require_room(prompts)
+
+
+class MergedDraft:
+    """`drafts`, whose sessions must be `ReadsTrees`, the one with the best first choice first."""
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.drafts = self.parts = drafts
+        self.models = [model for draft in drafts for model in models_of(draft)]
+        self.operations = sum(draft.operations for draft in drafts)
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "MergedSession":
+        return MergedSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MergedSession":
+        return MergedSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+
+    def in_batch(self, rows: int) -> "MergedDraft":
+        return MergedDraft([in_batch(draft, rows) for draft in self.drafts])
+
+
+class MergedSession:
+    """The drafts' sessions side by side.
+
+    For chains, and for scores, it is its first draft: a chain has no place for the others, and alpha is of one q.
+    """
+
+    def __init__(self, draft: MergedDraft, sessions: Sequence[DraftSession]) -> None:
+        self.draft = draft
+        self.sessions: list[ReadsTrees] = []
+        for session in sessions:
+            assert isinstance(session, ReadsTrees)
+            self.sessions.append(session)
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return self.sessions[0].propose(tokens, gamma, generator)
+
+    def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
+        return self._merged([session.after_text(tokens, levels) for session in self.sessions], 1)
+
+    def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
+        return self._merged([session.after_nodes(tokens, parents) for session in self.sessions], len(tokens))
+
+    def _merged(self, parts: Sequence[Continuations], nodes: int) -> Continuations:
+        spent = [
+            nodes * draft.operations if part.operations is None else part.operations
+            for draft, part in zip(self.draft.drafts, parts, strict=True)
+        ]
+        return Merged(parts, sum(spent))
+
+    def select(self, path: Sequence[int]) -> None:
+        for session in self.sessions:
+            session.select(path)
+
+    def rollback(self, length: int) -> None:
+        for session in self.sessions:
+            session.rollback(length)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return self.sessions[0].score(tokens, prefix_length)
+
+
+class MergedBuilder(SeveralBuilder[MergedConfig]):
+    """Builds `draft=merged` from its parts."""
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        return MergedDraft(self.load_parts(target, say))
+
+
+class HorizontalDraft:
+    """`drafts` in turn: each of all but the last proposes so many tokens as `lengths` says, the last the rest."""
+
+    def __init__(
+        self,
+        drafts: Sequence[Draft],
+        lengths: Sequence[int],
+        vocabulary_size: int,
+        eos_ids: frozenset[int],
+        device: torch.device,
+    ) -> None:
+        self.drafts = self.parts = drafts
+        self.lengths = lengths
+        self.vocabulary_size, self.eos_ids, self.device = vocabulary_size, eos_ids, device
+        self.models = [model for draft in drafts for model in models_of(draft)]
+        # As if each drafted as many tokens. Proposals count what they took.
+        self.operations = sum(draft.operations for draft in drafts) / len(drafts)
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
+        return HorizontalSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
+        return HorizontalSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        for draft, lengths in zip(self.drafts, [*((length,) for length in self.lengths), gammas], strict=True):
+            expect(draft, sampling, lengths)
+
+    def in_batch(self, rows: int) -> "HorizontalDraft":
+        drafts = [in_batch(draft, rows) for draft in self.drafts]
+        return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
+
+
+class HorizontalSession:
+    """The drafts' sessions side by side. `score` is of a proposal's first token, which is the first draft's."""
+
+    stops_at_end = True
+
+    def __init__(self, draft: HorizontalDraft, sessions: Sequence[DraftSession]) -> None:
+        self.draft, self.sessions = draft, sessions
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return answered(self.proposing(tokens, gamma, generator))
+
+    def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
+        """A draft that proposes fewer tokens than it may leaves the others to the next."""
+        draft, sequence = self.draft, list(tokens)
+        proposals, operations = list[Proposal](), 0.0
+        lengths = [*draft.lengths, gamma]
+        for one, session, length in zip(draft.drafts, self.sessions, lengths, strict=True):
+            most = min(length, len(tokens) + gamma - len(sequence))
+            if most == 0 or (len(sequence) > len(tokens) and sequence[-1] in draft.eos_ids):
+                break
+            proposed = yield from proposing(session)(sequence, most, generator)
+            proposal = proposed.brought() if isinstance(proposed, PendingProposal) else proposed
+            sequence += proposal.tokens
+            proposals.append(proposal)
+            own = len(proposal.tokens) * one.operations
+            operations += own if proposal.operations is None else proposal.operations
+        return Proposal(sequence[len(tokens) :], self._rows(proposals), operations)
+
+    def _rows(self, proposals: Sequence[Proposal]) -> Tensor | None:
+        """The q [G, V] that each token was drawn from; None where all were certain."""
+        if all(one.q_GV is None for one in proposals):
+            return None
+        return torch.cat([
+            one_hot(one.tokens, self.draft.vocabulary_size, self.draft.device) if one.q_GV is None else one.q_GV
+            for one in proposals if one.tokens
+        ])  # fmt: skip
+
+    def rollback(self, length: int) -> None:
+        for session in self.sessions:
+            session.rollback(length)
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        return self.sessions[0].score(tokens, prefix_length)
+
+    def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
+        """Each draft reads the text once; a token has the q of the draft that proposes at its position."""
+        begin = 0
+        for session, length in zip(self.sessions, [*self.draft.lengths, most], strict=True):
+            own = min(length, most - begin)
+            if own > 1 and isinstance(session, ScoresAhead):
+                yield from session.score_ahead(tokens, prefix_length, own)
+            elif own > 0:
+                row_LV = session.score(tokens, prefix_length)
+                yield from [row_LV] * own
+            begin += own
+
+
+class HorizontalBuilder(SeveralBuilder[HorizontalConfig]):
+    """Builds `draft=horizontal` from its parts."""
+
+    def load(self, target: EagerModel, say: Say) -> Draft:
+        size, device = self.request.vocabulary.size, self.request.device
+        return HorizontalDraft(self.load_parts(target, say), self.draft.lengths, size, target.eos_ids, device)

@@ -1,0 +1,1 @@
+"""The target without some of its layers or sublayers, as a draft."""
