@@ -28,7 +28,7 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.sampling import Sampling, before_argmax
-from specbench.theory.trees import ByConfidence, FixedShape, TreeShape
+from specbench.theory.trees import ByConfidence, TreeShape
 
 SIZE = 43  # tokens of the networks
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ def test_a_row_with_trees_writes_what_it_writes_alone(kind: str, engine: str) ->
     """Trees of other shapes in each row, since an end of sequence has no children and the room ends."""
     target, small = (ENGINES[engine](network(kind, seed, layers=2), SIZE, frozenset({1})) for seed in (1, 2))
     prompts = prompts_of(kind, LENGTHS[:4])
-    for plan in (FixedShape(TreeShape.of_widths([3, 2, 1])), ByConfidence(size=7, top=2, depth=4)):
+    for plan in (TreeShape.of_widths([3, 2, 1]), ByConfidence(size=7, top=2, depth=4)):
         draft = TreeDraft(ModelDraft(small, SIZE), plan, "fixed", frozenset({1}))
         spec = spec_of(Sampling(0.0), 20, plan.depth)
         ours, theirs = in_rows(target, draft, prompts, spec, 3), alone(target, draft, prompts, spec)

@@ -24,7 +24,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import FixedShape, TreeShape
+from specbench.theory.trees import TreeShape
 
 GREEDY: dict[str, Any] = {"sampling": Sampling(), "generator": torch.Generator()}
 
@@ -147,7 +147,7 @@ def test_growth_is_timed_on_captured_steps(kind: str, monkeypatch: pytest.Monkey
 def test_costs_of_trees_are_timed_on_captured_steps() -> None:
     target = graphs_before_the_clock(network("gpt2", seed=5))
     small = ModelDraft(graphs_before_the_clock(network("gpt2", seed=6, layers=1)), 40)
-    draft = TreeDraft(small, FixedShape(TreeShape.of_widths([2, 2])), "distinct", frozenset())
+    draft = TreeDraft(small, TreeShape.of_widths([2, 2]), "distinct", frozenset())
     with torch.inference_mode():
         tree_costs(target, draft, prompt("gpt2"), list(range(2, 12)), Sampling(), (2, 4, 12), repeats=1)
         before = target.uncaptured

@@ -24,7 +24,7 @@ from specbench.methods.eagle.cache import EagleCache
 from specbench.methods.eagle.draft import EagleDraft
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.sampling import Sampling, standardise
-from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape
+from specbench.theory.trees import ByConfidence, Plan, TreeShape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama"]
 SIZE, WIDTH, TAPS = 40, 32, (0, 1, 2)
@@ -32,7 +32,7 @@ GREEDY = Sampling(0.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1)]
 PLANS: dict[str, Plan | None] = {
     "chain": None,
-    "tree": FixedShape(TreeShape.of_widths([2, 1])),
+    "tree": TreeShape.of_widths([2, 1]),
     "dynamic": ByConfidence(4, 2, 2),
 }
 ENGINES: dict[str, Any] = {
@@ -226,11 +226,11 @@ def test_trees_write_the_targets_text(kind: str, engine: str, taps: tuple[int, .
     prompt = prompts(kind)[0]
     told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 10, "generator": torch.Generator()}
     own = autoregressive(target, prompt, **told).tokens
-    for plan in (ByConfidence(8, 3, 3), FixedShape(TreeShape.of_widths([2, 2, 1]))):
+    for plan in (ByConfidence(8, 3, 3), TreeShape.of_widths([2, 2, 1])):
         tree = TreeDraft(draft, plan, "fixed", target.eos_ids)
         trace = speculative(target, tree, prompt, gamma=plan.depth, **told)
         assert trace.tokens == own and any(a_pass.parents for a_pass in trace.passes)
-    thin = TreeDraft(draft, FixedShape(TreeShape.of_widths([1, 1, 1])), "fixed", target.eos_ids)
+    thin = TreeDraft(draft, TreeShape.of_widths([1, 1, 1]), "fixed", target.eos_ids)
     chain = speculative(target, draft, prompt, gamma=3, **told)
     assert [one.tokens for one in speculative(target, thin, prompt, gamma=3, **told).passes] == [
         one.tokens for one in chain.passes

@@ -20,7 +20,7 @@ from specbench.engine.eager.parts import reduced, sublayers
 from specbench.engine.session import Prompt, without
 from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.sampling import Sampling, standardise
-from specbench.theory.trees import FixedShape, TreeShape
+from specbench.theory.trees import TreeShape
 
 KINDS = ["t5", "gpt2", "llama", "mistral", "opt"]
 LAYERS, SIZE = 3, 40
@@ -147,7 +147,7 @@ def test_engines_write_the_same_text(kind: str, engine: str) -> None:
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_a_tree_of_it(kind: str) -> None:
     draft = LayerSkipDraft(TARGETS[kind], ["attn1", "mlp2"])
-    tree = TreeDraft(draft, FixedShape(TreeShape.of_widths([2, 2])), "distinct", frozenset({1}))
+    tree = TreeDraft(draft, TreeShape.of_widths([2, 2]), "distinct", frozenset({1}))
     for prompt in prompts(kind):
         assert greedy(TARGETS[kind], tree, prompt, 2) == own(kind, prompt)
 

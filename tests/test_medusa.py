@@ -30,12 +30,12 @@ from specbench.methods.hydra.draft import HydraDraft
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaDraft, MedusaHeads
 from specbench.sampling import Sampling
-from specbench.theory.trees import ByConfidence, FixedShape, TreeShape
+from specbench.theory.trees import ByConfidence, TreeShape
 
 KINDS, FAMILIES = ["medusa", "hydra"], ["t5", "gpt2"]
 HEADS, WIDTH, ROWS = 4, 32, 64
 GREEDY = Sampling(0.0)
-SHAPE = FixedShape(TreeShape.of_widths([3, 2, 1]))
+SHAPE = TreeShape.of_widths([3, 2, 1])
 
 
 def random_heads(kind: str) -> Any:

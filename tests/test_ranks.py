@@ -20,10 +20,11 @@ from specbench.algorithm.acceptance.expected import (
 )
 from specbench.algorithm.acceptance.tree_rules import (
     DraftedTree,
+    KSequential,
     WithoutReplacement,
     WithReplacement,
-    accept_k_sequential,
     acceptance_by_rank,
+    walk,
     without,
 )
 from specbench.analysis.acceptance.agreement import agreements
@@ -83,7 +84,7 @@ def test_the_formulas_are_those_of_the_rules_played(seed: int) -> None:
 
     def played(chance: Branch) -> tuple[int, int]:
         tokens = children(chance, True)
-        verdict = accept_k_sequential(p.expand(4, -1), q.expand(3, -1), DraftedTree(tokens, [ROOT] * 3), chance)
+        verdict = walk(p.expand(4, -1), q.expand(3, -1), DraftedTree(tokens, [ROOT] * 3), chance, KSequential)
         return (verdict.path[0], tokens[verdict.path[0]]) if verdict.path else (3, verdict.token)
 
     of_each = torch.zeros(4, 4)  # [rank, token]; 3: none was accepted

@@ -37,7 +37,7 @@ from specbench.methods.retrieval.draft import RetrievalDraft
 from specbench.methods.retrieval.store import SuffixIndex
 from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape
+from specbench.theory.trees import ROOT, Plan, TreeShape
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
@@ -47,7 +47,7 @@ RULES = {"exact": accept_exact, "traversal": accept_block}
 
 # Enumeration: three tokens, and no end of sequence. Row [a, b] of a table is the law of what follows a, b.
 SIZE = 3
-SHAPE = FixedShape(TreeShape((ROOT, ROOT, 0, 1)))
+SHAPE = TreeShape((ROOT, ROOT, 0, 1))
 COPIED = Prompt((1, 0, 2, 0, 1, 2, 0, 0, 1), (START,))
 
 
@@ -230,7 +230,7 @@ def test_typical_acceptance_is_lossy_and_accepts_the_longest_plausible_path(enum
 
 def test_the_tree_of_a_cascade_is_the_middle_models_own() -> None:
     """Node for node, on the same random numbers, whatever the inner draft guesses; only what it costs differs."""
-    middle, plan = ToyModel(random_table(2)), FixedShape(TreeShape.of_widths([3, 2, 1]))
+    middle, plan = ToyModel(random_table(2)), TreeShape.of_widths([3, 2, 1])
     inner: dict[str, Draft] = {
         "itself": ModelDraft(middle, VOCABULARY),
         "another": ModelDraft(ToyModel(random_table(3)), VOCABULARY),

@@ -29,7 +29,7 @@ from specbench.methods.ngram.draft import NgramDraft
 from specbench.methods.several.draft import MergedDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape
+from specbench.theory.trees import ByConfidence, Plan, TreeShape
 
 SEEN = ToyModel(random_table(1))
 LOOP = drafts(ToyModel(random_table(2)), ToyModel(random_table(3)), VOCABULARY)
@@ -52,7 +52,7 @@ def p_value(draft: TreeDraft, target: Any, prompt: Prompt, accept: Any, sampling
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "children", "rule"), RUNS)
 def test_sampled_texts_have_the_targets_law(name: str, children: Children, rule: str) -> None:
-    tree = TreeDraft(LOOP[name], FixedShape(TreeShape.of_widths([2, 2])), children, frozenset({EOS}))
+    tree = TreeDraft(LOOP[name], TreeShape.of_widths([2, 2]), children, frozenset({EOS}))
     assert p_value(tree, SEEN, Prompt((1, 0, 2, 1, 3, 0, 1, 2, 2, 0), (START,)), RULES[rule]) > chi.ALARM
 
 
@@ -62,13 +62,13 @@ def test_sampled_texts_have_the_targets_law(name: str, children: Children, rule:
 def test_sampled_texts_of_drafts_inside_the_target(name: str, engine: type[EagerModel]) -> None:
     target, heads = made("gpt2", engine, size=VOCABULARY, seed=6, end=EOS)
     draft = heads if name == "heads" else EarlyExitDraft(target, 1)
-    tree = TreeDraft(draft, FixedShape(TreeShape.of_widths([2, 2])), "distinct", frozenset({EOS}))
+    tree = TreeDraft(draft, TreeShape.of_widths([2, 2]), "distinct", frozenset({EOS}))
     assert p_value(tree, target, Prompt((), (0,)), accept_exact, Sampling(2.0)) > chi.ALARM
 
 
 ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagraph": graphs}
 PLANS: dict[str, Plan] = {
-    "widths": FixedShape(TreeShape.of_widths([3, 2, 1, 1])), "dynamic": ByConfidence(size=10, depth=4, top=3)
+    "widths": TreeShape.of_widths([3, 2, 1, 1]), "dynamic": ByConfidence(size=10, depth=4, top=3)
 }  # fmt: skip
 WORDS, END = 40, frozenset({1})
 

@@ -24,15 +24,15 @@ from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.several.draft import MergedDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape
+from specbench.theory.trees import ByConfidence, Plan, TreeShape, best_shape
 
 pytestmark = pytest.mark.slow
 
 PROMPTS, TOKENS = 180, 24
 GREEDY, CPU = Sampling(0.0), torch.device("cpu")
 PLANS: dict[str, Plan] = {
-    "widths": FixedShape(TreeShape.of_widths([3, 2, 1, 1])),
-    "sequoia": FixedShape(best_shape((0.6, 0.2, 0.1), 16, 5)),
+    "widths": TreeShape.of_widths([3, 2, 1, 1]),
+    "sequoia": best_shape((0.6, 0.2, 0.1), 16, 5),
     "dynamic": ByConfidence(size=16, depth=4, top=4),
 }
 FAMILIES = {

@@ -13,7 +13,8 @@ from test_expected_passes import within_4_errors
 from toy import EOS, PROMPT, VOCABULARY, ToyModel, random_table
 
 from specbench.algorithm.acceptance.base import Children
-from specbench.algorithm.acceptance.tree_rules import DraftedTree, accept_k_sequential
+from specbench.algorithm.acceptance.tree_rules import DraftedTree, KSequential
+from specbench.algorithm.acceptance.tree_rules import walk as walk_down
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
@@ -25,7 +26,7 @@ from specbench.errors import UserError
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling
 from specbench.stats import bootstrap, ratio
-from specbench.theory.trees import ROOT, ByConfidence, FixedShape, TreeShape
+from specbench.theory.trees import ROOT, ByConfidence, TreeShape
 
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 TARGET, DRAFT = ToyModel(random_table(11)), ModelDraft(ToyModel(random_table(12)), VOCABULARY)
@@ -61,7 +62,7 @@ def test_greedy_passes_are_those_of_decoding(shape: str) -> None:
     for most in (2, 5, 9):
         keys: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": most, "generator": torch.Generator()}
         text = autoregressive(TARGET, PROMPT, **keys).tokens
-        tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), "fixed", frozenset({EOS}))
+        tree = TreeDraft(DRAFT, SHAPES[shape], "fixed", frozenset({EOS}))
         decoded = speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys)
         counted = tree_passes(ranks_along(text, GREEDY, 0).given_for("distinct"), SHAPES[shape], most)
         assert counted.sum() == len(decoded.passes)
@@ -77,7 +78,7 @@ def test_sampled_passes_are_those_of_decoding_in_the_mean(shape: str, children: 
     texts = [autoregressive(TARGET, PROMPT, **keys).tokens for _ in range(count)]
     ranks = [ranks_along(text, SAMPLED, seed) for seed, text in enumerate(texts)]
     counted = [tree_passes(one.given_for(children), SHAPES[shape], 12).sum() for one in ranks]
-    tree = TreeDraft(DRAFT, FixedShape(SHAPES[shape]), children, frozenset({EOS}))
+    tree = TreeDraft(DRAFT, SHAPES[shape], children, frozenset({EOS}))
     traces = [speculative(TARGET, tree, PROMPT, gamma=SHAPES[shape].depth, **keys) for _ in range(count)]
     decoded = bootstrap([(len(t.tokens), len(t.passes)) for t in traces], ratio, 400, 0)
     estimated = bootstrap([(len(t), float(n)) for t, n in zip(texts, counted, strict=True)], ratio, 400, 0)
@@ -90,13 +91,13 @@ def test_passes_under_k_seq_follow_its_own_ranks(shape: str) -> None:
     sampling, tree = SAMPLED, SHAPES[shape]
     children = tree.children[0]
     p, q = (model.table_VVV[0, 0] for model in (TARGET, DRAFT.model))
-    drafting = TreeDraft(DRAFT, FixedShape(tree), "replaced", frozenset({EOS}))
+    drafting = TreeDraft(DRAFT, tree, "replaced", frozenset({EOS}))
     taken, emitted = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
 
     def played(chance: Branch) -> tuple[bool, int]:
         tokens = [chance.draw(q) for _ in range(children)]
         one_level = DraftedTree(tokens, [ROOT] * children)
-        verdict = accept_k_sequential(p.expand(children + 1, -1), q.expand(children, -1), one_level, chance)
+        verdict = walk_down(p.expand(children + 1, -1), q.expand(children, -1), one_level, chance, KSequential)
         return bool(verdict.path), tokens[verdict.path[0]] if verdict.path else verdict.token
 
     for likely, (accepted, token) in outcomes(played):

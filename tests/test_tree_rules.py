@@ -13,22 +13,23 @@ import pytest
 import torch
 from branches import Branch, outcomes
 
+from specbench.algorithm.acceptance.base import Verdict
 from specbench.algorithm.acceptance.expected import optimal_acceptance
 from specbench.algorithm.acceptance.rules.block import accept_block
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.tree_rules import (
+    Chance,
     DraftedTree,
-    TreeRule,
+    Fixed,
+    KSequential,
+    NodeRows,
     Uniforms,
     WithoutReplacement,
     WithReplacement,
-    accept_fixed,
-    accept_k_sequential,
     accept_traversal,
-    accept_with_replacement,
-    accept_without_replacement,
     acceptance_by_rank,
     scale,
+    walk,
     without,
 )
 from specbench.theory.trees import ROOT
@@ -36,6 +37,11 @@ from specbench.theory.trees import ROOT
 DOUBLE = torch.float64
 P, Q = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=DOUBLE), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=DOUBLE)
 ROUNDING = 1e-12
+TreeRule = Callable[[NodeRows, NodeRows, DraftedTree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)
+accept_with_replacement: TreeRule = partial(walk, start=WithReplacement)
+accept_without_replacement: TreeRule = partial(walk, start=WithoutReplacement)
+accept_fixed: TreeRule = partial(walk, start=Fixed)
+accept_k_sequential: TreeRule = partial(walk, start=KSequential)
 accept_traversal_of_independent: TreeRule = partial(accept_traversal, replaced=True)
 Children = Callable[[torch.Tensor, int, Branch], list[int]]  # (q, how many, chance) to tokens
 

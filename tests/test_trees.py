@@ -28,7 +28,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.counts import fit
 from specbench.methods.ngram.draft import NgramDraft
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Plan, TreeShape, best_shape
+from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_shape
 
 KINDS = ["t5", "t5-v1_1", "gpt2", "llama", "mistral"]
 ENGINES: dict[str, Any] = {"eager": EagerModel, "static": StaticModel, "cudagraph": graphs}
@@ -37,8 +37,8 @@ END = frozenset({1})
 GREEDY, SAMPLED = Sampling(0.0), Sampling(1.0)
 SOURCES = [(5, 9, 12, 30, 1), (17, 3, 22, 1), (8, 8, 31, 14, 2, 25, 1)]
 PLANS: dict[str, Plan] = {
-    "widths": FixedShape(TreeShape.of_widths([3, 2, 1, 1])),
-    "sequoia": FixedShape(best_shape((0.5, 0.2, 0.1), 12)),
+    "widths": TreeShape.of_widths([3, 2, 1, 1]),
+    "sequoia": best_shape((0.5, 0.2, 0.1), 12),
     "dynamic": ByConfidence(size=10, depth=4, top=3),
 }
 
@@ -82,7 +82,7 @@ def test_greedy_texts_of_every_shape_are_the_targets_own(kind: str, engine: str)
 def test_sampled_texts_of_a_tree_have_the_targets_law(children: Children, rule: Any) -> None:
     """A false alarm for one seed in 10,000 each."""
     target, draft = ToyModel(random_table(1)), ModelDraft(ToyModel(random_table(2)), VOCABULARY)
-    tree = TreeDraft(draft, FixedShape(TreeShape.of_widths([2, 2])), children, frozenset({EOS}))
+    tree = TreeDraft(draft, TreeShape.of_widths([2, 2]), children, frozenset({EOS}))
 
     def decode(generator: torch.Generator) -> list[int]:
         return speculative(
@@ -104,7 +104,7 @@ def test_a_chain_as_a_tree_is_algorithm_1_token_for_token(temperature: float, ru
     ways: list[Children] = ["replaced", "distinct"]
     accepted = 0
     for seed, children in itertools.product(range(30), ways):
-        tree = TreeDraft(draft, FixedShape(TreeShape.chain(4)), children, frozenset())
+        tree = TreeDraft(draft, TreeShape.chain(4), children, frozenset())
         chain, ours = (
             speculative(
                 target, one, PROMPT, gamma=4, sampling=Sampling(temperature), max_new_tokens=24,
@@ -133,7 +133,7 @@ def planted(tree: TreeDraft) -> float:
 def toy_tree(children: Children, *widths: int) -> TreeDraft:
     """A tree of a draft that is often wrong at first, so that second children are accepted."""
     draft = ModelDraft(ToyModel(random_table(1).roll(1, -1)), VOCABULARY)
-    return TreeDraft(draft, FixedShape(TreeShape.of_widths(widths)), children, frozenset({EOS}))
+    return TreeDraft(draft, TreeShape.of_widths(widths), children, frozenset({EOS}))
 
 
 @pytest.mark.statistical
@@ -165,9 +165,7 @@ def test_a_bonus_from_the_residual_of_a_rejected_sibling_is_caught(monkeypatch: 
     assert planted(toy_tree("distinct", 3)) < chi.ALARM
 
 
-@pytest.mark.parametrize(
-    "plan", [FixedShape(TreeShape.of_widths([3, 3, 2])), ByConfidence(12, 3, 3)], ids=["fixed", "dynamic"]
-)
+@pytest.mark.parametrize("plan", [TreeShape.of_widths([3, 3, 2]), ByConfidence(12, 3, 3)], ids=["fixed", "dynamic"])
 def test_an_end_of_text_has_no_children(plan: Plan) -> None:
     draft = ModelDraft(ToyModel(random_table(2)), VOCABULARY)
     session = TreeDraft(draft, plan, "distinct", frozenset({EOS})).start(PROMPT, SAMPLED)

@@ -17,7 +17,7 @@ import torch
 from specbench.algorithm.acceptance.base import Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
-from specbench.algorithm.draft import Draft, Drafting, Outcome, Proposed, expect, models_of, read_of
+from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.session import Model, Prompt, Read, get_ready, marking, up_to_end
 from specbench.sampling import Sampling, draw_next
@@ -41,7 +41,7 @@ class DecodingSpec:
     @property
     def drafting(self) -> Sampling:
         """The sampling of the draft: the target's, or greedy if the rule requires a greedy draft."""
-        return GREEDY if self.verification.greedy_draft else self.sampling
+        return GREEDY if self.verification.traits.greedy_draft else self.sampling
 
     @classmethod
     def algorithm_1(cls, sampling: Sampling, max_new_tokens: int, gamma: int = 0) -> "DecodingSpec":
@@ -114,7 +114,11 @@ def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: to
 
 
 def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`."""
+    """Algorithm 1: in each pass one target run verifies the tokens that `draft` proposes, by the rule of `spec`.
+
+    A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
+    an accepted block.
+    """
     expect(draft, spec.drafting, spec.gamma.picks)
     for model in (target, *models_of(draft)):
         get_ready(model, prompt, spec.max_new_tokens)
@@ -125,32 +129,28 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
-    passes: list[tuple[Any, ...]] = []  # what makes a Pass, which is made when the completion is over, with its marks
+    passes: list[tuple[Any, ...]] = []  # the arguments of `_pass`, whose marks are read when the completion is over
     ready = target.now()
     started = before = yield READY
     while len(tokens) < end:
+        # Draft.
         proposal = yield from drafting.propose(tokens, min(gamma.next(), end - len(tokens) - 1), generator)
         drafted_at = yield WITHIN
-
-        unread = tokens[session.length :]
-        logits_LV = yield read_of(session, unread, proposal)
-        verified_LV, beside_LV = split_logits(logits_LV, proposal)
-        rows = target_rows(verified_LV, proposal, verification, target.vocabulary_size)
+        # Verify: p at each of the draft tokens and after the last, in one run of the target.
+        logits_LV = yield drafting.read(tokens, proposal)
+        rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
-
-        size = proposal.size
+        # Accept, and draw the token that follows.
         proposal, (path, token) = verdict_on_host(rows, proposal, verification, generator)
         drafted = proposal.tokens
         emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
         tokens += emitted
-        drafting.commit(tokens, Outcome(proposal, len(unread), path, emitted, verified_LV, size + 1, beside_LV))
+        # Roll back.
+        drafting.commit(tokens, proposal, path, len(emitted), logits_LV)
         gamma.learn(len(drafted), len(path))
         now = yield OVER
-
-        # Tokens drafted after an end of sequence are not part of the completion.
-        accepted, marks = min(len(path), len(emitted)), (before, drafted_at, verified_at, now)
-        tree = () if proposal.parents is None else (list(proposal.parents), list(path))
-        passes.append((len(drafted), accepted, len(emitted), marks, drafted, proposal.operations, *tree))
+        marks = (before, drafted_at, verified_at, now)
+        passes.append((marks, drafted, path, len(emitted), proposal.operations, proposal.parents))
         before = now
         if tokens[-1] in target.eos_ids:
             break
@@ -163,20 +163,18 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     )
 
 
-def split_logits(logits_LV: torch.Tensor, proposal: Proposed) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The target's logits after the tokens to verify, and after those that were read beside them, if there are any."""
-    if (beside := proposal.beside) is None:
-        return logits_LV, None
-    verified_LV, beside_LV = logits_LV.tensor_split([-len(beside.tokens)])
-    return verified_LV, beside_LV
-
-
-def _pass(drafted: int, accepted: int, emitted: int, marks: Sequence[Any], *others: Any) -> Pass:
-    draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
-    return Pass(drafted, accepted, emitted, draft_s, verify_s, accept_s, *others)
-
-
-# Decode one prompt at a time: each read is answered at once, by the session that requests it.
+def _pass(
+    marks: Sequence[Any],
+    drafted: list[int],
+    path: Sequence[int],
+    emitted: int,
+    operations: float | None,
+    parents: Sequence[int] | None,
+) -> Pass:
+    """A pass; tokens drafted after an end of sequence are not part of the completion, and do not count as accepted."""
+    times = (after - before for before, after in pairwise(marks))
+    tree = () if parents is None else (list(parents), list(path))
+    return Pass(len(drafted), min(len(path), emitted), emitted, *times, drafted, operations, *tree)
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
@@ -185,11 +183,7 @@ def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator:
 
 
 def speculative(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:
-    """Speculative decoding: one target run verifies the tokens that `draft` proposes, by the rule of `spec`.
-
-    A pass never drafts past `max_new_tokens`, and the completion ends at the first end-of-sequence token, also inside
-    an accepted block.
-    """
+    """Speculative decoding of one prompt."""
     return _alone(speculate(target, draft, prompt, spec, generator), target)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session
+from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT
 
@@ -39,6 +39,16 @@ class DraftSession(Protocol):
         ...
 
 
+class Stateless:
+    """The part of a draft session that has read nothing by itself: there is nothing to accept and nothing to drop."""
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing to do."""
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do."""
+
+
 @runtime_checkable
 class ProposesByReading(DraftSession, Protocol):
     """A draft session that needs runs of a model to propose, which its driver may answer for a batch at once."""
@@ -46,6 +56,14 @@ class ProposesByReading(DraftSession, Protocol):
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         """As `propose`, which answers each read at once; tokens may still be on the device."""
         ...
+
+    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
+        return on_host(answered(self.proposing(tokens, gamma, generator)))
+
+
+def on_host(proposal: Proposed) -> Proposal:
+    """`proposal`, in one copy if it is on the device. Raises FloatingPointError if its q is not finite."""
+    return proposal.brought() if isinstance(proposal, PendingProposal) else proposal
 
 
 def proposing(drafting: DraftSession) -> Callable[[Sequence[int], int, torch.Generator], Reading[Proposed]]:
@@ -94,6 +112,10 @@ class ScoresAhead(Protocol):
         `score`), and zeros where no proposal is so long.
         """
         ...
+
+    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
+        """As `DraftSession.score`; a row of zeros where nothing would be proposed, so that beta is 0 there."""
+        return next(self.score_ahead(tokens, prefix_length, 1))
 
 
 def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
@@ -166,6 +188,11 @@ class Draft(Protocol):
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A session that has read the prompt."""
         ...
+
+
+def operations_of(draft: Draft, counted: float | None, tokens: int) -> float:
+    """Operations that drafting took: those `counted`, or of `tokens` tokens where they do not depend on the draws."""
+    return tokens * draft.operations if counted is None else counted
 
 
 @runtime_checkable
@@ -286,59 +313,47 @@ def start_draft(session: Session, draft: Draft, prompt: Prompt, sampling: Sampli
     )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one pass decided.
-
-    Attributes:
-        proposal: as it was verified.
-        unread: tokens of the sequence that the target read before it.
-        path: the accepted tokens of the proposal, by index.
-        emitted: the accepted tokens and the target's own, up to the end of the completion.
-        verified_LV: the target's logits; the last `rows` are those after the last unread token and each drafted token.
-        beside_LV: its logits after each token that was read beside the proposal; None without such tokens.
-    """
-
-    proposal: Proposal
-    unread: int
-    path: Sequence[int]
-    emitted: Sequence[int]
-    verified_LV: Tensor
-    rows: int
-    beside_LV: Tensor | None
-
-
 class Drafting:
-    """A draft at work beside the target's session on one sequence: it proposes, and commits what a pass decided."""
+    """A draft at work beside the target's session on one sequence."""
 
-    def __init__(self, session: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> None:
-        """`session` is the target's, on the same prompt."""
-        self.target = session
-        self.own = start_draft(session, draft, prompt, sampling)
+    def __init__(self, target: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> None:
+        """`target` is the target's session on the same prompt."""
+        self.target = target
+        self.own = start_draft(target, draft, prompt, sampling)
         self.propose = proposing(self.own)
+        self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
         # Asked once: a check of a protocol takes microseconds, and a pass has few.
         self._watching = self.own if isinstance(self.own, SeesVerification) else None
         self._on_trees = self.own if isinstance(self.own, ProposesTrees) else None
         self._with_beside = self.own if isinstance(self.own, ReadsBeside) else None
 
-    def commit(self, tokens: Sequence[int], outcome: Outcome) -> None:
-        """Bring the target and the draft to `tokens`, which end with the tokens that the pass emitted.
+    def read(self, tokens: list[int], proposal: Proposed) -> Read:
+        """The target's run that verifies `proposal` after `tokens`."""
+        unread = tokens[self.target.length :]
+        self._unread, self._size = len(unread), proposal.size
+        return read_of(self.target, unread, proposal)
+
+    def commit(
+        self, tokens: Sequence[int], proposal: Proposal, path: Sequence[int], emitted: int, logits_LV: Tensor
+    ) -> None:
+        """Bring the target and the draft to `tokens`, which end with the `emitted` tokens of the pass.
 
         Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
+        `logits_LV` are those of the target's run, and `path` are the accepted tokens of `proposal`, by index.
         """
-        proposal, count = outcome.proposal, len(outcome.emitted)
-        kept = outcome.path[: count - 1]
+        accepted, beside = path[: emitted - 1], proposal.beside
+        end = len(logits_LV) - (0 if beside is None else len(beside.tokens))
         if self._watching is not None:
-            own_LV = outcome.verified_LV[len(outcome.verified_LV) - outcome.rows :][:count]
-            rejected = count == len(outcome.path) + 1 <= len(proposal.tokens)
-            self._watching.after_verification(len(tokens) - count, own_LV, rejected)
-        if proposal.parents is not None or proposal.beside is not None:
-            self.target.select([*range(outcome.unread), *(outcome.unread + node for node in kept)])
+            own_LV = logits_LV[end - self._size - 1 : end][:emitted]
+            rejected = emitted == len(path) + 1 <= len(proposal.tokens)
+            self._watching.after_verification(len(tokens) - emitted, own_LV, rejected)
+        if proposal.parents is not None or beside is not None:
+            self.target.select([*range(self._unread), *(self._unread + node for node in accepted)])
         if proposal.parents is not None:
             assert self._on_trees is not None
-            self._on_trees.select(kept)
-        if outcome.beside_LV is not None:
+            self._on_trees.select(accepted)
+        if beside is not None:
             assert self._with_beside is not None
-            self._with_beside.after_beside(outcome.beside_LV, kept)
+            self._with_beside.after_beside(logits_LV[end:], accepted)
         self.target.rollback(len(tokens) - 1)
         self.own.rollback(len(tokens) - 1)

@@ -12,13 +12,14 @@ distribution. (A draft may end its proposal earlier, depending on the tokens dra
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from specbench.config.keys import MAX_GAMMA
 from specbench.records.schema import AcceptanceByRank, GammaRecord, PredictionRow
 from specbench.theory import expected_tokens
 
 THOUSAND = 1000
+BY_NUMBER = {"prices", "verify"}  # the mappings of a plan, whose keys are numbers, which JSON has as strings
 
 
 class GammaState(Protocol):
@@ -166,7 +167,7 @@ class DraftingPlan:
         probe: a row for each gamma that was tried, best first; None without a probe.
         acceptance: the acceptance by rank that the shape of a tree was made from; a list for each level where they
             differ.
-        size, verify, level: the size chosen for a tree, and the costs that it was chosen by: v(n), and that of a level.
+        size, level, verify: the size chosen for a tree, and the costs that it was chosen by: that of a level, and v(n).
     """
 
     requested: int | str
@@ -177,8 +178,8 @@ class DraftingPlan:
     probe: list[PredictionRow] | None = None
     acceptance: AcceptanceByRank | None = None
     size: int | None = None
-    verify: Mapping[int, float] | None = None
     level: float | None = None
+    verify: Mapping[int, float] | None = None
 
     @property
     def policy(self) -> Gamma:
@@ -191,27 +192,14 @@ class DraftingPlan:
 
     def to_json(self) -> GammaRecord:
         """Plain values, without those that are not set."""
-        values: GammaRecord = {"requested": self.requested, "gamma": self.gamma}
-        if self.most is not None:
-            values["most"] = self.most
-        if self.alpha is not None:
-            values["alpha"] = self.alpha
-        if self.prices is not None:
-            values["prices"] = {str(gamma): price for gamma, price in self.prices.items()}
-        if self.probe is not None:
-            values["probe"] = self.probe
-        if self.acceptance is not None:
-            values["acceptance"] = self.acceptance
-        if self.size is not None and self.verify is not None and self.level is not None:
-            values["size"], values["level"] = self.size, self.level
-            values["verify"] = {str(size): cost for size, cost in self.verify.items()}
-        return values
+        values = {name: value for name, value in vars(self).items() if value is not None or name == "gamma"}
+        for name in BY_NUMBER & values.keys():
+            values[name] = {str(number): cost for number, cost in values[name].items()}
+        return cast(GammaRecord, values)
 
     @classmethod
     def from_json(cls, values: GammaRecord) -> "DraftingPlan":
-        prices = {int(gamma): price for gamma, price in values.get("prices", {}).items()}
-        return cls(
-            values["requested"], values["gamma"], values.get("most"), values.get("alpha"), prices or None,
-            values.get("probe"), values.get("acceptance"), values.get("size"),
-            {int(size): cost for size, cost in values.get("verify", {}).items()} or None, values.get("level"),
-        )  # fmt: skip
+        fields: dict[str, Any] = {**values}
+        for name in BY_NUMBER & fields.keys():
+            fields[name] = {int(number): cost for number, cost in fields[name].items()}
+        return cls(**fields)

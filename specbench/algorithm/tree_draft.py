@@ -14,10 +14,10 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children, Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, start_draft
+from specbench.algorithm.draft import Draft, DraftSession, ReadsTrees, in_batch, models_of, operations_of, start_draft
 from specbench.engine.session import Prompt, Session
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, ByConfidence, FixedShape, Plan, best_first
+from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape, best_first
 
 
 class TreeDraft:
@@ -81,12 +81,12 @@ class TreeDraftSession:
         """A tree of at most `gamma` levels."""
         if gamma == 0:
             return Proposal([])
-        if isinstance(self.draft.plan, FixedShape):
+        if isinstance(self.draft.plan, TreeShape):
             return self._by_shape(self.draft.plan, tokens, gamma, generator)
         return self._by_confidence(self.draft.plan, tokens, gamma)
 
-    def _by_shape(self, plan: FixedShape, tokens: Sequence[int], depth: int, generator: torch.Generator) -> Proposal:
-        tree, counts, depth = _GrowingTree(), plan.shape.children, min(depth, plan.depth)
+    def _by_shape(self, plan: TreeShape, tokens: Sequence[int], depth: int, generator: torch.Generator) -> Proposal:
+        tree, counts, depth = _GrowingTree(), plan.children, min(depth, plan.depth)
         first_child = _first_children(counts)
         level = [(ROOT, ROOT)]  # nodes here, and in the shape
         continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
@@ -141,8 +141,7 @@ class TreeDraftSession:
 
     def _counted(self, tree: _GrowingTree, continuations: Continuations, nodes: int) -> Continuations:
         """Operations of the draft: leaves cost nothing, since they are not read."""
-        operations = continuations.operations
-        tree.operations += self.draft.operations * nodes if operations is None else operations
+        tree.operations += operations_of(self.draft.draft, continuations.operations, nodes)
         return continuations
 
     def _ends(self, token: int) -> bool:

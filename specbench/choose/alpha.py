@@ -164,7 +164,7 @@ def _children_under_k_seq(candidates: Sequence[LoadedCandidate]) -> set[int]:
     return {
         count
         for one in candidates
-        if one.tree is not None and one.parts.spec.verification.k_sequential
+        if one.tree is not None and one.parts.spec.verification.traits.k_sequential
         for count in counts_of_children(plan_of(one.config, None))
     }
 

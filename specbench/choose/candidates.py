@@ -44,7 +44,7 @@ class LoadedCandidate:
     @property
     def whole(self) -> bool:
         """Whether the drafted block is tested as a whole."""
-        return self.parts.spec.verification.as_a_whole
+        return self.parts.spec.verification.traits.as_a_whole
 
     @property
     def name(self) -> str:

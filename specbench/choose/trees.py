@@ -21,7 +21,7 @@ from specbench.choose.candidates import LoadedCandidate
 from specbench.config.verbs import ChooseConfig
 from specbench.errors import UserError
 from specbench.experiment.gamma import measured_acceptance, plan_of, with_tree
-from specbench.theory.trees import FixedShape, by_level, expected_tree_tokens, is_same_at_every_level
+from specbench.theory.trees import TreeShape, by_level, expected_tree_tokens, is_same_at_every_level
 
 
 def grow(scored: Scored) -> tuple[Scored, dict[str, Grown]]:
@@ -41,7 +41,7 @@ def _grown(
     children, most, sampling = cast(Children, config.tree.children), config.max_new_tokens, bare.spec.sampling
     ranks = [one.ranks for one in along if one.ranks is not None]
     prompts = bare.prompts[: len(texts)]
-    k_seq, widths = bare.spec.verification.k_sequential, config.tree.widths
+    k_seq, widths = bare.spec.verification.traits.k_sequential, config.tree.widths
     acceptance = config.tree.acceptance
     if k_seq and ranks and widths is not None:
         acceptance = k_seq_acceptance(ranks, widths)
@@ -64,8 +64,8 @@ def _grown(
         passes.append(counted)
     # A shape cut to a size has nodes of one level with different numbers of children, on which K-SEQ's ranks depend.
     one_acceptance_per_rank = not (k_seq and config.tree.size is not None)
-    if isinstance(plan, FixedShape) and ranks and one_acceptance_per_rank:
-        tokens = expected_tree_tokens(plan.shape, acceptance)
+    if isinstance(plan, TreeShape) and ranks and one_acceptance_per_rank:
+        tokens = expected_tree_tokens(plan, acceptance)
     else:
         tokens = sum(map(len, texts)) / float(np.sum(passes))
     grown = Grown(config.tree.label(), plan.size, acceptance, tokens, passes)

@@ -33,7 +33,7 @@ from specbench.experiment.measure import generator_for
 from specbench.loading.model_loader import Say, agree
 from specbench.records.schema import AcceptanceByRank
 from specbench.theory import expected_tokens
-from specbench.theory.trees import ByConfidence, FixedShape, Plan, TreeShape, best_shape, best_size
+from specbench.theory.trees import ByConfidence, Plan, TreeShape, best_shape, best_size
 
 # The target's completions of prompts that are not measured, from which a gamma or a tree is chosen.
 TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
@@ -74,7 +74,7 @@ def choose_tree(config: RunConfig, parts: Parts, note: Say = unsaid) -> Drafting
     if tree.size != AUTO:
         return DraftingPlan(tree.label(), None, most=plan_of(config, acceptance).depth, acceptance=acceptance)
     assert tree.depth is not None
-    grower = _grower(config, parts, FixedShape(best_shape(acceptance, TIMED_SIZE, tree.depth)))
+    grower = _grower(config, parts, best_shape(acceptance, TIMED_SIZE, tree.depth))
     middle = sorted(range(len(texts)), key=lambda index: len(texts[index]))[len(texts) // 2]
     costs, waited = least_disturbed(
         lambda: tree_costs(parts.target, grower, prompts[middle], texts[middle], parts.spec.sampling)
@@ -102,7 +102,7 @@ def measured_acceptance(
              for index, one in enumerate(zip(prompts, texts, strict=True))],
             cast(Children, config.tree.children),
         )  # fmt: skip
-    one_level = _grower(config, parts, FixedShape(TreeShape.of_widths([MOST_RANKS])))
+    one_level = _grower(config, parts, TreeShape.of_widths([MOST_RANKS]))
     generator = generator_for(config.seed, len(parts.prompts), "ranks", parts.device)
     return acceptance_when_grown(
         parts.target, one_level, prompts, texts, parts.spec.sampling, MOST_RANKS, generator
@@ -135,11 +135,11 @@ def plan_of(config: RunConfig, acceptance: AcceptanceByRank | None) -> Plan:
     if tree.shape == "widths":
         assert tree.widths is not None
         shape = TreeShape.of_widths(tree.widths)
-        return FixedShape(shape if tree.size is None else shape.truncated(int(tree.size)))
+        return shape if tree.size is None else shape.truncated(int(tree.size))
     assert isinstance(tree.size, int) and tree.depth is not None
     if tree.shape == "sequoia":
         assert acceptance is not None
-        return FixedShape(_best_shape(json.dumps(acceptance), tree.size, tree.depth))
+        return _best_shape(json.dumps(acceptance), tree.size, tree.depth)
     assert tree.top is not None
     return ByConfidence(tree.size, tree.depth, tree.top)
 
@@ -222,5 +222,5 @@ def _probe(config: RunConfig, parts: Parts, note: Say) -> list[Prediction]:
         )
     if (signs := disturbed_by(rounds)) is not None:
         note(f"gamma={config.gamma}: its probe was disturbed, so that another gamma may be better ({signs})")
-    whole = {name} if spec.verification.as_a_whole else set()
+    whole = {name} if spec.verification.traits.as_a_whole else set()
     return Predictions({name: found}, rounds, config.max_new_tokens, RESAMPLES, config.seed, whole).ranked

@@ -33,7 +33,7 @@ from specbench.experiment.build import Parts, build_verification
 from specbench.experiment.core_time import CoreTime, between, core_times
 from specbench.records.schema import PromptRecord, TraceRecord, TreeForecast
 from specbench.sampling import Sampling
-from specbench.theory.trees import FixedShape
+from specbench.theory.trees import TreeShape
 
 CHECKED_PROMPTS = 2  # prompts on which a sampled run first proves greedy identity
 WARMUP_TOKENS = 32
@@ -138,7 +138,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
         generator = generator_for(parts.config.seed, index, "ranks", parts.device)
         scored, levels = draft.draft, draft.plan.depth
         most = max(MOST_RANKS, draft.plan.most_children)
-        k_seq = counts_of_children(draft.plan) if parts.spec.verification.k_sequential else ()
+        k_seq = counts_of_children(draft.plan) if parts.spec.verification.traits.k_sequential else ()
         reader = RankReader(sampling, generator, most=most, levels=levels, k_seq=k_seq)
     agreement = agreements(parts.target, [scored], prompt, baseline.tokens, sampling, rules, levels, [reader])[0]
     # Sums over the tokens are all that alpha(l) and its interval need.
@@ -159,13 +159,13 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
 
 
 def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], ranks: Ranks | None) -> TreeForecast:
-    k_seq = parts.spec.verification.k_sequential
+    k_seq = parts.spec.verification.traits.k_sequential
     most, finds = parts.config.max_new_tokens, parts.config.draft.found_in_text
     passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
     way: str = draft.children
     if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
-        assert isinstance(draft.plan, FixedShape), "K-SEQ requires tree=widths"
-        way = k_seq_of(draft.plan.shape.children[0])
+        assert isinstance(draft.plan, TreeShape), "K-SEQ requires tree=widths"
+        way = k_seq_of(draft.plan.children[0])
     return {
         "accepted": None if ranks is None else ranks.accepted_for(way),
         "passes": None if passes is None else float(passes.sum()),

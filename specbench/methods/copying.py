@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.algorithm.continuations import Found, Ranked
+from specbench.algorithm.draft import Stateless
 from specbench.sampling import one_hot
 
 Text = Sequence[int] | NDArray[np.unsignedinteger]
@@ -57,7 +58,7 @@ def _ranked(followers: dict[int, Places]) -> Ranked:
     return ranked
 
 
-class GrowsFromPlaces:
+class GrowsFromPlaces(Stateless):
     """The part of a draft session that reads trees from places of a text (`ReadsTrees`)."""
 
     size: int
@@ -70,9 +71,6 @@ class GrowsFromPlaces:
     def _grow(self, text: Text, places: Places, end: int) -> Found:
         self._trie = Trie(text, places, end)
         return Found([self._trie.after_root()], self.size, self.device)
-
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing to do: the path is read in the next pass."""
 
 
 # One-hot q, of drafts that look tokens up.

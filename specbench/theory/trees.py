@@ -122,28 +122,6 @@ def expected_tree_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     return 1.0 + sum(products)
 
 
-# How a draft grows a tree in a pass: by a shape that is fixed before the run, or by its own confidence.
-
-
-@dataclass(frozen=True)
-class FixedShape:
-    """The same tree in each pass. Which token a node has is drawn, or the likeliest tokens are taken."""
-
-    shape: TreeShape
-
-    @property
-    def depth(self) -> int:
-        return self.shape.depth
-
-    @property
-    def size(self) -> int:
-        return self.shape.size
-
-    @property
-    def most_children(self) -> int:
-        return self.shape.most_children
-
-
 @dataclass(frozen=True)
 class ByConfidence:
     """EAGLE-2's trees (Li et al. 2024), which follow the draft's confidence.
@@ -162,7 +140,9 @@ class ByConfidence:
         return self.top
 
 
-Plan = FixedShape | ByConfidence
+# How a draft grows a tree in each pass: in a shape that is fixed before the run, whose tokens are drawn or are the
+# likeliest; or by its own confidence.
+Plan = TreeShape | ByConfidence
 
 
 # The best tree for an acceptance by rank: Sequoia's dynamic programme with a bound on the depth; EAGLE-2's order.

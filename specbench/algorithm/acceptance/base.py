@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from specbench.deferred import torch
 from specbench.sampling import Sampling, checked, drawn, one_hot, uniforms
@@ -313,28 +313,14 @@ class Verification:
     @property
     def own_alpha(self) -> str | None:
         """The name of this rule's own alpha (`ChainRule.own_alpha`); None if it is Algorithm 1's."""
-        return None if self.sampling.temperature == 0 else self._of_rule("own_alpha")
+        return None if self.sampling.temperature == 0 else self.traits.own_alpha
 
     @property
-    def greedy_draft(self) -> bool:
-        """Whether tokens are drafted by argmax of q at every temperature."""
-        return bool(self._of_rule("greedy_draft"))
-
-    @property
-    def as_a_whole(self) -> bool:
-        """Whether proposals are tested as a whole, and not token by token."""
-        return bool(self._of_rule("as_a_whole"))
-
-    @property
-    def k_sequential(self) -> bool:
-        """Whether trees are verified by K-SEQ."""
-        return bool(self._of_rule("k_sequential"))
+    def traits(self) -> ChainRule | type[ChainRule]:
+        """What has the class variables of the rule: for a plain function `ChainRule`, with their defaults."""
+        return self.rule if isinstance(self.rule, ChainRule) else ChainRule
 
     @cached_property
     def argmax_only(self) -> bool:
         """Whether only the argmax tokens of p determine the verdict."""
-        return self.sampling.temperature == 0 and bool(self._of_rule("by_argmax"))
-
-    def _of_rule(self, name: str) -> Any:
-        """A class variable of the rule; what `ChainRule` says of one that is a plain function."""
-        return getattr(self.rule, name, getattr(ChainRule, name))
+        return self.sampling.temperature == 0 and self.traits.by_argmax

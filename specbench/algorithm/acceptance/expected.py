@@ -13,6 +13,7 @@ Shapes: L positions, K children (of the bound: numbers of drafts), V tokens of t
 tokens, T points of time.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specbench.algorithm.acceptance.base import residual
+from specbench.sampling import drawn, uniforms
 
 DRAWS = 4
 HALVINGS = 24  # to fp32
@@ -43,15 +45,25 @@ def fixed(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
 
 def replaced(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
     """Of `most` independent draws from q, tested in rounds (Miao et al. 2024, "SpecInfer", Algorithm 2)."""
+    return _in_rounds(p_LV, q_LV, written_L1, most, lambda law_LV, _: law_LV)
+
+
+def _in_rounds(
+    p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, next_law: Callable[[Tensor, Tensor], Tensor]
+) -> Ranked:
+    """Acceptance by rank of children tested in rounds.
+
+    `next_law` returns the law of the next child, from that of a child and from the part of it that is accepted.
+    """
     reached_L1 = torch.ones_like(p_LV[:, :1])
-    left_LV, accepted, written = p_LV, list[Tensor](), list[Tensor]()
+    left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
     for _ in range(most):
-        both_LV = left_LV.minimum(q_LV)
+        both_LV = left_LV.minimum(law_LV)
         share_L1 = _share(both_LV)
         accepted.append(reached_L1 * share_L1)
         written.append(reached_L1 * both_LV.gather(-1, written_L1))
         reached_L1 = reached_L1 * (1 - share_L1)
-        left_LV = residual(left_LV, q_LV)
+        left_LV, law_LV = residual(left_LV, law_LV), next_law(law_LV, both_LV)
     return _ranked(accepted, written, p_LV.gather(-1, written_L1), most)
 
 
@@ -64,39 +76,26 @@ def distinct(
     integrated out. An unbiased estimate whose sum over the ranks is at most 1, given the token too. Ranks beyond the
     tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
     """
-    drawn = [_distinct_once(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
-    return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*drawn, strict=True)))
+    paths = [_along_a_path(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
+    return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*paths, strict=True)))
 
 
-def _distinct_once(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator) -> Ranked:
+def _along_a_path(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, generator: torch.Generator) -> Ranked:
     """Acceptance by rank along one path of rejected children.
 
     A child x of law d is rejected with probability max(0, d(x) - left(x)), so that the path is drawn from what is
     rejected, and reached with the product of 1 - sum min(left, d). Drawn from d itself and weighted by whether each
     child is rejected, the path would have the same mean, but a single path whose ranks add up to more than 1.
     """
-    reached_L1 = torch.ones_like(p_LV[:, :1])
-    left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
-    for _ in range(min(most, q_LV.shape[-1])):
-        both_LV = left_LV.minimum(law_LV)
-        share_L1 = _share(both_LV)
-        accepted.append(reached_L1 * share_L1)
-        written.append(reached_L1 * both_LV.gather(-1, written_L1))
-        child_L1 = _drawn(law_LV - both_LV, generator)
-        reached_L1 = reached_L1 * (1 - share_L1)
-        left_LV = residual(left_LV, law_LV)
-        law_LV = law_LV.scatter(-1, child_L1, 0.0)
-        mass_L1 = law_LV.sum(-1, keepdim=True)
-        law_LV = torch.where(mass_L1 > 0, law_LV / mass_L1, 0.0)
-    return _ranked(accepted, written, p_LV.gather(-1, written_L1), most)
 
+    def without_a_rejected_child(law_LV: Tensor, both_LV: Tensor) -> Tensor:
+        uniform_L = uniforms(len(law_LV), generator, law_LV.device)
+        child_L = drawn(law_LV - both_LV, uniform_L).clamp(min=0)  # any child where none is rejected
+        rest_LV = law_LV.scatter(-1, child_L.unsqueeze(-1), 0.0)
+        mass_L1 = rest_LV.sum(-1, keepdim=True)
+        return torch.where(mass_L1 > 0, rest_LV / mass_L1, 0.0)
 
-def _drawn(weights_LV: Tensor, generator: torch.Generator) -> Tensor:
-    """A token [L, 1] of each row with these weights; any token of a row without weights."""
-    sums_LV = weights_LV.double().cumsum(-1)
-    uniform_L1 = torch.rand(len(sums_LV), 1, dtype=torch.float64, generator=generator, device=sums_LV.device)
-    token_L1 = torch.searchsorted(sums_LV, uniform_L1 * sums_LV[:, -1:], right=True)
-    return token_L1.clamp(max=sums_LV.shape[-1] - 1)
+    return _in_rounds(p_LV, q_LV, written_L1, most, without_a_rejected_child)
 
 
 def _share(both_LV: Tensor) -> Tensor:

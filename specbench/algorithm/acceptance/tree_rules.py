@@ -8,13 +8,13 @@ Multi-round speculative sampling tests the children of a node one after the othe
 accepted. A rejected child leaves a residual R of the target's distribution p, which the next child is tested on. What D
 it is tested with must be its law given all that was drawn before it:
 
-- `accept_with_replacement`: each child an independent draw from its own q (Miao et al. 2024, "SpecInfer", Algorithm 2,
+- `WithReplacement`: each child an independent draw from its own q (Miao et al. 2024, "SpecInfer", Algorithm 2,
   Theorem 4.2); children of several drafts may be merged.
-- `accept_without_replacement`: distinct draws from one q. D loses each rejected token (Chen et al. 2024, "Sequoia",
+- `WithoutReplacement`: distinct draws from one q. D loses each rejected token (Chen et al. 2024, "Sequoia",
   Algorithm 2; Jeon et al. 2024, "Recursive Speculative Decoding").
-- `accept_fixed`: children that were not drawn: the top k of q, or continuations found in a table or text. D is
+- `Fixed`: children that were not drawn: the top k of q, or continuations found in a table or text. D is
   one-hot. Equivalently, a token is drawn from p, and the path continues if it is a child.
-- `accept_k_sequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
+- `KSequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
   is tested on p alone, with q scaled so that the total acceptance of each token is at most p.
 
 How many children a node has may depend on what was drawn before them, not on their own tokens.
@@ -29,7 +29,7 @@ distribution that node i was drawn from, given all but its siblings.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -94,9 +94,6 @@ class NodeRows(Protocol):
     def __getitem__(self, node: int, /) -> Tensor: ...
 
 
-TreeRule = Callable[[NodeRows, NodeRows, DraftedTree, Chance], Verdict]  # (p_NV, q_NV, tree, chance)
-
-
 BISECTIONS = 60
 
 
@@ -117,7 +114,7 @@ class Node(ABC):
 
 
 class WithReplacement(Node):
-    """A node whose children are independent draws from q, tested in rounds (Miao et al. 2024, Algorithm 2)."""
+    """The tests of independent draws from q."""
 
     def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
         return self.residual_V[token], q_V[token]
@@ -127,7 +124,7 @@ class WithReplacement(Node):
 
 
 class WithoutReplacement(Node):
-    """A node whose children are draws from q without replacement, tested in rounds (Sequoia, Algorithm 2)."""
+    """The tests of draws from q without replacement."""
 
     def __init__(self, p_V: Tensor, children: int) -> None:
         super().__init__(p_V, children)
@@ -143,7 +140,7 @@ class WithoutReplacement(Node):
 
 
 class Fixed(Node):
-    """A node whose children are not drawn: the child that equals a draw from p is accepted."""
+    """The tests of children that were not drawn."""
 
     def test(self, token: int, q_V: Tensor) -> tuple[Tensor, Tensor]:
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
@@ -155,7 +152,7 @@ class Fixed(Node):
 
 
 class KSequential(Node):
-    """A node whose children are independent draws from q, tested by K-SEQ (SpecTr, Algorithm 3)."""
+    """The tests of K-SEQ on independent draws from q."""
 
     def __init__(self, p_V: Tensor, children: int) -> None:
         super().__init__(p_V, children)
@@ -234,26 +231,6 @@ def walk(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance, star
             tests.reject(token, q_V)
         else:
             return Verdict(path, chance.draw(tests.residual_V))
-
-
-def accept_with_replacement(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The verdict on a tree of independent draws from q."""
-    return walk(p_NV, q_NV, tree, chance, WithReplacement)
-
-
-def accept_without_replacement(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The verdict on a tree of draws from q without replacement."""
-    return walk(p_NV, q_NV, tree, chance, WithoutReplacement)
-
-
-def accept_fixed(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The verdict on a tree whose children were not drawn; `q_NV` is not used."""
-    return walk(p_NV, q_NV, tree, chance, Fixed)
-
-
-def accept_k_sequential(p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The verdict of K-SEQ on a tree of independent draws from q."""
-    return walk(p_NV, q_NV, tree, chance, KSequential)
 
 
 def acceptance_by_rank(p_V: Tensor, q_KV: Iterable[Tensor], tokens: Sequence[int], start: type[Node]) -> list[float]:

@@ -28,21 +28,19 @@ from specbench.sampling import Sampling, argmax, checked, most_likely, standardi
 from specbench.theory.trees import ROOT
 
 
-class RowsOfTree:
-    """p after each node [V], standardised when a rule first reads it, since a walk from the root visits few nodes."""
+class NodeDistributions(dict[int, Tensor]):
+    """p after each node [V], standardised when a rule first reads it: a walk from the root visits few nodes."""
 
     def __init__(self, logits_NV: Tensor, sampling: Sampling, vocabulary_size: int) -> None:
         self.logits_NV, self.sampling, self.size = logits_NV, sampling, vocabulary_size
-        self._rows: dict[int, Tensor] = {}
 
-    def __getitem__(self, node: int) -> Tensor:
-        if node not in self._rows:
-            self._rows[node] = standardise(self.logits_NV[node : node + 1], self.sampling, self.size)[0]
-        return self._rows[node]
+    def __missing__(self, node: int) -> Tensor:
+        self[node] = row_V = standardise(self.logits_NV[node : node + 1], self.sampling, self.size)[0]
+        return row_V
 
 
 # p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it, on the device as a tensor.
-TargetRows = Tensor | RowsOfTree | list[int]
+TargetRows = Tensor | NodeDistributions | list[int]
 
 
 def target_rows(
@@ -50,15 +48,18 @@ def target_rows(
 ) -> TargetRows:
     """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
+    `logits_LV` are those of the run, with tokens that were read beside the proposal at its end.
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
     """
     rows = proposal.size + 1
+    if proposal.beside is not None:
+        logits_LV = logits_LV[: len(logits_LV) - len(proposal.beside.tokens)]
     if verification.argmax_only:
         if isinstance(proposal, PendingProposal):
             return argmax(logits_LV[-rows:], vocabulary_size)
         return most_likely(logits_LV, vocabulary_size, rows)
     if proposal.parents is not None:
-        return RowsOfTree(logits_LV[-rows:], verification.sampling, vocabulary_size)
+        return NodeDistributions(logits_LV[-rows:], verification.sampling, vocabulary_size)
     return standardise(logits_LV[-rows:], verification.sampling, vocabulary_size)
 
 
@@ -87,50 +88,35 @@ def verdict_on_host(
 
 
 def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
-    """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`."""
-    if proposal.parents is not None:
-        return _verify_tree(rows, proposal, proposal.parents, verification, generator)
-    if isinstance(rows, Tensor):
-        if isinstance(verification.rule, ChainRule):
-            return verification.rule.on_chain(rows, proposal, generator)
-        return verification.rule(rows, proposal.q(rows), proposal.tokens, generator)
-    assert isinstance(rows, list), "a chain has its rows at once"
-    return _by_argmax(rows, proposal.tokens)
+    """Which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`.
 
-
-def _verify_tree(
-    rows: TargetRows, proposal: Proposal, parents: Sequence[int], verification: Verification, generator: torch.Generator
-) -> Verdict:
-    """The verdict on a tree; a tree that is a chain gets the chain's verdict, on the same random numbers."""
-    tree = DraftedTree(proposal.tokens, parents)
+    A tree that is a chain gets the chain's verdict, on the same random numbers. Raises ValueError for a tree where the
+    rule is for chains alone.
+    """
+    tokens, parents, rule = proposal.tokens, proposal.parents, verification.rule
     if isinstance(rows, list):
-        return _tree_by_argmax(rows, tree)
-    chance = Uniforms(len(tree.tokens), generator, rows[0].device)
-    if not isinstance(verification.rule, ChainRule):
-        raise ValueError("no rule for trees")
-    return verification.rule.on_tree(rows, proposal, tree, chance)
+        return _by_argmax(rows, tokens, range(ROOT, len(tokens) - 1) if parents is None else parents)
+    if parents is not None:
+        if not isinstance(rule, ChainRule):
+            raise ValueError("no rule for trees")
+        chance = Uniforms(len(tokens), generator, rows[0].device)
+        return rule.on_tree(rows, proposal, DraftedTree(tokens, parents), chance)
+    assert isinstance(rows, Tensor), "a chain has its rows at once"
+    if isinstance(rule, ChainRule):
+        return rule.on_chain(rows, proposal, generator)
+    return rule(rows, proposal.q(rows), tokens, generator)
 
 
-def _tree_by_argmax(best_N: Sequence[int], tree: DraftedTree) -> Verdict:
-    """As `_by_argmax`, for a tree: descend from the root as long as a child is the argmax."""
+def _by_argmax(best_N: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Verdict:
+    """The verdict of every lossless rule at T = 0: descend from the root as long as a child is the argmax.
+
+    p(x) is 1 or 0, so r q(x) < p(x) tests whether x is the argmax, and the residual of a row that rejects x is its
+    argmax. `best_N` has one token more than `tokens`.
+    """
     path: list[int] = []
     node = ROOT
-    for child, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+    for child, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         if parent == node and token == best_N[node + 1]:
             path.append(child)
             node = child
     return Verdict(path, best_N[node + 1])
-
-
-def _by_argmax(best_G: Sequence[int], drafted_G: Sequence[int]) -> Verdict:
-    """The verdict of every lossless rule at T = 0; `best_G` has one token more than `drafted_G`.
-
-    p(x) is 1 or 0, so r q(x) < p(x) tests whether x is the argmax, and the residual of a row that rejects x is its
-    argmax.
-    """
-    accepted = 0
-    for best, drafted in zip(best_G, drafted_G, strict=False):
-        if best != drafted:
-            break
-        accepted += 1
-    return Verdict.chain(accepted, best_G[accepted])

@@ -22,7 +22,7 @@ from specbench.analysis.acceptance.ranks import Ranks, k_seq_of
 from specbench.analysis.forecast import NEGLIGIBLE
 from specbench.engine.session import Model, Prompt
 from specbench.sampling import Sampling
-from specbench.theory.trees import ROOT, FixedShape, Plan, TreeShape
+from specbench.theory.trees import ROOT, Plan, TreeShape
 
 Given = Sequence[Sequence[Sequence[float]]]  # [levels, tokens, ranks]
 
@@ -128,16 +128,16 @@ def forecast_passes(
     the draft's confidence, children `found` in a text), from growing each tree. None where neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
-    if isinstance(draft.plan, FixedShape) and ranks is not None:
+    if isinstance(draft.plan, TreeShape) and ranks is not None:
         if k_seq:
             of_count = {count: ranks.given_for(k_seq_of(count)) for count in counts_of_children(draft.plan)}
-            return tree_passes(ranks.given_for("fixed"), draft.plan.shape, most, of_count)
-        return tree_passes(ranks.given_for(draft.children), draft.plan.shape, most)
-    if isinstance(draft.plan, FixedShape) and not found and sampling.temperature > 0:
+            return tree_passes(ranks.given_for("fixed"), draft.plan, most, of_count)
+        return tree_passes(ranks.given_for(draft.children), draft.plan, most)
+    if isinstance(draft.plan, TreeShape) and not found and sampling.temperature > 0:
         return None
     return replayed_passes(target, draft, prompt, text, sampling, most)
 
 
 def counts_of_children(plan: Plan) -> set[int]:
     """How many children the nodes of a plan have that has a fixed shape, leaves aside; none of another plan."""
-    return set(plan.shape.children) - {0} if isinstance(plan, FixedShape) else set()
+    return set(plan.children) - {0} if isinstance(plan, TreeShape) else set()

@@ -24,7 +24,7 @@ from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, expect, in_batch, models_of, proposing, read_of, start_draft
+from specbench.algorithm.draft import Draft, expect, in_batch, models_of, operations_of, proposing, read_of, start_draft
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Reading, up_to_end
@@ -101,18 +101,13 @@ class CascadeSession(ModelDraftSession):
                 q_rows += rows[: len(path) + 1].split(1)
             sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
             # Every position that the middle model checked counts (Theorem 3.11).
-            operations += (len(drafted) + 1) * middle_operations + self._of_inner(inner)
+            operations += (len(drafted) + 1) * middle_operations
+            operations += operations_of(self.draft.inner, inner.operations, len(drafted))
             self.rollback(len(sequence) - 1)
             if sequence[-1] in self.model.eos_ids:
                 break
         tokens_G = sequence[len(tokens) :]
         return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
-
-    def _of_inner(self, proposal: Proposal) -> float:
-        """Operations of a proposal of the inner draft."""
-        if proposal.operations is not None:
-            return proposal.operations
-        return len(proposal.tokens) * self.draft.inner.operations
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         assert self.draft.trees is not None
@@ -124,7 +119,8 @@ class CascadeSession(ModelDraftSession):
         self._rows = list(self.session.extend(read, range(ROOT, len(read) - 1)))
         self._numbers = []
         self._read = {(node - 1, read[node]): node for node in range(self._end + 1, len(read))}
-        operations = (len(guess.tokens) + 1) * self.model.operations + self._of_inner(guess)
+        operations = (len(guess.tokens) + 1) * self.model.operations
+        operations += operations_of(self.draft.inner, guess.operations, len(guess.tokens))
         return self._predicted(self._rows[self._end].unsqueeze(0), operations)
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:

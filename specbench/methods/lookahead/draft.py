@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
-from specbench.algorithm.draft import Draft, read_of
+from specbench.algorithm.draft import Draft, ScoresAhead, Stateless, read_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
@@ -88,7 +88,7 @@ class Window:
         return self._filling[self._filled % len(self._filling)]
 
 
-class LookaheadSession:
+class LookaheadSession(Stateless, ScoresAhead):
     """The window and its pool, for one completion."""
 
     stops_at_end = False
@@ -132,15 +132,6 @@ class LookaheadSession:
 
     def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         self.window.learn(most_likely(logits_LV, self.draft.target.vocabulary_size, len(logits_LV)))
-
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing to do: the path is read with the next pass."""
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: the pool and the window are only guesses."""
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """q of the newest n-gram at each position, as if each pass before had emitted one token.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
@@ -47,7 +47,7 @@ class LookupDraft:
         return LookupSession(self, prompt)
 
 
-class LookupSession(GrowsFromPlaces):
+class LookupSession(GrowsFromPlaces, ScoresAhead):
     """An index of every run of up to `match` tokens: the places where it ends, in order.
 
     Each token is indexed once, and removed again when the text is rolled back: inside a cascade it reads tokens that
@@ -87,10 +87,6 @@ class LookupSession(GrowsFromPlaces):
         while self._read_of_sequence > length:
             self._remove_last()
             self._read_of_sequence -= 1
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q at each position; a row of zeros where nothing would be proposed, so that beta is 0 there."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         proposals = self._proposals

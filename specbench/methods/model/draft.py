@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
-from specbench.algorithm.draft import Proposed
+from specbench.algorithm.draft import Proposed, ProposesByReading, Stateless
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt, Read, Reading, RolloutSession, RollsOut, Session, answered
 from specbench.engine.translation import TranslatedModel
@@ -51,7 +51,7 @@ class ModelDraft:
         return ModelDraft(model, self.vocabulary_size, self.confidence)
 
 
-class ModelDraftSession:
+class ModelDraftSession(ProposesByReading):
     """The draft model's session.
 
     It reads unread tokens at its next step, so after a fully accepted block, whose last token it has not read, that
@@ -83,10 +83,6 @@ class ModelDraftSession:
         if confidence is None and isinstance(session, RolloutSession) and isinstance(model, RollsOut):
             self.rolling, self.rolls_on_host = session, model.rolls_on_host
             self.ends_E = torch.tensor(sorted(model.eos_ids), dtype=torch.long, device=model.device)
-
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        proposal = answered(self.proposing(tokens, gamma, generator))
-        return proposal.brought() if isinstance(proposal, PendingProposal) else proposal
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         # All random numbers first: which of them a token takes then depends on neither the engine nor an early end.
@@ -161,8 +157,11 @@ class TextDraft:
         return TextDraft(self.model.in_batch(rows))
 
 
-class TextDraftSession:
-    """The draft model's own session, in its own tokens. `texts`: what followed each of the tokens scored last."""
+class TextDraftSession(Stateless, ProposesByReading):
+    """The draft model's own session, in its own tokens; a proposal compares the tokens that it has read with the text.
+
+    `texts`: what followed each of the tokens scored last.
+    """
 
     def __init__(self, model: TranslatedModel, prompt: Prompt) -> None:
         self.model, self.translation = model, model.translation
@@ -171,9 +170,6 @@ class TextDraftSession:
         self._read = list(self._own.prefix[:-1])
         self.session = model.model.start(self._own)
         self.texts: list[bytes] = []
-
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        return answered(self.proposing(tokens, gamma, generator))
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         """Propose up to `gamma` tokens of the target's vocabulary, translated from the draft's."""
@@ -218,9 +214,6 @@ class TextDraftSession:
         return next(
             (place for place, (one, other) in enumerate(pairs) if one != other), min(len(self._read), len(sequence))
         )
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: the next proposal compares the tokens read with the text."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """The first token of a proposal, certain, at each place; zeros where nothing is proposed."""

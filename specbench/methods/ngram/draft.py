@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, Stateless
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.loading.model_loader import Say
@@ -133,8 +133,8 @@ class NgramDraft:
         return tuple(before[max(0, len(before) - self.order + 1) :])
 
 
-class NgramSession:
-    """Stateless: q depends only on the last tokens of the sequence."""
+class NgramSession(Stateless):
+    """q depends only on the last tokens of the sequence."""
 
     def __init__(self, draft: NgramDraft, sampling: Sampling) -> None:
         self.draft = draft
@@ -167,12 +167,6 @@ class NgramSession:
         logits_LV = torch.cat([self.draft.row(context, BEFORE_SAMPLING).log() for context in contexts])
         return Predicted(logits_LV, logits_LV.shape[-1], self.sampling)
 
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing to do: no state."""
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: no state."""
-
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         contexts = [tokens[max(0, end - self.draft.order) : end] for end in range(prefix_length, len(tokens))]
         return torch.cat([self.draft.row(context, self.sampling) for context in contexts])
@@ -197,7 +191,7 @@ class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
         return NgramDraft(self.counts, self.draft.longest(), discount, self.request.device)
 
 
-class UniformDraft:
+class UniformDraft(Stateless):
     """q(x) = 1/V at every position and under every sampling setting.
 
     All entries are equal, so argmax, top-k and nucleus change nothing.
@@ -215,9 +209,6 @@ class UniformDraft:
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         drawn_G = torch.randint(self.vocabulary_size, (gamma,), generator=generator, device=self.device)
         return Proposal(drawn_G.tolist(), self._rows(gamma))
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: no state."""
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return self._rows(len(tokens) - prefix_length)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
@@ -68,7 +68,7 @@ class RetrievalDraft:
             self.index.clear()
 
 
-class RetrievalSession(GrowsFromPlaces):
+class RetrievalSession(GrowsFromPlaces, ScoresAhead):
     """The state is only the current tree."""
 
     stops_at_end = True  # as the texts of the corpus do
@@ -97,13 +97,6 @@ class RetrievalSession(GrowsFromPlaces):
             drafted.append(token)
             context.append(token)
         return drafted
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: no state."""
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q at each position; a row of zeros where nothing would be proposed."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         first = max(1, prefix_length - most + 1)

@@ -15,6 +15,7 @@ children are drawn.
 Shapes: G drafted tokens, L positions, V tokens of the vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -22,22 +23,25 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import PendingProposal, Proposal
+from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Merged
 from specbench.algorithm.draft import (
     Draft,
     DraftSession,
+    ProposesByReading,
     ReadsTrees,
     ScoresAhead,
     expect,
     in_batch,
     models_of,
+    on_host,
+    operations_of,
     proposing,
     start_draft,
 )
 from specbench.config.draft import SeveralConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt, Reading, Session, answered
+from specbench.engine.session import Prompt, Reading, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.methods.several.config import HorizontalConfig, MergedConfig
@@ -72,19 +76,33 @@ class SeveralBuilder(DraftBuilder[Several]):
             part.require_room(prompts)
 
 
-class MergedDraft:
-    """`drafts`, whose sessions must be `ReadsTrees`, the one with the best first choice first."""
+class DraftOfDrafts(ABC):
+    """`drafts`, each of which starts on every prompt."""
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self.drafts = self.parts = drafts
         self.models = [model for draft in drafts for model in models_of(draft)]
+
+    @abstractmethod
+    def session(self, sessions: Sequence[DraftSession]) -> DraftSession:
+        """The session that is made of those of the drafts."""
+
+    def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        return self.session([draft.start(prompt, sampling) for draft in self.drafts])
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
+        return self.session([start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+
+
+class MergedDraft(DraftOfDrafts):
+    """`drafts`, whose sessions must be `ReadsTrees`, the one with the best first choice first."""
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        super().__init__(drafts)
         self.operations = sum(draft.operations for draft in drafts)
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "MergedSession":
-        return MergedSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
-
-    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MergedSession":
-        return MergedSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+    def session(self, sessions: Sequence[DraftSession]) -> "MergedSession":
+        return MergedSession(self, sessions)
 
     def in_batch(self, rows: int) -> "MergedDraft":
         return MergedDraft([in_batch(draft, rows) for draft in self.drafts])
@@ -113,11 +131,8 @@ class MergedSession:
         return self._merged([session.after_nodes(tokens, parents) for session in self.sessions], len(tokens))
 
     def _merged(self, parts: Sequence[Continuations], nodes: int) -> Continuations:
-        spent = [
-            nodes * draft.operations if part.operations is None else part.operations
-            for draft, part in zip(self.draft.drafts, parts, strict=True)
-        ]
-        return Merged(parts, sum(spent))
+        pairs = zip(self.draft.drafts, parts, strict=True)
+        return Merged(parts, sum(operations_of(draft, part.operations, nodes) for draft, part in pairs))
 
     def select(self, path: Sequence[int]) -> None:
         for session in self.sessions:
@@ -138,7 +153,7 @@ class MergedBuilder(SeveralBuilder[MergedConfig]):
         return MergedDraft(self.load_parts(target, say))
 
 
-class HorizontalDraft:
+class HorizontalDraft(DraftOfDrafts):
     """`drafts` in turn: each of all but the last proposes so many tokens as `lengths` says, the last the rest."""
 
     def __init__(
@@ -149,18 +164,14 @@ class HorizontalDraft:
         eos_ids: frozenset[int],
         device: torch.device,
     ) -> None:
-        self.drafts = self.parts = drafts
+        super().__init__(drafts)
         self.lengths = lengths
         self.vocabulary_size, self.eos_ids, self.device = vocabulary_size, eos_ids, device
-        self.models = [model for draft in drafts for model in models_of(draft)]
         # As if each drafted as many tokens. Proposals count what they took.
         self.operations = sum(draft.operations for draft in drafts) / len(drafts)
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
-        return HorizontalSession(self, [draft.start(prompt, sampling) for draft in self.drafts])
-
-    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HorizontalSession":
-        return HorizontalSession(self, [start_draft(session, draft, prompt, sampling) for draft in self.drafts])
+    def session(self, sessions: Sequence[DraftSession]) -> "HorizontalSession":
+        return HorizontalSession(self, sessions)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         for draft, lengths in zip(self.drafts, [*((length,) for length in self.lengths), gammas], strict=True):
@@ -171,16 +182,13 @@ class HorizontalDraft:
         return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
 
 
-class HorizontalSession:
+class HorizontalSession(ProposesByReading, ScoresAhead):
     """The drafts' sessions side by side. `score` is of a proposal's first token, which is the first draft's."""
 
     stops_at_end = True
 
     def __init__(self, draft: HorizontalDraft, sessions: Sequence[DraftSession]) -> None:
         self.draft, self.sessions = draft, sessions
-
-    def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        return answered(self.proposing(tokens, gamma, generator))
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposal]:
         """A draft that proposes fewer tokens than it may leaves the others to the next."""
@@ -191,12 +199,10 @@ class HorizontalSession:
             most = min(length, len(tokens) + gamma - len(sequence))
             if most == 0 or (len(sequence) > len(tokens) and sequence[-1] in draft.eos_ids):
                 break
-            proposed = yield from proposing(session)(sequence, most, generator)
-            proposal = proposed.brought() if isinstance(proposed, PendingProposal) else proposed
+            proposal = on_host((yield from proposing(session)(sequence, most, generator)))
             sequence += proposal.tokens
             proposals.append(proposal)
-            own = len(proposal.tokens) * one.operations
-            operations += own if proposal.operations is None else proposal.operations
+            operations += operations_of(one, proposal.operations, len(proposal.tokens))
         return Proposal(sequence[len(tokens) :], self._rows(proposals), operations)
 
     def _rows(self, proposals: Sequence[Proposal]) -> Tensor | None:
@@ -211,9 +217,6 @@ class HorizontalSession:
     def rollback(self, length: int) -> None:
         for session in self.sessions:
             session.rollback(length)
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        return self.sessions[0].score(tokens, prefix_length)
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """Each draft reads the text once; a token has the q of the draft that proposes at its position."""
