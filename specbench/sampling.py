@@ -132,17 +132,17 @@ def uniforms(count: int, generator: torch.Generator, device: torch.device) -> Te
 
 
 def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
-    """One token [L] from each row, by inverting its distribution function; never a token of probability 0.
+    """One token from each row for each of its uniform numbers [L] or [L, K], never a token of probability 0.
 
-    NOT_DRAWN from a row that is not finite. Nothing leaves the device. The sum runs in fp64: in fp32 its rounding would
-    shift mass between the tokens of a large vocabulary.
+    The distribution function is inverted. NOT_DRAWN from a row that has no mass or is not finite. Nothing leaves the
+    device. The sum runs in fp64: in fp32 its rounding would shift mass between the tokens of a large vocabulary.
     """
-    if (tokens_L := kernels.drawn(probabilities_LV, uniform_L)) is not None:
+    if uniform_L.dim() == 1 and (tokens_L := kernels.drawn(probabilities_LV, uniform_L)) is not None:
         return tokens_L
     cumulative_LV = probabilities_LV.cumsum(-1, dtype=torch.float64)
     mass_L1 = cumulative_LV[:, -1:]
-    found_L1 = torch.searchsorted(cumulative_LV, uniform_L.unsqueeze(-1) * mass_L1, right=True)
-    return torch.where(mass_L1 > 0, found_L1, NOT_DRAWN).squeeze(-1)  # NaN is not above 0
+    found_LK = torch.searchsorted(cumulative_LV, uniform_L.view(len(mass_L1), -1) * mass_L1, right=True)
+    return torch.where(mass_L1 > 0, found_LK, NOT_DRAWN).view_as(uniform_L)  # NaN is not above 0
 
 
 def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:

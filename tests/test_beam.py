@@ -148,10 +148,10 @@ def only_the_best_is_checked(
     """Wrong: a step is taken when the best beam was drafted, and the others are dropped where they were not."""
     ours, beam_draft = PrefixBatch(target, prompt), BeamDraft(PrefixBatch(other, prompt), settings.width, 3)
     beams = begin(prompt.prefix, settings)
-    while not beams.over:
+    while not beams.finished:
         gamma = min(3, settings.max_new_tokens - beams.written - 1)
         rows = ours.read([*beams.running, *draft_beams(beam_draft, beams, gamma, settings.eos_ids)])
-        while not beams.over and beams.running[0] in rows:
+        while not beams.finished and beams.running[0] in rows:
             dropped = dict.fromkeys(beams.running, torch.full((64,), IMPOSSIBLE))
             beams = step(beams, dropped | rows, settings)
     return beams.ended

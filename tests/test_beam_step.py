@@ -26,7 +26,7 @@ def test_only_the_first_w_candidates_may_end_a_text() -> None:
     beams = step(beams, {(0, 0): sure, (0, 1): late}, settings)
     assert [one.tokens for one in beams.ended] == [(0, 0, 3)]
     assert beams.ended[0].score == pytest.approx(float(torch.tensor(0.4 * 0.7).log()) / 2)
-    assert beams.running == [(0, 1, 0), (0, 1, 1)] and not beams.over
+    assert beams.running == [(0, 1, 0), (0, 1, 1)] and not beams.finished
 
 
 def test_w_texts_go_on_however_many_ends_are_likelier() -> None:
@@ -55,9 +55,9 @@ def test_it_is_over_when_w_have_ended_and_none_can_come_before_them(
     ended = [Hypothesis((0, 3), -1.0), Hypothesis((0, 1, 3), -1.1)]
     beams = Beams([(0, 0), (0, 1)], torch.tensor([-2.0, -2.5]), ended, 1)
     row = torch.tensor([-0.4, -9.0, -9.0, -20.0])
-    assert step(beams, {(0, 0): row, (0, 1): row}, settings).over == over
+    assert step(beams, {(0, 0): row, (0, 1): row}, settings).finished == over
     one_ended = Beams(beams.running, beams.scores_W, ended[:1], 1)
-    assert not step(one_ended, {(0, 0): row, (0, 1): row}, settings).over
+    assert not step(one_ended, {(0, 0): row, (0, 1): row}, settings).finished
 
 
 def test_a_step_without_a_row_cannot_be_taken() -> None:

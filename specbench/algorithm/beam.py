@@ -56,7 +56,7 @@ class Beams:
     scores_W: Tensor  # log-probabilities of `running`, fp32
     ended: list[Hypothesis]  # at most W
     written: int = 0  # tokens after the prefix
-    over: bool = False
+    finished: bool = False
 
 
 def begin(prefix: TokenSequence, settings: BeamSettings) -> Beams:
@@ -106,17 +106,18 @@ def step(beams: Beams, rows: Mapping[TokenSequence, Tensor], settings: BeamSetti
     candidates, best_K = continuations(beams.running, beams.scores_W, rows, settings.candidates)
     written = beams.written + 1
     last = written == settings.max_new_tokens
-    ends = [last or candidate[-1] in settings.eos_ids for candidate in candidates]
+    has_ended = [last or candidate[-1] in settings.eos_ids for candidate in candidates]
 
     # Only the first W candidates may end; the others ensure that W hypotheses continue.
     penalised = (best_K[: settings.width] / written**settings.length_penalty).tolist()
-    new = [Hypothesis(tokens, score) for tokens, score, end in zip(candidates, penalised, ends, strict=False) if end]
+    scored = zip(candidates, penalised, has_ended, strict=False)
+    new = [Hypothesis(tokens, score) for tokens, score, end in scored if end]
     ended = sorted([*beams.ended, *new], key=lambda hypothesis: -hypothesis.score)[: settings.width]
 
-    on = [index for index, end in enumerate(ends) if not end][: settings.width]
-    running, scores_W = [candidates[index] for index in on], best_K[on]
-    over = last or (len(ended) == settings.width and not _can_improve(scores_W, ended, written, settings))
-    return Beams(running, scores_W, ended, written, over)
+    continued = [index for index, end in enumerate(has_ended) if not end][: settings.width]
+    running, scores_W = [candidates[index] for index in continued], best_K[continued]
+    finished = last or (len(ended) == settings.width and not _can_improve(scores_W, ended, written, settings))
+    return Beams(running, scores_W, ended, written, finished)
 
 
 def _can_improve(scores_W: Tensor, ended: list[Hypothesis], written: int, settings: BeamSettings) -> bool:
@@ -171,12 +172,12 @@ def beam_search(
     """
     beams = begin(prefix, settings)
     passes: list[BeamPass] = []
-    while not beams.over:
+    while not beams.finished:
         gamma = 0 if draft is None else min(draft.gamma, settings.max_new_tokens - beams.written - 1)
         drafted = [] if draft is None else draft_beams(draft, beams, gamma, settings.eos_ids)
         rows = target.read([*beams.running, *drafted])
         before = beams.written
-        while not beams.over and all(hypothesis in rows for hypothesis in beams.running):
+        while not beams.finished and all(hypothesis in rows for hypothesis in beams.running):
             beams = step(beams, rows, settings)
         passes.append(BeamPass(gamma, len(rows), beams.written - before))
     return BeamTrace(beams.ended, passes)

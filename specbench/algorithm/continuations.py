@@ -1,8 +1,12 @@
-"""The continuations that a draft proposes after the nodes of a level, and the choice of children among them."""
+"""The continuations that a draft proposes after the nodes of a level, and the choice of children among them.
+
+Shapes: L nodes, K children, V tokens of the vocabulary.
+"""
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from math import inf, isfinite
 from typing import NamedTuple
@@ -12,21 +16,31 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Children
 from specbench.algorithm.acceptance.tree_rules import without
-from specbench.sampling import BEFORE_ARGMAX, NOT_FINITE, Sampling, draw, one_hot, standardise
+from specbench.sampling import (
+    BEFORE_ARGMAX,
+    NOT_DRAWN,
+    NOT_FINITE,
+    Sampling,
+    draw,
+    drawn,
+    one_hot,
+    standardise,
+    uniforms,
+)
 
-# The children of the nodes of one level of a tree, chosen from their rows of q, all nodes at once.
-#
-# Shapes: L nodes, K children, V tokens of the vocabulary.
+Ranked = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
+# The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
+Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
 
 
-def likeliest(logits_LV: Tensor, count: int) -> list[list[int]]:
-    """Up to `count` tokens of each row, the likeliest first. Raises FloatingPointError if a row is not finite."""
-    top = logits_LV.topk(min(count, logits_LV.shape[-1]))
+def _highest(rows_LV: Tensor, count: int, floor: float) -> list[Ranked]:
+    """Up to `count` tokens of each row that are above `floor`. Raises FloatingPointError if a row is not finite."""
+    top = rows_LV.topk(min(count, rows_LV.shape[-1]))
     values = top.values.tolist()
-    if not all(isfinite(row[0]) for row in values):
+    if not all(isfinite(row[0]) for row in values):  # NaN counts as the highest
         raise FloatingPointError(NOT_FINITE)
     return [
-        [token for token, value in zip(tokens, row, strict=True) if value > -inf]
+        [(token, value) for token, value in zip(tokens, row, strict=True) if value > floor]
         for tokens, row in zip(top.indices.tolist(), values, strict=True)
     ]
 
@@ -52,7 +66,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
         for rank in range(most):
             if rank:  # of the nodes that have so many children
                 places = torch.tensor([place for place, count in enumerate(counts) if count > rank], device=device)
-            column_L = torch.full((len(counts),), NONE_LEFT, device=device)
+            column_L = torch.full((len(counts),), NOT_DRAWN, device=device)
             column_L[places] = _draw(left_LV[places], 1, generator)[:, 0]
             columns.append(column_L)
             if rank + 1 < most:
@@ -64,23 +78,10 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
     return [[token for token in tokens[:count] if token >= 0] for tokens, count in zip(drawn, counts, strict=True)]
 
 
-NONE_LEFT = -1
-
-
 def _draw(weights_LV: Tensor, times: int, generator: torch.Generator) -> Tensor:
-    """Tokens [L, times] drawn independently; NONE_LEFT where a row has no mass, or is not finite."""
-    cumulative_LV = weights_LV.cumsum(-1, dtype=torch.float64)
-    mass_L1 = cumulative_LV[:, -1:]
-    uniform_LK = torch.rand(
-        len(weights_LV), times, generator=generator, device=weights_LV.device, dtype=torch.float64
-    )  # fmt: skip
-    found_LK = torch.searchsorted(cumulative_LV, uniform_LK * mass_L1, right=True)
-    return torch.where(mass_L1 > 0, found_LK, NONE_LEFT)  # NaN is not above 0
-
-
-Ranked = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
-# The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
-Next = Callable[[Sequence[int]], tuple[int, Tensor] | None]
+    """Tokens [L, times] drawn independently; NOT_DRAWN where a row has no mass, or is not finite."""
+    uniform_L = uniforms(len(weights_LV) * times, generator, weights_LV.device)
+    return drawn(weights_LV, uniform_L.view(-1, times))
 
 
 class Siblings(NamedTuple):
@@ -125,37 +126,34 @@ class Predicted(Continuations):
 
     def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
         if how == "fixed":  # the likeliest tokens of q have the highest logits
-            found = likeliest(self.logits_LV, max(counts))
-            return [Siblings(tokens[:count]) for tokens, count in zip(found, counts, strict=True)]
+            found = _highest(self.logits_LV, max(counts), -inf)
+            return [
+                Siblings([token for token, _ in ranked[:count]]) for ranked, count in zip(found, counts, strict=True)
+            ]
         q_LV = self._q()
         chosen = choose(q_LV, counts, how, generator)
         return [Siblings(tokens, [row_V] * len(tokens)) for tokens, row_V in zip(chosen, q_LV, strict=True)]
 
     def ranked(self, count: int) -> list[Ranked]:
         sampling = BEFORE_ARGMAX if self.sampling.temperature == 0 else self.sampling
-        top = standardise(self.logits_LV, sampling, self.size).topk(min(count, self.size))
-        if bool(top.values.isnan().any()):
-            raise FloatingPointError(NOT_FINITE)
-        return [
-            [(token, confidence) for token, confidence in zip(tokens, confidences, strict=True) if confidence > 0]
-            for tokens, confidences in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        ]
+        return _highest(standardise(self.logits_LV, sampling, self.size), count, 0.0)
 
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
-        def children_from(row_V: Tensor) -> Next:
-            def draw_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
-                if how == "replaced" or not before:
-                    return draw(row_V, generator), row_V
-                if float(row_V.index_fill(0, torch.tensor(before, device=row_V.device), 0.0).sum()) == 0:
-                    return None
-                return draw(without(row_V, before), generator), row_V
-
-            return draw_one
-
-        return [children_from(row_V) for row_V in self._q()]
+        return [partial(_draw_child, row_V, how, generator) for row_V in self._q()]
 
     def _q(self) -> Tensor:
         return standardise(self.logits_LV, self.sampling, self.size)
+
+
+def _draw_child(
+    row_V: Tensor, how: Children, generator: torch.Generator, before: Sequence[int]
+) -> tuple[int, Tensor] | None:
+    """A draw from the row of q, where `how` is distinct without the children `before`; None where nothing is left."""
+    if how == "replaced" or not before:
+        return draw(row_V, generator), row_V
+    if float(row_V.index_fill(0, torch.tensor(before, device=row_V.device), 0.0).sum()) == 0:
+        return None
+    return draw(without(row_V, before), generator), row_V
 
 
 class Found(Continuations):
@@ -178,17 +176,13 @@ class Found(Continuations):
 
         So the presence of a child depends on the children before it, not on its own draw.
         """
+        return [partial(self._find_child, (token for token, _ in ranked)) for ranked in self._ranked]
 
-        def children_among(tokens: Iterator[int]) -> Next:
-            def find_one(before: Sequence[int]) -> tuple[int, Tensor] | None:
-                for token in tokens:
-                    if token not in before:
-                        return token, one_hot([token], self.size, self.device)[0]
-                return None
-
-            return find_one
-
-        return [children_among(token for token, _ in ranked) for ranked in self._ranked]
+    def _find_child(self, tokens: Iterator[int], before: Sequence[int]) -> tuple[int, Tensor] | None:
+        for token in tokens:
+            if token not in before:
+                return token, one_hot([token], self.size, self.device)[0]
+        return None
 
 
 class Merged(Continuations):
@@ -224,23 +218,18 @@ class Merged(Continuations):
         return merged
 
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[Next]:
-        return list(map(_in_turn, zip(*(part.one_by_one(how, generator) for part in self.parts), strict=True)))
+        of_nodes = zip(*(part.one_by_one(how, generator) for part in self.parts), strict=True)
+        return [partial(_next_in_turn, deque(drafts)) for drafts in of_nodes]
 
 
-def _in_turn(drafts: Sequence[Next]) -> Next:
-    """One child of each draft in turn, as long as it has any."""
-    waiting = deque(drafts)
-
-    def next_child(before: Sequence[int]) -> tuple[int, Tensor] | None:
-        while waiting:
-            found = waiting[0](before)
-            if found is not None:
-                waiting.rotate(-1)
-                return found
-            waiting.popleft()
-        return None
-
-    return next_child
+def _next_in_turn(waiting: deque[Next], before: Sequence[int]) -> tuple[int, Tensor] | None:
+    """A child of the draft whose turn it is; a draft that has none left is dropped."""
+    while waiting:
+        if (found := waiting[0](before)) is not None:
+            waiting.rotate(-1)
+            return found
+        waiting.popleft()
+    return None
 
 
 def _chosen(next_child: Next, count: int) -> Siblings:

@@ -1,4 +1,7 @@
-"""Drafts that are fitted on text: the text as one array, and what was made of it, cached by content."""
+"""Drafts that are fitted on text: the text as one array, and what was made of it, cached by content.
+
+Shapes: N tokens of the text, the one before each sequence included.
+"""
 
 import contextlib
 import zipfile
@@ -17,10 +20,6 @@ from specbench.files import json_digest, replacing, user_cache
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.tasks import Task
-
-# Training text in memory: token sequences end to end in one array, four bytes a token.
-#
-# Shapes: N tokens, the one before each sequence included.
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,11 @@ def gather(sequences: Iterable[Sequence[int]], before: int) -> Corpus:
     return Corpus(tokens_N, begins_N)
 
 
-# Cache fitted drafts on disk by content: one set of named arrays per file.
-
-
 Arrays = dict[str, Any]  # of name to NDArray
 
 
 def cached(folder: Path, kind: str, key: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays cached under `key`, made at the first call.
+    """The arrays cached under `key`, one file for each, made at the first call.
 
     `key` must name the whole content: text, tokenizer and how it was fitted. `kind` begins the file's name. A cache
     that is damaged or cannot be written costs time, not the run.
@@ -80,16 +76,20 @@ class FromText(DraftBuilder[Fitted]):
 
     def fitted(self, kind: str, settings: str, make: Callable[[Corpus], Arrays], say: Say) -> Arrays:
         """The result of `make` on the text. `settings` are its further inputs."""
-        vocabulary = self.request.vocabulary
-        key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{self.task.training_key()}/{settings}"
-        return cached(cache_folder(self.draft), kind, key, lambda: make(self._corpus(say)))
-
-    def _corpus(self, say: Say) -> Corpus:
-        return corpus(self.task, self.request.vocabulary, say)
+        folder = Path(self.draft.cache_dir) if self.draft.cache_dir else user_cache()
+        return _fitted(folder, kind, settings, self.task, self.request.vocabulary, make, say)
 
 
-def corpus(task: Task, vocabulary: Vocabulary, say: Say) -> Corpus:
-    """The training text of `task` as tokens."""
+def _fitted(
+    folder: Path,
+    kind: str,
+    settings: str,
+    task: Task,
+    vocabulary: Vocabulary,
+    make: Callable[[Corpus], Arrays],
+    say: Say,
+) -> Arrays:
+    """The result of `make` on the training text of `task`, cached in `folder`."""
 
     def sequences() -> Iterator[list[int]]:
         for number, text in enumerate(task.training_text()):
@@ -98,23 +98,15 @@ def corpus(task: Task, vocabulary: Vocabulary, say: Say) -> Corpus:
                 say(f"reading the training text of {task.config.name}{read}")
             yield vocabulary.ids(text)
 
-    return gather(sequences(), vocabulary.start)
+    key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{task.training_key()}/{settings}"
+    return cached(folder, kind, key, lambda: make(gather(sequences(), vocabulary.start)))
 
 
 def likeliest_tokens(task: Task, vocabulary: Vocabulary, most: int, say: Say) -> list[int]:
     """The tokens that occur most often in the training text of `task`, in order of number; counts are cached."""
 
-    def count() -> Arrays:
-        found = corpus(task, vocabulary, say)
-        return {"unigrams_V": np.bincount(found.tokens_N[~found.begins_N], minlength=vocabulary.size)}
+    def count(text: Corpus) -> Arrays:
+        return {"unigrams_V": np.bincount(text.tokens_N[~text.begins_N], minlength=vocabulary.size)}
 
-    key = f"{vocabulary.fingerprint()}/{vocabulary.start}/{task.training_key()}/tokens"
-    counts_V = cached(user_cache(), "tokens", key, count)["unigrams_V"]
+    counts_V = _fitted(user_cache(), "tokens", "tokens", task, vocabulary, count, say)["unigrams_V"]
     return sorted(np.argsort(-counts_V, kind="stable")[:most].tolist())
-
-
-def cache_folder(draft: TextDraftConfig) -> Path:
-    """The folder of fitted drafts: `draft.cache_dir`, or the user's cache."""
-    if draft.cache_dir:
-        return Path(draft.cache_dir)
-    return user_cache()

@@ -95,7 +95,10 @@ def verify(rows: TargetRows, proposal: Proposal, verification: Verification, gen
     """
     tokens, parents, rule = proposal.tokens, proposal.parents, verification.rule
     if isinstance(rows, list):
-        return _by_argmax(rows, tokens, range(ROOT, len(tokens) - 1) if parents is None else parents)
+        if parents is not None:
+            return _by_argmax(rows, tokens, parents)
+        path, token = _by_argmax(rows, tokens, range(ROOT, len(tokens) - 1))
+        return Verdict.chain(len(path), token)
     if parents is not None:
         if not isinstance(rule, ChainRule):
             raise ValueError("no rule for trees")

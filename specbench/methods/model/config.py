@@ -75,40 +75,34 @@ class ModelDraftConfig(DraftConfig, ModelConfig):
         return "vocabulary=slem drafts one text" if self.vocabulary == "slem" else super().objection_to_tree()
 
     def check(self, key: str) -> None:
-        confidence = self.confidence
-        require(
-            confidence is None or 0 < confidence <= 1,
-            f"{key}.confidence", confidence, "above 0 and at most 1, or null",
-        )  # fmt: skip
-        require(self.vocabulary in VOCABULARIES, f"{key}.vocabulary", self.vocabulary, " | ".join(VOCABULARIES))
+        confidence, top = self.confidence, self.top_tokens
+
+        def in_range(name: str, holds: bool, allowed: str) -> None:
+            require(holds, f"{key}.{name}", getattr(self, name), allowed)
+
+        in_range("confidence", confidence is None or 0 < confidence <= 1, "above 0 and at most 1, or null")
+        in_range("vocabulary", self.vocabulary in VOCABULARIES, " | ".join(VOCABULARIES))
         if self.vocabulary == "slem" and confidence is not None:
             raise UserError(
                 f"{key}.confidence={confidence}: not together with {key}.vocabulary=slem, whose q is not known"
             )
-        top = self.top_tokens
-        require(top is None or top >= 2, f"{key}.top_tokens", top, "at least 2, or null for all")
+        in_range("top_tokens", top is None or top >= 2, "at least 2, or null for all")
         if top is not None and self.online:
             raise UserError(f"{key}.top_tokens={top}: not together with {key}.online=true, which learns all tokens")
         if top is not None and self.weights == "random":
             raise UserError(f"{key}.top_tokens={top}: random weights have no likeliest tokens; leave it unset")
-        self._check_online(key)
-        check_model(key, self)
-
-    def _check_online(self, key: str) -> None:
-        """Raise UserError at the first online-learning key that is out of range or has no effect."""
         for one in fields(self):
             if one.name.startswith(f"{ONLINE}_") and not self.online and getattr(self, one.name) != one.default:
                 raise UserError(f"{key}.{one.name}={getattr(self, one.name)}: is for {key}.online=true; set both")
-        for name, most in (("online_every", 1), ("online_steps", 1)):
-            require(getattr(self, name) >= most, f"{key}.{name}", getattr(self, name), f"at least {most}")
-        require(0 <= self.online_lr < 1e3, f"{key}.online_lr", self.online_lr, "at least 0 and below 1000")
-        temperature = self.online_temperature
-        require(0 < temperature <= 100, f"{key}.online_temperature", temperature, "above 0 and at most 100")
-        tokens, optimiser = self.online_tokens, self.online_optimiser
-        require(tokens in LEARNT_FROM, f"{key}.online_tokens", tokens, " | ".join(LEARNT_FROM))
-        require(optimiser in OPTIMISERS, f"{key}.online_optimiser", optimiser, " | ".join(OPTIMISERS))
+        in_range("online_every", self.online_every >= 1, "at least 1")
+        in_range("online_steps", self.online_steps >= 1, "at least 1")
+        in_range("online_lr", 0 <= self.online_lr < 1e3, "at least 0 and below 1000")
+        in_range("online_temperature", 0 < self.online_temperature <= 100, "above 0 and at most 100")
+        in_range("online_tokens", self.online_tokens in LEARNT_FROM, " | ".join(LEARNT_FROM))
+        in_range("online_optimiser", self.online_optimiser in OPTIMISERS, " | ".join(OPTIMISERS))
         if self.online and self.vocabulary in ("tli", "slem"):
             raise UserError(
                 f"{key}.online=true: not together with {key}.vocabulary={self.vocabulary}: it learns the target's "
                 "distribution token by token; use a draft with the target's tokenizer"
             )
+        check_model(key, self)

@@ -1,11 +1,11 @@
 """A model that learns from verified tokens between prompts (Liu et al. 2023, *Online Speculative Decoding*).
 
 At each rejected token, or at every token of the completion, the position and the target's logits there are stored,
-which verification has just computed. Every few prompts a `Learner` moves q towards p at these positions, and they are
-dropped. Weights never change during a completion, so each token is tested with the q that it was drawn from, and
+which verification has just computed. Every few prompts `OnlineLearner` moves q towards p at these positions, and they
+are dropped. Weights never change during a completion, so each token is tested with the q that it was drawn from, and
 decoding is exact.
 
-Shapes: N positions, V tokens of the vocabulary.
+Shapes: T tokens, N positions, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,20 +36,6 @@ class VerifiedText:
     logits_NV: Tensor  # the target's, for the token at each of the positions
 
 
-class Learner(Protocol):
-    """Updates the weights of a draft's network."""
-
-    steps: int  # of the optimiser, at each call of `learn`
-
-    def learn(self, texts: Sequence[VerifiedText]) -> float:
-        """Take the steps, and write the weights into the draft's network.
-
-        Returns:
-            KL(p || q) before the first step, mean over all positions.
-        """
-        ...
-
-
 class OnlineDraft(ModelDraft):
     """A model draft that learns from its rejections; `model` must not be shared, since its weights change."""
 
@@ -57,7 +43,7 @@ class OnlineDraft(ModelDraft):
         self,
         model: EagerModel,
         vocabulary_size: int,
-        learner: Learner,
+        learner: OnlineLearner,
         every: int,
         confidence: float | None = None,
         rejected_only: bool = True,
@@ -115,19 +101,14 @@ class OnlineSession(ModelDraftSession):
         self.rows += logits_LV[first:, : self.vocabulary_size].clone()
 
 
-# A draft's network learning from verified tokens while it serves (Liu et al. 2023, *Online Speculative Decoding*).
-#
-# Forward KL as in `distill`, at the positions that the draft recorded, each with the target's logits of its
-# verification.
-#
-# Shapes: T tokens, N positions, V logits.
-
-
 Optimiser = Literal["adamw", "sgd"]
 
 
 class OnlineLearner:
-    """Learns on a copy of `network` in fp32, whose steps bf16 would round away, and writes the weights back."""
+    """Learns on a copy of `network` in fp32, whose steps bf16 would round away, and writes the weights back.
+
+    By forward KL, as in `distill`, at the positions that the draft recorded.
+    """
 
     def __init__(self, network: Any, lr: float, steps: int, optimiser: Optimiser, temperature: float) -> None:
         """An optimiser over the draft's weights, whose state lasts from one call of `learn` to the next; no dropout.
@@ -146,7 +127,11 @@ class OnlineLearner:
         )
 
     def learn(self, texts: Sequence[VerifiedText]) -> float:
-        """Take the steps, each over all positions of `texts`; see `drafts.Learner`."""
+        """Take the steps, each over all positions of `texts`, and write the weights into the draft's network.
+
+        Returns:
+            KL(p || q) before the first step, mean over all positions.
+        """
         positions = sum(len(text.positions) for text in texts)
         losses = []
         with torch.inference_mode(False), torch.enable_grad():
