@@ -44,10 +44,10 @@ class TreeDraft:
 
 
 @dataclass
-class _GrowingTree:
-    """A tree as it grows: token, parent, depth and value of each node, its row of q [V] if it was drawn, its number.
+class _Growth:
+    """A tree as it grows: token, parent, depth and value of each node, and its row of q [V] if it was drawn.
 
-    The number is that under which the draft has read the node.
+    `places`: where each node is in the shape. `read`: the number under which the draft has read each node.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -55,6 +55,7 @@ class _GrowingTree:
     depths: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
+    places: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
     read: dict[int, int] = field(default_factory=lambda: {ROOT: ROOT})
     operations: float = 0.0
 
@@ -67,6 +68,14 @@ class _GrowingTree:
         self.depths.append(1 if parent == ROOT else self.depths[parent] + 1)
         self.values.append(value * self.value(parent))
         return len(self.tokens) - 1
+
+    def best(self, most: int) -> "_Growth":
+        """The `most` nodes of the highest value, for verification."""
+        kept = best_first(self.values, self.depths, most)
+        number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
+        read = {number[node]: read for node, read in self.read.items() if node in number}
+        parents = [number[self.parents[node]] for node in kept]
+        return _Growth([self.tokens[node] for node in kept], parents, read=read, operations=self.operations)
 
 
 class TreeDraftSession:
@@ -81,71 +90,67 @@ class TreeDraftSession:
         """A tree of at most `gamma` levels."""
         if gamma == 0:
             return Proposal([])
-        if isinstance(self.draft.plan, TreeShape):
-            return self._by_shape(self.draft.plan, tokens, gamma, generator)
-        return self._by_confidence(self.draft.plan, tokens, gamma)
-
-    def _by_shape(self, plan: TreeShape, tokens: Sequence[int], depth: int, generator: torch.Generator) -> Proposal:
-        tree, counts, depth = _GrowingTree(), plan.children, min(depth, plan.depth)
-        first_child = _first_children(counts)
-        level = [(ROOT, ROOT)]  # nodes here, and in the shape
+        plan, tree, level = self.draft.plan, _Growth(), [ROOT]
+        depth = min(gamma, plan.depth)
         continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
         for reached in range(1, depth + 1):
-            below: list[tuple[int, int]] = []
-            families = continuations.children([counts[place + 1] for _, place in level], self.children, generator)
-            for (node, place), siblings in zip(level, families, strict=True):
-                tree.rows += siblings.rows
-                for rank, token in enumerate(siblings.tokens):
-                    below.append((tree.add(token, node), first_child[place + 1] + rank))
-            level = [(node, place) for node, place in below if counts[place + 1] and not self._ends(tree.tokens[node])]
+            if isinstance(plan, TreeShape):
+                below = self._level_of_shape(plan, tree, level, continuations, generator)
+                level = [node for node in below if tree.tokens[node] not in self.draft.eos_ids]
+            else:
+                below = self._level_by_confidence(plan, tree, level, continuations)
+                level = [node for node in below if tree.tokens[node] not in self.draft.eos_ids][: plan.top]
             if not level or reached == depth:
                 break
-            continuations = self._after_level(tree, [node for node, _ in level])
+            continuations = self._after_level(tree, level)
+        if len(tree.tokens) >= plan.size:
+            tree = tree.best(plan.size - 1)
         self._read = tree.read
         if not tree.tokens:
             return Proposal([], operations=tree.operations)
         children = self.children if tree.rows else "fixed"
         return Proposal(tree.tokens, None, tree.operations, tree.parents, children, tree.rows or None)
 
-    def _by_confidence(self, plan: ByConfidence, tokens: Sequence[int], depth: int) -> Proposal:
-        tree, depth = _GrowingTree(), min(depth, plan.depth)
-        level = [ROOT]
-        continuations = self._counted(tree, self.session.after_text(tokens, depth), 1)
-        for reached in range(1, depth + 1):
-            # Of a level no more nodes can remain than of the whole tree.
-            found = [
-                (confidence * tree.value(node), token, node, confidence)
-                for node, ranked in zip(level, continuations.ranked(plan.top), strict=True)
-                for token, confidence in ranked
-            ]
-            found.sort(key=itemgetter(0), reverse=True)
-            below = [tree.add(token, node, confidence) for _, token, node, confidence in found[: plan.size - 1]]
-            level = [node for node in below if not self._ends(tree.tokens[node])][: plan.top]
-            if not level or reached == depth:
-                break
-            continuations = self._after_level(tree, level)
-        kept = best_first(tree.values, tree.depths, plan.size - 1)
-        number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
-        self._read = {number[node]: read for node, read in tree.read.items() if node in number}
-        if not kept:
-            return Proposal([], operations=tree.operations)
-        parents = [number[tree.parents[node]] for node in kept]
-        return Proposal([tree.tokens[node] for node in kept], None, tree.operations, parents)
+    def _level_of_shape(
+        self, shape: TreeShape, tree: _Growth, level: Sequence[int], found: Continuations, generator: torch.Generator
+    ) -> list[int]:
+        """Add the children of the nodes of `level`; those which the shape gives children, too."""
+        counts, below = shape.children, list[int]()
+        places = [tree.places[node] for node in level]
+        families = found.children([counts[place + 1] for place in places], self.children, generator)
+        for node, place, siblings in zip(level, places, families, strict=True):
+            tree.rows += siblings.rows
+            for child_place, token in enumerate(siblings.tokens, shape.first_children[place + 1]):
+                child = tree.add(token, node)
+                tree.places[child] = child_place
+                if counts[child_place + 1]:
+                    below.append(child)
+        return below
 
-    def _after_level(self, tree: _GrowingTree, nodes: Sequence[int]) -> Continuations:
+    def _level_by_confidence(
+        self, plan: ByConfidence, tree: _Growth, level: Sequence[int], found: Continuations
+    ) -> list[int]:
+        """Add the likeliest children of the nodes of `level`, the most valuable first."""
+        children = [
+            (confidence * tree.value(node), token, node, confidence)
+            for node, ranked in zip(level, found.ranked(plan.top), strict=True)
+            for token, confidence in ranked
+        ]
+        children.sort(key=itemgetter(0), reverse=True)
+        # Of a level no more nodes can remain than of the whole tree.
+        return [tree.add(token, node, confidence) for _, token, node, confidence in children[: plan.size - 1]]
+
+    def _after_level(self, tree: _Growth, nodes: Sequence[int]) -> Continuations:
         parents = [tree.read[tree.parents[node]] for node in nodes]
         for node in nodes:
             tree.read[node] = len(tree.read) - 1
         continuations = self.session.after_nodes([tree.tokens[node] for node in nodes], parents)
         return self._counted(tree, continuations, len(nodes))
 
-    def _counted(self, tree: _GrowingTree, continuations: Continuations, nodes: int) -> Continuations:
+    def _counted(self, tree: _Growth, continuations: Continuations, nodes: int) -> Continuations:
         """Operations of the draft: leaves cost nothing, since they are not read."""
-        tree.operations += operations_of(self.draft.draft, continuations.operations, nodes)
+        tree.operations += operations_of(self.draft, continuations.operations, nodes)
         return continuations
-
-    def _ends(self, token: int) -> bool:
-        return token in self.draft.eos_ids
 
     def select(self, path: Sequence[int]) -> None:
         """Select the path. The draft has not read leaves, so a leaf at its end is read in the next pass."""
@@ -156,12 +161,3 @@ class TreeDraftSession:
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         return self.session.score(tokens, prefix_length)
-
-
-def _first_children(counts: Sequence[int]) -> list[int]:
-    """Of a shape with `counts` children of the root and of each node, the index of the first child of each."""
-    found, first_child = [], 0
-    for count in counts:
-        found.append(first_child)
-        first_child += count
-    return found

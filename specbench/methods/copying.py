@@ -1,17 +1,23 @@
 """What drafts that copy share: a one-hot q, and a trie of the tokens that followed several places."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench.algorithm.continuations import Found, Ranked
 from specbench.algorithm.draft import Stateless
 from specbench.sampling import one_hot
 
-Text = Sequence[int] | NDArray[np.unsignedinteger]
+
+class Text(Protocol):
+    """A sequence of tokens."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
 Places = list[list[int]]  # for each run that was found, the longest first, where its followers stand, in order
 
 

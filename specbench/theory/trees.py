@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
@@ -87,6 +88,11 @@ class TreeShape:
         for parent in self.parents:
             found[parent + 1] += 1
         return found
+
+    @cached_property
+    def first_children(self) -> list[int]:
+        """The first child of the root, then of each node, where it has children."""
+        return [0, *accumulate(self.children[:-1])]
 
     @property
     def most_children(self) -> int:

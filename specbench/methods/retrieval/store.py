@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,7 +188,7 @@ class GrowingStore:
         return Joined([part.tokens for part in self._parts])
 
 
-class Joined(Sequence[int]):
+class Joined:
     """Arrays of tokens end to end, none of them copied."""
 
     def __init__(self, parts: Sequence[NDArray[np.unsignedinteger]]) -> None:
@@ -198,13 +197,7 @@ class Joined(Sequence[int]):
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+    def __getitem__(self, place: int) -> int:
         for part in self._parts:
             if place < len(part):
                 return int(part[place])
