@@ -18,7 +18,6 @@ class HypothesisReader(Protocol):
 
     def read(self, hypotheses: Iterable[TokenSequence]) -> Mapping[TokenSequence, Tensor]:
         """Log-probabilities [V] of the next token of each hypothesis, prefix included, from one run."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,15 @@ class DraftSession(Protocol):
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         """Propose up to `gamma` tokens after `tokens` (prefix and all tokens generated so far)."""
-        ...
 
     def rollback(self, length: int) -> None:
         """Drop all but the first `length` tokens read."""
-        ...
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q [L, V] for each of the L tokens after the prefix, by teacher forcing.
 
         The session must be new, or have scored the tokens before `prefix_length`: long sequences are scored in parts.
         """
-        ...
 
 
 class Stateless:
@@ -55,7 +52,6 @@ class ProposesByReading(DraftSession, Protocol):
 
     def proposing(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Reading[Proposed]:
         """As `propose`, which answers each read at once; tokens may still be on the device."""
-        ...
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         return on_host(answered(self.proposing(tokens, gamma, generator)))
@@ -111,7 +107,6 @@ class ScoresAhead(Protocol):
         The g-th tensor has for each token the q of proposals that began g tokens before it (the 0-th is that of
         `score`), and zeros where no proposal is so long.
         """
-        ...
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """As `DraftSession.score`; a row of zeros where nothing would be proposed, so that beta is 0 there."""
@@ -129,18 +124,15 @@ class ReadsTrees(DraftSession, Protocol):
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         """The continuations of `tokens`, the root of a new tree of at most `levels` levels."""
-        ...
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
         """The continuations of each of L more nodes of the tree.
 
         Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
         """
-        ...
 
     def select(self, path: Sequence[int]) -> None:
         """Accept the nodes of `path` into the sequence, and drop the rest of the tree."""
-        ...
 
 
 @runtime_checkable
@@ -149,7 +141,6 @@ class ProposesTrees(DraftSession, Protocol):
 
     def select(self, path: Sequence[int]) -> None:
         """Accept the nodes of the last proposal at the indices `path` into the sequence. `rollback` follows."""
-        ...
 
 
 @runtime_checkable
@@ -161,7 +152,6 @@ class ReadsBeside(DraftSession, Protocol):
 
         The tokens of that proposal at the indices `path` were accepted.
         """
-        ...
 
 
 @runtime_checkable
@@ -174,7 +164,6 @@ class SeesVerification(DraftSession, Protocol):
         `logits_LV` are the target's own for each of them; they are overwritten after this call. `rejected`: the last of
         these tokens replaces a draft token that the target rejected.
         """
-        ...
 
 
 class Draft(Protocol):
@@ -183,11 +172,9 @@ class Draft(Protocol):
     @property
     def operations(self) -> float:
         """Arithmetic operations per token, for c_hat (Def 3.10)."""
-        ...
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         """A session that has read the prompt."""
-        ...
 
 
 def operations_of(draft: Draft, counted: float | None, tokens: int) -> float:
@@ -204,7 +191,6 @@ class ReadsTarget(Protocol):
 
         The caller extends and rolls back that session first.
         """
-        ...
 
 
 @runtime_checkable
@@ -214,7 +200,6 @@ class UsesModels(Protocol):
     @property
     def models(self) -> Sequence[Model]:
         """All models, including those of its parts."""
-        ...
 
 
 def models_of(draft: Draft) -> Sequence[Model]:
@@ -228,7 +213,6 @@ class RollsOutProposals(Protocol):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         """Capture what proposals of so many tokens need when the models are prepared next."""
-        ...
 
 
 def expect(draft: Draft, sampling: Sampling, gammas: Sequence[int]) -> None:
@@ -247,7 +231,6 @@ class Batchable(Protocol):
         Raises:
             UserError: one of them cannot be batched.
         """
-        ...
 
 
 @runtime_checkable
@@ -257,15 +240,12 @@ class Grows(Protocol):
     @property
     def grown(self) -> int | None:
         """Tokens of completions in its store; None if it does not grow."""
-        ...
 
     def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:
         """Add the completions of these prompts to the store."""
-        ...
 
     def forget_texts(self) -> None:
         """Remove all added completions."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -284,7 +264,6 @@ class Learns(Protocol):
 
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson:
         """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due."""
-        ...
 
 
 @runtime_checkable

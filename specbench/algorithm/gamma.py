@@ -27,11 +27,9 @@ class GammaState(Protocol):
 
     def next(self) -> int:
         """Tokens to draft in the next pass."""
-        ...
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Update the state after a pass: `accepted` of `drafted` tokens were accepted."""
-        ...
 
 
 class Gamma(Protocol):
@@ -40,7 +38,6 @@ class Gamma(Protocol):
     @property
     def picks(self) -> Sequence[int]:
         """The values of gamma that it picks from."""
-        ...
 
     def start(self) -> GammaState: ...
 
@@ -84,7 +81,7 @@ class Adaptive:
         return sorted(self.prices)
 
     def start(self) -> "AdaptiveState":
-        return AdaptiveState(self)
+        return AdaptiveState(self, self.alpha * self.weight, self.weight)
 
     def best(self, alpha: float) -> int:
         """The smallest gamma of the best expected tokens per price, to a thousandth of alpha."""
@@ -117,31 +114,31 @@ class Heuristic:
         return range(1, self.most + 1)
 
     def start(self) -> "HeuristicState":
-        return HeuristicState(self)
+        return HeuristicState(self.most, min(self.first, self.most))
 
 
+@dataclass
 class HeuristicState:
     """The gamma of the next pass of one completion."""
 
-    def __init__(self, policy: Heuristic) -> None:
-        self.policy = policy
-        self.gamma = min(policy.first, policy.most)
+    most: int
+    gamma: int
 
     def next(self) -> int:
         return self.gamma
 
     def learn(self, drafted: int, accepted: int) -> None:
         if drafted:
-            self.gamma = min(self.gamma + 2, self.policy.most) if accepted == drafted else max(self.gamma - 1, 1)
+            self.gamma = min(self.gamma + 2, self.most) if accepted == drafted else max(self.gamma - 1, 1)
 
 
+@dataclass
 class AdaptiveState:
     """Accepted and tested tokens of one completion so far, added to the initial weight."""
 
-    def __init__(self, policy: Adaptive) -> None:
-        self.policy = policy
-        self.accepted = policy.alpha * policy.weight
-        self.tested = policy.weight
+    policy: Adaptive
+    accepted: float
+    tested: float
 
     def next(self) -> int:
         return self.policy.best(self.accepted / self.tested)

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Children, Verdict, residual
-from specbench.sampling import draw
+from specbench.sampling import draw, one_hot
 from specbench.theory.trees import ROOT
 
 
@@ -67,11 +67,9 @@ class Chance(Protocol):
 
     def accepts(self, node: int, over: Tensor, under: Tensor) -> bool:
         """Whether r `under` < `over`, r uniform in [0, 1) and the node's own: true with probability over / under."""
-        ...
 
     def draw(self, row_V: Tensor) -> int:
         """A token drawn from `row_V`."""
-        ...
 
 
 class Uniforms:
@@ -146,9 +144,8 @@ class Fixed(Node):
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
 
     def reject(self, token: int, q_V: Tensor) -> None:
-        rest_V = self.residual_V.index_fill(0, torch.tensor([token], device=self.residual_V.device), 0.0)
-        mass = rest_V.sum()
-        self.residual_V = torch.where(mass > RESIDUAL_EPSILON, rest_V / mass, self.residual_V)
+        certain_1V = one_hot([token], len(self.residual_V), self.residual_V.device)
+        self.residual_V = residual(self.residual_V, certain_1V[0])
 
 
 class KSequential(Node):

@@ -16,6 +16,7 @@ free when a pass accepts several tokens, so that the others keep their positions
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,14 +33,16 @@ from specbench.sampling import Sampling, most_likely
 from specbench.theory.trees import ROOT
 
 
+@dataclass(eq=False)
 class LookaheadDraft:
     """A window of `window` columns, n-grams of `ngram` tokens, up to `guesses` of them verified in a pass."""
 
+    target: Model
+    window: int
+    ngram: int
+    guesses: int
+    device: torch.device
     operations = 0.0  # what the window takes is counted in each proposal
-
-    def __init__(self, target: Model, window: int, ngram: int, guesses: int, device: torch.device) -> None:
-        self.target, self.window, self.ngram, self.guesses = target, window, ngram, guesses
-        self.device = device
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "LookaheadSession":
         return LookaheadSession(self, prompt)

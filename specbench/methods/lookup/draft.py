@@ -14,6 +14,7 @@ searched, which for encoder-decoder models would leave the source out.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,15 +34,14 @@ MOST_COPIED = 64  # no gamma is longer
 MOST_PLACES = 64  # of one run, the latest
 
 
+@dataclass(eq=False)
 class LookupDraft:
     """Proposes from `prompt.source` and the sequence so far."""
 
+    vocabulary_size: int
+    device: torch.device
+    match: int
     operations = 0.0
-
-    def __init__(self, vocabulary_size: int, device: torch.device, match: int) -> None:
-        self.vocabulary_size = vocabulary_size
-        self.device = device
-        self.match = match
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "LookupSession":
         return LookupSession(self, prompt)
@@ -96,9 +96,7 @@ class LookupSession(GrowsFromPlaces, ScoresAhead):
             self._append(tokens[position])
         self._read_of_sequence = len(tokens)
         self._proposals = proposals[len(proposals) - most + 1 :]
-        return certain_ahead(
-            proposals, len(tokens) - prefix_length, most, self.draft.vocabulary_size, self.draft.device
-        )  # fmt: skip
+        return certain_ahead(proposals, len(tokens) - prefix_length, most, self.size, self.device)
 
     def _append(self, token: int) -> None:
         end = len(self._text)

@@ -12,6 +12,7 @@ Without counts: the random draft of the paper's opening, for which every token i
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -43,10 +44,7 @@ class NgramDraft:
 
     def __init__(self, counts: Counts, order: int, discount: float, device: torch.device) -> None:
         assert 1 <= order <= counts.order
-        self.counts = counts
-        self.order = order
-        self.discount = discount
-        self.device = device
+        self.counts, self.order, self.discount, self.device = counts, order, discount, device
         unigrams = counts.unigrams_V
         self.unigram_V = (unigrams + 1) / (unigrams.sum() + len(unigrams))
         self._rows: dict[tuple[Sampling, tuple[int, ...]], Tensor] = {}
@@ -191,17 +189,16 @@ class NgramBuilder(FromText[UnigramConfig | DiscountedConfig]):
         return NgramDraft(self.counts, self.draft.longest(), discount, self.request.device)
 
 
+@dataclass(eq=False)
 class UniformDraft(Stateless):
     """q(x) = 1/V at every position and under every sampling setting.
 
     All entries are equal, so argmax, top-k and nucleus change nothing.
     """
 
+    vocabulary_size: int
+    device: torch.device
     operations = 0.0
-
-    def __init__(self, vocabulary_size: int, device: torch.device) -> None:
-        self.vocabulary_size = vocabulary_size
-        self.device = device
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "UniformDraft":
         return self

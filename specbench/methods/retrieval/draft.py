@@ -6,13 +6,14 @@ that is longer by that token. If not even the last token occurs, nothing is prop
 continuations, as REST's does (`methods.copying`).
 
 The corpus may grow by completions (`methods.retrieval.store`); then the order of the prompts matters. It grows between
-prompts
-only: a proposal depends on earlier completions and on nothing drawn later, so that decoding is as exact as before.
+prompts only: a proposal depends on earlier completions and on nothing drawn later, so that decoding is as exact as
+before.
 
 q is one-hot: the proposal is certain.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
@@ -36,18 +37,15 @@ from specbench.sampling import Sampling
 MOST_PLACES = 256  # of one run, that a tree is grown from
 
 
+@dataclass(eq=False)
 class RetrievalDraft:
     """Proposes from a corpus, or from a `GrowingStore` that also holds earlier completions."""
 
+    index: SuffixIndex | GrowingStore
+    vocabulary_size: int
+    device: torch.device
+    match: int
     operations = 0.0
-
-    def __init__(
-        self, index: SuffixIndex | GrowingStore, vocabulary_size: int, device: torch.device, match: int
-    ) -> None:
-        self.index = index
-        self.vocabulary_size = vocabulary_size
-        self.device = device
-        self.match = match
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "RetrievalSession":
         return RetrievalSession(self)
