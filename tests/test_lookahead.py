@@ -100,7 +100,11 @@ def test_a_windows_token_taken_as_verified_is_caught(monkeypatch: pytest.MonkeyP
 
     def taking(rows: Any, proposal: Any, verification: Any, generator: torch.Generator) -> Verdict:
         verdict = verify(rows, proposal, verification, generator)
-        return verdict._replace(token=proposal.beside.tokens[0]) if proposal.beside and not verdict.path else verdict
+        return (
+            verdict._replace(token=proposal.unverified.tokens[0])
+            if proposal.unverified and not verdict.path
+            else verdict
+        )
 
     monkeypatch.setattr(VERIFYING, "verify", taking)
     prompt = prompts("gpt2")[0]
@@ -169,10 +173,10 @@ def test_scores_are_those_of_a_text_that_grows_by_a_token_a_pass() -> None:
         expected.append(float(bool(newest) and newest[0][0] == token))
         unread = tokens[reading.length :]
         first = len(proposal.tokens)  # the window's nodes are numbered on after the proposal's
-        above = [parent if parent < 0 else parent - first for parent in proposal.beside.parents]  # type: ignore[union-attr]
+        above = [parent if parent < 0 else parent - first for parent in proposal.unverified.parents]  # type: ignore[union-attr]
         parents = [*range(-1, len(unread) - 1), *(len(unread) + parent for parent in above)]
-        logits = reading.extend(unread + proposal.beside.tokens, parents)  # type: ignore[union-attr]
-        session.after_beside(logits[len(unread) :, :SIZE], ())
+        logits = reading.extend(unread + proposal.unverified.tokens, parents)  # type: ignore[union-attr]
+        session.after_unverified(logits[len(unread) :, :SIZE], ())
         reading.select(range(len(unread)))
         tokens.append(token)
     assert found.beta == expected

@@ -136,7 +136,7 @@ def test_what_is_predicted_is_what_an_uncached_reading_predicts(
     """After the last accepted token, wherever in the proposal that is; with the rows of another end it is not."""
     target, draft = MADE[kind]
     seen, apart = set[int](), list[bool]()
-    taking = ParallelSession.after_beside
+    taking = ParallelSession.after_unverified
 
     def after(self: Any, logits_LV: torch.Tensor, path: Sequence[int]) -> None:
         taking(self, logits_LV, path)
@@ -149,7 +149,7 @@ def test_what_is_predicted_is_what_an_uncached_reading_predicts(
                 apart.append(not torch.allclose(elsewhere_V, expected, atol=1e-2))
         seen.add(len(path))
 
-    monkeypatch.setattr(ParallelSession, "after_beside", after)
+    monkeypatch.setattr(ParallelSession, "after_unverified", after)
     for prompt in prompts(kind):
         knowing(kind, prompt)
         trace(target, draft, prompt, 2)

@@ -83,12 +83,12 @@ def read_of(session: Session, unread: list[int], proposal: Proposed) -> Read:
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
         return Read(session, torch.cat([*before, proposal.read_G]))
-    beside = proposal.beside or NONE_UNVERIFIED
-    if proposal.parents is None and not beside.tokens:
+    unverified = proposal.unverified or NONE_UNVERIFIED
+    if proposal.parents is None and not unverified.tokens:
         return Read(session, unread + proposal.tokens)
     stem, own = len(unread), range(ROOT, len(proposal.tokens) - 1) if proposal.parents is None else proposal.parents
-    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in (*own, *beside.parents))]
-    return Read(session, unread + proposal.tokens + beside.tokens, parents)
+    parents = [*range(ROOT, stem - 1), *(stem + parent for parent in (*own, *unverified.parents))]
+    return Read(session, unread + proposal.tokens + unverified.tokens, parents)
 
 
 @runtime_checkable
@@ -144,10 +144,10 @@ class ProposesTrees(DraftSession, Protocol):
 
 
 @runtime_checkable
-class ReadsBeside(DraftSession, Protocol):
-    """A draft session that lets the target read further tokens with its proposals (`Proposal.beside`)."""
+class ReadsUnverified(DraftSession, Protocol):
+    """A draft session that lets the target read further tokens with its proposals (`Proposal.unverified`)."""
 
-    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+    def after_unverified(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         """Receive the target's logits [L, V] after each token that was read beside the last proposal.
 
         The tokens of that proposal at the indices `path` were accepted.
@@ -304,7 +304,7 @@ class Drafting:
         # Asked once: a check of a protocol takes microseconds, and a pass has few.
         self._watching = self.own if isinstance(self.own, SeesVerification) else None
         self._on_trees = self.own if isinstance(self.own, ProposesTrees) else None
-        self._with_beside = self.own if isinstance(self.own, ReadsBeside) else None
+        self._with_unverified = self.own if isinstance(self.own, ReadsUnverified) else None
 
     def read(self, tokens: list[int], proposal: Proposed) -> Read:
         """The target's run that verifies `proposal` after `tokens`."""
@@ -320,19 +320,19 @@ class Drafting:
         Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
         `logits_LV` are those of the target's run, and `path` are the accepted tokens of `proposal`, by index.
         """
-        accepted, beside = path[: emitted - 1], proposal.beside
-        end = len(logits_LV) - (0 if beside is None else len(beside.tokens))
+        accepted, unverified = path[: emitted - 1], proposal.unverified
+        end = len(logits_LV) - (0 if unverified is None else len(unverified.tokens))
         if self._watching is not None:
             own_LV = logits_LV[end - self._size - 1 : end][:emitted]
             rejected = emitted == len(path) + 1 <= len(proposal.tokens)
             self._watching.after_verification(len(tokens) - emitted, own_LV, rejected)
-        if proposal.parents is not None or beside is not None:
+        if proposal.parents is not None or unverified is not None:
             self.target.select([*range(self._unread), *(self._unread + node for node in accepted)])
         if proposal.parents is not None:
             assert self._on_trees is not None
             self._on_trees.select(accepted)
-        if beside is not None:
-            assert self._with_beside is not None
-            self._with_beside.after_beside(logits_LV[end:], accepted)
+        if unverified is not None:
+            assert self._with_unverified is not None
+            self._with_unverified.after_unverified(logits_LV[end:], accepted)
         self.target.rollback(len(tokens) - 1)
         self.own.rollback(len(tokens) - 1)

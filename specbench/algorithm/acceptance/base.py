@@ -48,8 +48,8 @@ class Proposal(NamedTuple):
 
     With `parents` the tokens are nodes of a tree: `parents[i]` is the index of token i's parent, an earlier one, or -1
     for the root; siblings are in the order drawn. `q_NV` has a row [V] for each token: the distribution of its parent's
-    first child; `children` says how children were chosen. `beside` is read in the same run, and the draft receives the
-    target's logits after it (`algorithm.draft.ReadsBeside`).
+    first child; `children` says how children were chosen. `unverified` is read in the same run, and the draft receives
+    the target's logits after it (`algorithm.draft.ReadsUnverified`).
     """
 
     tokens: list[int]
@@ -59,7 +59,7 @@ class Proposal(NamedTuple):
     children: Children = "fixed"
     q_NV: Sequence[Tensor] | None = None
     asked: int = 0
-    beside: UnverifiedTokens | None = None
+    unverified: UnverifiedTokens | None = None
 
     @property
     def size(self) -> int:
@@ -97,7 +97,7 @@ class PendingProposal(NamedTuple):
         return None
 
     @property
-    def beside(self) -> None:
+    def unverified(self) -> None:
         """None: no further tokens are read."""
         return None
 

@@ -52,8 +52,8 @@ def target_rows(
     Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
     """
     rows = proposal.size + 1
-    if proposal.beside is not None:
-        logits_LV = logits_LV[: len(logits_LV) - len(proposal.beside.tokens)]
+    if proposal.unverified is not None:
+        logits_LV = logits_LV[: len(logits_LV) - len(proposal.unverified.tokens)]
     if verification.argmax_only:
         if isinstance(proposal, PendingProposal):
             return argmax(logits_LV[-rows:], vocabulary_size)

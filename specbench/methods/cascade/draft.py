@@ -24,7 +24,7 @@ from specbench.algorithm.acceptance.base import Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
-from specbench.algorithm.draft import Draft, expect, in_batch, models_of, operations_of, proposing, read_of, start_draft
+from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_of, operations_of
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Reading, up_to_end
@@ -77,8 +77,7 @@ class CascadeSession(ModelDraftSession):
         self.rolling = None  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
-        self.drafting = start_draft(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
-        self.inner_proposing = proposing(self.drafting)
+        self.inner = Drafting(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
         # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
         # all that it has read, by parent and token; and the rows that followed.
         self._numbers: list[int] = []
@@ -92,18 +91,19 @@ class CascadeSession(ModelDraftSession):
         q_rows: list[Tensor] = []
         while len(sequence) < end:
             most = min(self.draft.inner_gamma, end - len(sequence) - 1)
-            inner = yield from self.inner_proposing(sequence, most, generator)
-            logits_LV = yield read_of(self.session, sequence[self.session.length :], inner)
+            inner = yield from self.inner.propose(sequence, most, generator)
+            logits_LV = yield self.inner.read(sequence, inner)
             rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
             inner, (path, token) = verdict_on_host(rows, inner, self.verification, generator)
             drafted = inner.tokens
             if isinstance(rows, Tensor):
                 q_rows += rows[: len(path) + 1].split(1)
-            sequence += up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
+            emitted = up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
+            sequence += emitted
+            self.inner.commit(sequence, inner, path, len(emitted), logits_LV)
             # Every position that the middle model checked counts (Theorem 3.11).
             operations += (len(drafted) + 1) * middle_operations
             operations += operations_of(self.draft.inner, inner.operations, len(drafted))
-            self.rollback(len(sequence) - 1)
             if sequence[-1] in self.model.eos_ids:
                 break
         tokens_G = sequence[len(tokens) :]
@@ -111,9 +111,8 @@ class CascadeSession(ModelDraftSession):
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         assert self.draft.trees is not None
-        guess = self.drafting.propose(
-            tokens, min(self.draft.inner_gamma, levels - 1), torch.Generator(self.draft.trees)
-        )  # fmt: skip
+        most = min(self.draft.inner_gamma, levels - 1)
+        guess = self.inner.own.propose(tokens, most, torch.Generator(self.draft.trees))
         read = [*tokens[self.session.length :], *guess.tokens]
         self._end = len(read) - len(guess.tokens) - 1
         self._rows = list(self.session.extend(read, range(ROOT, len(read) - 1)))
@@ -142,7 +141,7 @@ class CascadeSession(ModelDraftSession):
 
     def rollback(self, length: int) -> None:
         super().rollback(length)
-        self.drafting.rollback(length)
+        self.inner.own.rollback(length)
 
 
 class CascadeBuilder(DraftBuilder[CascadeConfig]):

@@ -124,16 +124,16 @@ class LookaheadSession(Stateless, ScoresAhead):
                 node = children[node, token]
                 if token in target.eos_ids:
                     break
-        beside = self._beside(len(tokens), len(drafted))
-        operations = len(beside.tokens) * target.operations if beside else 0.0
-        return Proposal(drafted, None, operations, parents, beside=beside)
+        unverified = self._unverified(len(tokens), len(drafted))
+        operations = len(unverified.tokens) * target.operations if unverified else 0.0
+        return Proposal(drafted, None, operations, parents, unverified=unverified)
 
-    def _beside(self, length: int, first: int) -> UnverifiedTokens | None:
+    def _unverified(self, length: int, first: int) -> UnverifiedTokens | None:
         """The window, whose nodes are numbered from `first`; None where the target has no positions left for it."""
         most, needed = self.draft.target.longest, self.draft.window + self.draft.ngram
         return self.window.tree(first) if most is None or length + needed <= most else None
 
-    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+    def after_unverified(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         self.window.learn(most_likely(logits_LV, self.draft.target.vocabulary_size, len(logits_LV)))
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
@@ -147,11 +147,11 @@ class LookaheadSession(Stateless, ScoresAhead):
             newest = window.found(tokens[end - 1])
             self._proposals.append(list(newest[0][:most]) if newest else [])
             unread = list(tokens[session.length : end])
-            if (beside := self._beside(end, 0)) is None:
+            if (unverified := self._unverified(end, 0)) is None:
                 session.extend(unread)
                 continue
-            _, told, parents = read_of(session, unread, Proposal([], beside=beside))
-            self.after_beside(session.extend(told, parents)[len(unread) :], ())
+            _, told, parents = read_of(session, unread, Proposal([], unverified=unverified))
+            self.after_unverified(session.extend(told, parents)[len(unread) :], ())
             session.select(range(len(unread)))
         self._length = len(tokens)
         proposals, self._proposals = self._proposals, self._proposals[-most:]

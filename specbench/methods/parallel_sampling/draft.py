@@ -6,7 +6,7 @@ in a run of its own and verifies in another. Here they are read in the run that 
 text's last token and each token of the proposal, since each of these may turn out to be the last accepted. So a pass is
 one run of the target, of (γ + 1)(k + 1) tokens.
 
-A look-ahead position is read beside the proposal (`Proposal.beside`): no token of the text and none of the proposal
+A look-ahead position is read beside the proposal (`Proposal.unverified`): no token of the text and none of the proposal
 attends to it, the rule does not read its row, and its keys and values are dropped with the rejected tokens. Given the
 text the positions are independent of the tokens drafted, and q of a pass comes from the pass before, so Algorithm 1 is
 exact. In the first pass of a text nothing has been predicted yet, and nothing is drafted.
@@ -78,8 +78,8 @@ class ParallelSession:
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
-        beside = self.draft.positions_after(self._positions, nodes, len(drafted))
-        return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
+        unverified = self.draft.positions_after(self._positions, nodes, len(drafted))
+        return Proposal(drafted, q_GV, len(unverified.tokens) * self.draft.target.operations, unverified=unverified)
 
     def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
         target = self.draft.target
@@ -97,7 +97,7 @@ class ParallelSession:
         most, longest = len(self.draft.ids), self.draft.target.longest
         return most if longest is None else max(0, min(most, longest - length))
 
-    def after_beside(self, logits_LV: Tensor, path: Sequence[int]) -> None:
+    def after_unverified(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         first = len(path) * self._positions
         self._ahead_KV = logits_LV[first : first + self._positions]
 
