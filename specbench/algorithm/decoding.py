@@ -19,7 +19,7 @@ from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import target_rows, verdict_on_host
 from specbench.algorithm.draft import Draft, Drafting, expect, models_of
 from specbench.algorithm.gamma import Constant, Gamma
-from specbench.engine.session import Model, Prompt, Read, get_ready, marking, up_to_end
+from specbench.engine.session import Model, Prompt, Read, get_ready, marking
 from specbench.sampling import Sampling, draw_next
 
 NOTHING_DRAFTED = Constant(0)
@@ -125,7 +125,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     began = target.now()
     session = target.start(prompt)
     target_started = target.now()
-    drafting = Drafting(session, draft, prompt, spec.drafting)
+    drafting = Drafting(session, draft, prompt, spec.drafting, target.eos_ids)
     gamma, verification = spec.gamma.start(), spec.verification
     tokens = list(prompt.prefix)
     end = len(tokens) + spec.max_new_tokens
@@ -141,16 +141,13 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
         rows = target_rows(logits_LV, proposal, verification, target.vocabulary_size)
         verified_at = yield WITHIN
         # Accept, and draw the token that follows.
-        proposal, (path, token) = verdict_on_host(rows, proposal, verification, generator)
-        drafted = proposal.tokens
-        emitted = up_to_end([*(drafted[index] for index in path), token], target.eos_ids)
-        tokens += emitted
-        # Roll back.
-        drafting.commit(tokens, proposal, path, len(emitted), logits_LV)
-        gamma.learn(len(drafted), len(path))
+        proposal, verdict = verdict_on_host(rows, proposal, verification, generator)
+        # Roll back what was rejected.
+        emitted = drafting.commit(tokens, proposal, verdict, logits_LV)
+        gamma.learn(len(proposal.tokens), verdict.accepted)
         now = yield OVER
         marks = (before, drafted_at, verified_at, now)
-        passes.append((marks, drafted, path, len(emitted), proposal.operations, proposal.parents))
+        passes.append((marks, proposal.tokens, verdict.path, emitted, proposal.operations, proposal.parents))
         before = now
         if tokens[-1] in target.eos_ids:
             break

@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
+from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens, Verdict
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
+from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered, up_to_end
 from specbench.sampling import Sampling
 from specbench.theory.trees import ROOT
 
@@ -295,9 +295,11 @@ def start_draft(session: Session, draft: Draft, prompt: Prompt, sampling: Sampli
 class Drafting:
     """A draft at work beside the target's session on one sequence."""
 
-    def __init__(self, target: Session, draft: Draft, prompt: Prompt, sampling: Sampling) -> None:
-        """`target` is the target's session on the same prompt."""
-        self.target = target
+    def __init__(
+        self, target: Session, draft: Draft, prompt: Prompt, sampling: Sampling, eos_ids: frozenset[int]
+    ) -> None:
+        """`target` is the target's session on the same prompt, and `eos_ids` are the tokens that end a completion."""
+        self.target, self.eos_ids = target, eos_ids
         self.own = start_draft(target, draft, prompt, sampling)
         self.propose = proposing(self.own)
         self._unread = self._size = 0  # of the pass's run of the target: tokens before the proposal, and of it
@@ -312,14 +314,16 @@ class Drafting:
         self._unread, self._size = len(unread), proposal.size
         return read_of(self.target, unread, proposal)
 
-    def commit(
-        self, tokens: Sequence[int], proposal: Proposal, path: Sequence[int], emitted: int, logits_LV: Tensor
-    ) -> None:
-        """Bring the target and the draft to `tokens`, which end with the `emitted` tokens of the pass.
+    def commit(self, tokens: list[int], proposal: Proposal, verdict: Verdict, logits_LV: Tensor) -> int:
+        """Append what a pass emits to `tokens`, up to an end, and bring the target and the draft there.
 
         Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
-        `logits_LV` are those of the target's run, and `path` are the accepted tokens of `proposal`, by index.
+        `logits_LV` are those of the target's run. Returns the number of tokens emitted.
         """
+        path, token = verdict
+        emitted_tokens = up_to_end([*(proposal.tokens[node] for node in path), token], self.eos_ids)
+        tokens += emitted_tokens
+        emitted = len(emitted_tokens)
         accepted, unverified = path[: emitted - 1], proposal.unverified
         end = len(logits_LV) - (0 if unverified is None else len(unverified.tokens))
         if self._watching is not None:

@@ -27,7 +27,7 @@ from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft, Drafting, expect, in_batch, models_of, operations_of
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Reading, up_to_end
+from specbench.engine.session import Model, Prompt, Reading
 from specbench.loading.compatibility import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -77,7 +77,8 @@ class CascadeSession(ModelDraftSession):
         self.rolling = None  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
-        self.inner = Drafting(self.session, draft.inner, prompt, sampling if draft.trees is None else GREEDY)
+        inner_sampling = sampling if draft.trees is None else GREEDY
+        self.inner = Drafting(self.session, draft.inner, prompt, inner_sampling, self.model.eos_ids)
         # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
         # all that it has read, by parent and token; and the rows that followed.
         self._numbers: list[int] = []
@@ -94,16 +95,13 @@ class CascadeSession(ModelDraftSession):
             inner = yield from self.inner.propose(sequence, most, generator)
             logits_LV = yield self.inner.read(sequence, inner)
             rows = target_rows(logits_LV, inner, self.verification, self.vocabulary_size)
-            inner, (path, token) = verdict_on_host(rows, inner, self.verification, generator)
-            drafted = inner.tokens
+            inner, verdict = verdict_on_host(rows, inner, self.verification, generator)
             if isinstance(rows, Tensor):
-                q_rows += rows[: len(path) + 1].split(1)
-            emitted = up_to_end([*(drafted[index] for index in path), token], self.model.eos_ids)
-            sequence += emitted
-            self.inner.commit(sequence, inner, path, len(emitted), logits_LV)
+                q_rows += rows[: verdict.accepted + 1].split(1)
+            self.inner.commit(sequence, inner, verdict, logits_LV)
             # Every position that the middle model checked counts (Theorem 3.11).
-            operations += (len(drafted) + 1) * middle_operations
-            operations += operations_of(self.draft.inner, inner.operations, len(drafted))
+            operations += (len(inner.tokens) + 1) * middle_operations
+            operations += operations_of(self.draft.inner, inner.operations, len(inner.tokens))
             if sequence[-1] in self.model.eos_ids:
                 break
         tokens_G = sequence[len(tokens) :]
