@@ -169,9 +169,9 @@ def _pass(
     parents: Sequence[int] | None,
 ) -> Pass:
     """A pass; tokens drafted after an end of sequence are not part of the completion, and do not count as accepted."""
-    times = (after - before for before, after in pairwise(marks))
+    draft_s, verify_s, accept_s = (after - before for before, after in pairwise(marks))
     tree = () if parents is None else (list(parents), list(path))
-    return Pass(len(drafted), min(len(path), emitted), emitted, *times, drafted, operations, *tree)
+    return Pass(len(drafted), min(len(path), emitted), emitted, draft_s, verify_s, accept_s, drafted, operations, *tree)
 
 
 def autoregressive(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Trace:

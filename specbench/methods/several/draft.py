@@ -182,7 +182,7 @@ class HorizontalDraft(DraftOfDrafts):
         return HorizontalDraft(drafts, self.lengths, self.vocabulary_size, self.eos_ids, self.device)
 
 
-class HorizontalSession(ProposesByReading, ScoresAhead):
+class HorizontalSession(ScoresAhead, ProposesByReading):
     """The drafts' sessions side by side. `score` is of a proposal's first token, which is the first draft's."""
 
     stops_at_end = True
