@@ -340,3 +340,4 @@ class Drafting:
             self._with_unverified.after_unverified(logits_LV[end:], accepted)
         self.target.rollback(len(tokens) - 1)
         self.own.rollback(len(tokens) - 1)
+        return emitted
