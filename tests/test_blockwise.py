@@ -34,7 +34,7 @@ def made(kind: str, engine: type[EagerModel] = EagerModel, size: int = SIZE, see
     width = return_states(own, "target")
     target = engine(own, size, frozenset({end}))
     target.state_width = width
-    return target, BlockwiseDraft(target, random_heads(width), target.project, 64)
+    return target, BlockwiseDraft(target, random_heads(width))
 
 
 def random_heads(width: int) -> BlockwiseHeads:

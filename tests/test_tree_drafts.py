@@ -65,11 +65,8 @@ class Heads:
     heads = 3
     device = CPU
 
-    def __call__(self, states_ND: torch.Tensor, which: slice) -> torch.Tensor:
+    def logits(self, states_ND: torch.Tensor, which: slice, _: object) -> torch.Tensor:
         return torch.stack([states_ND, states_ND.flip(-1)])[which]
-
-    def parameters(self) -> list[torch.Tensor]:
-        return []
 
 
 class Stateful:
@@ -83,8 +80,8 @@ class Stateful:
 
 class OnStates(BlockwiseDraft):
     def __init__(self) -> None:
-        self.target, self.heads, self.project = TARGET, Heads(), lambda states: states  # type: ignore[assignment]
-        self.target.vocabulary_size = SIZE
+        self.target, self.heads = TARGET, Heads()  # type: ignore[assignment]
+        self.target.vocabulary_size, self.target.project = SIZE, None  # type: ignore[method-assign,assignment]
         self.operations = 1.0
 
     def read(self, states_ND: torch.Tensor, first: int, stop: int) -> torch.Tensor:

@@ -114,7 +114,8 @@ class BlockwiseLearner(HeadLearner):
 
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
         states_BTD = seen.states_BTD[:, :-ahead]
-        return self.project(self.heads(states_BTD.flatten(0, 1), slice(ahead - 1, ahead)).view_as(states_BTD))
+        rows_KNV = self.heads.logits(states_BTD.flatten(0, 1), slice(ahead - 1, ahead), self.project)
+        return rows_KNV.view(*states_BTD.shape[:2], -1)
 
 
 class AllHeadsLearner(HeadLearner):

@@ -1,4 +1,9 @@
-"""EAGLE's layer as captured steps, beside a target of the same engine."""
+"""EAGLE's layer as captured steps, beside a target of the same engine.
+
+Embedding, linear layer, decoder layer and head are one program.
+
+Shapes: L new entries, C slots, S slots of the source, D width, F numbers of a target's feature, V logits.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,14 +31,10 @@ from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
-from specbench.methods.decoder_layer import Source
+from specbench.methods.decoder_layer import Source, mask_bias
 from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
 from specbench.methods.eagle.network import Eagle
 from specbench.theory.trees import ROOT
-
-# A step of EAGLE's layer, captured: embedding, linear layer, decoder layer and head are one program.
-#
-# Shapes: L new entries, C slots, S slots of the source, D width, F numbers of a target's feature, V logits.
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         if of_source:
             numbers = torch.arange(of_source[0].shape[2], device=ids.device)
             read = (numbers < source_length.unsqueeze(-1))[:, None, None, :]
-            source = Source(of_source[0], of_source[1], _hidden(read, keys.dtype), _marked)
+            source = Source(of_source[0], of_source[1], mask_bias(read, keys.dtype), _marked)
         fused = eagle.fuse(states) if kind == "read" else states
         predicted = eagle(fused, eagle.embed(ids, placed + 1), placed, attend, source)
         if kind == "read":
@@ -153,19 +154,13 @@ def _marked(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, sc
     return mixed
 
 
-def _hidden(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """The attention mask as a bias: 0 where `visible`, else the lowest number of `dtype`."""
-    none = torch.zeros((), dtype=dtype, device=visible.device)
-    return torch.where(visible, none, torch.finfo(dtype).min)
-
-
 def _bias(eagle: Eagle, layout: Layout, dtype: torch.dtype) -> Tensor:
     """The attention bias [1, 1 or H, L, C]: relative position bias, and the dtype's lowest number where hidden."""
     visible = layout.visible_BLC.unsqueeze(1)
     slots = torch.arange(layout.positions_BC.shape[1], device=visible.device)
     near: Any = eagle.layer.bias_by_distance(slots)
     if near is None:
-        return _hidden(visible, dtype)
+        return mask_bias(visible, dtype)
     distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC
     by_entry: Tensor = near.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
     return torch.where(visible, by_entry, torch.finfo(dtype).min)
@@ -263,7 +258,7 @@ def _noise(*shape: int) -> Tensor:
 
 
 class CapturedEagleSession(StaticSession):
-    """Captured entries of one text; see `eagle_cache.Entries`."""
+    """Captured entries of one text; see `Entries`."""
 
     model: CapturedEagle  # type: ignore[assignment]  # as much of a CapturedModel as a session of entries uses
 

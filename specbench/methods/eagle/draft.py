@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations, Found, Predicted
-from specbench.algorithm.draft import Draft, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, ScoresAhead, after_zeros
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import training_command
 from specbench.engine.eager.model import EagerModel
@@ -40,7 +40,7 @@ from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
 
 
-class EagleDraft:
+class EagleDraft(FollowsTarget):
     """`eagle`, bound to the network of `target`, whose sessions hand over its features, the prompt's too."""
 
     def __init__(self, target: Model, eagle: Eagle, taps: tuple[int, ...] = ()) -> None:
@@ -53,15 +53,11 @@ class EagleDraft:
         self.all_columns = places == list(range(len(taps)))
         self.captured = captured(eagle, target)
 
-    def start(self, prompt: Prompt, sampling: Sampling) -> "EagleSession":
-        """On a session of its own, in which the target must read the text itself."""
-        return self.start_on(self.target.start(prompt), prompt, sampling)
-
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "EagleSession":
         return EagleSession(self, cast(StatefulSession, session), sampling)
 
 
-class EagleSession:
+class EagleSession(ScoresAhead):
     """The layer at work beside the target's session."""
 
     stops_at_end = True
@@ -123,10 +119,6 @@ class EagleSession:
     def rollback(self, length: int) -> None:
         del self._features[length:]
         self.cache.rollback(length - 1)
-
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """q of the first token of a proposal, at each position; a row of zeros where no feature is known."""
-        return next(self.score_ahead(tokens, prefix_length, 1))
 
     @torch.inference_mode()
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:

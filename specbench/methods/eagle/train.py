@@ -14,22 +14,23 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from datasets import Dataset
+from torch import nn
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.parts import Taps
-from specbench.methods.borrowed_layer import borrow_layer
-from specbench.methods.decoder_layer import Source, layer_shape
+from specbench.engine.eager.parts import Taps, layer_list
+from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.schema import EaglePlan, Recipe, resolve
 from specbench.train.sets import special_ids
 from specbench.train.trainers import distillation_loss
 
+SMALL = 0.05  # of the embedding's part, beside the feature's
 MEASURED = 4  # tokens of a proposal whose alpha the card has
 
 
@@ -93,8 +94,8 @@ class EagleLearner(FrozenTargetLearner[Seen]):
             if not self.eagle.shape.taps:
                 wanted_BTD = self.eagle.fuse(seen.features_BTF[:, step + 1 :])
                 places = counted_BT != -100
-                apart = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
-                loss = self.plan.token_weight * loss + self.plan.feature_weight * apart
+                of_features = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
+                loss = self.plan.token_weight * loss + self.plan.feature_weight * of_features
             total, weights = total + weight * loss, weights + weight
         return total / max(weights, 1e-9)
 
@@ -109,9 +110,8 @@ class EagleLearner(FrozenTargetLearner[Seen]):
         """Predicted features [B, T - 1, D] of each step."""
         features_BTF = seen.features_BTF[:, :-1]
         if noise:
-            features_BTF = (
-                features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise / self.eagle.shape.feature_scale
-            )
+            noise /= self.eagle.shape.feature_scale
+            features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise
         return unrolled(self.eagle, features_BTF, self.eagle.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
 
     @torch.no_grad()
@@ -129,9 +129,8 @@ class EagleLearner(FrozenTargetLearner[Seen]):
         source = None
         if self.eagle.shape.layer.crosses:
             last = output.past_key_values.cross_attention_cache.layers[-1]
-            hidden = given["attention_mask"][:, None, None, :] == 0
-            bias = torch.zeros_like(hidden, dtype=last.keys.dtype).masked_fill(hidden, torch.finfo(last.keys.dtype).min)
-            source = Source(last.keys, last.values, bias)
+            visible = given["attention_mask"][:, None, None, :] != 0
+            source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
         return Seen(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
 
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
@@ -155,3 +154,58 @@ def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, 
     most = len(train_set) + max(counts.values())
     counts.update(dict.fromkeys(special_ids(target)[1], most))
     return sorted(token for token, _ in counts.most_common(size))
+
+
+@torch.no_grad()
+def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
+    """Fill `eagle` from the target's last decoder layer; `kept` are the tokens of the draft vocabulary.
+
+    What the linear layer before it does with the embedding begins near zero, so that the layer first works on the
+    feature alone, which is what the target's layers end with.
+    """
+    layer, width = eagle.layer, eagle.shape.layer.width
+    layers: list[Any] = list(layer_list(target))
+    last = layers[-1]
+    biases: dict[str, torch.Tensor] = {}
+    if eagle.shape.layer.positions == "relative":
+        own = last.layer[0]
+        named, before = {name: getattr(own.SelfAttention, name).weight for name in "qkvo"}, own.layer_norm
+        layer.relative_bias.weight.copy_(layers[0].layer[0].SelfAttention.relative_attention_bias.weight)
+        for ours, theirs in t5_weights(layer, last):
+            ours.copy_(theirs)
+    elif eagle.shape.layer.positions == "learned":
+        attention, before = last.attn, last.ln_1
+        named = dict(zip("qkv", attention.c_attn.weight.T.split(width), strict=True)) | {"o": attention.c_proj.weight.T}
+        biases = dict(zip("qkv", attention.c_attn.bias.split(width), strict=True)) | {"o": attention.c_proj.bias}
+        layer.post_attention_layernorm.load_state_dict(last.ln_2.state_dict())
+        for mine, its in ((layer.mlp.up_proj, last.mlp.c_fc), (layer.mlp.down_proj, last.mlp.c_proj)):
+            mine.weight.copy_(its.weight.T)
+            mine.bias.copy_(its.bias)
+    else:
+        before = last.input_layernorm
+        projections = {name: getattr(last.self_attn, f"{name}_proj") for name in "qkvo"}
+        named = {name: one.weight for name, one in projections.items()}
+        biases = {name: one.bias for name, one in projections.items() if one.bias is not None}
+        layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+    for name in "qkvo":
+        projection = getattr(layer.self_attn, f"{name}_proj")
+        if name == "o":
+            projection.weight.copy_(named[name])
+        else:
+            projection.weight.mul_(SMALL)[:, -width:].copy_(named[name] * before.weight)
+        if name in biases and projection.bias is not None:
+            projection.bias.copy_(biases[name])
+    nn.init.normal_(eagle.fc.weight, std=SMALL * width**-0.5)
+    eagle.fc.weight[:, -width:] += torch.eye(width)
+    if eagle.fc.bias is not None:
+        nn.init.zeros_(eagle.fc.bias)
+    if not eagle.shape.taps:
+        return
+    final, scale = final_norm(target)
+    eagle.norm.load_state_dict({name: weight * scale for name, weight in final.state_dict().items()})
+    if kept is not None:
+        eagle.draft_vocabulary.copy_(torch.tensor(kept))
+        if eagle.shape.own_head:
+            eagle.lm_head.weight.copy_(target.get_output_embeddings().weight[kept])

@@ -12,7 +12,7 @@ from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
-from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft, Project
+from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
 from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
 
@@ -20,7 +20,7 @@ NARROWING = (-1, -1)  # stands for no head
 
 
 class ReadingHeads(DraftHeads, Protocol):
-    """Heads on a state and the tokens after it, ours or published (`models.medusa`, `methods.hydra.published`)."""
+    """Heads on a state and the tokens after it: head J reads the J narrowed tokens [N, J, M] after each state."""
 
     @property
     def prefix(self) -> PrefixLayer | None:
@@ -31,21 +31,15 @@ class ReadingHeads(DraftHeads, Protocol):
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
         ...
 
-    def logits(self, states_ND: Tensor, read_NJM: Tensor, project: Project) -> Tensor:
-        """Logits [N, V] of head J, for N states and the J narrowed tokens after each."""
-        ...
 
+class HydraDraft(HeadsDraft):
+    """Hydra's heads, which also read the target's embeddings of tokens."""
 
-class HydraDraft(HeadsDraft[ReadingHeads]):
-    """Hydra's heads, which also read `embed`, the target's embeddings [N] -> [N, D] of tokens."""
+    heads: ReadingHeads
 
-    def __init__(self, target: EagerModel, heads: ReadingHeads, project: Project, embed: Project, rows: int) -> None:
-        """`rows` is how many logits `project` gives."""
-        super().__init__(target, heads, project, rows)
-        self.embed = embed
-
-    def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        raise NotImplementedError("Hydra's heads read tokens, too: see `after`")
+    def __init__(self, target: EagerModel, heads: ReadingHeads) -> None:
+        super().__init__(target, heads)
+        self._embed = target.network.get_input_embeddings()
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
         stateful = cast(StatefulSession, session)
@@ -56,7 +50,7 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
         """[N, M]: what heads read of `tokens`."""
         with torch.inference_mode():
-            embedded_ND = self.embed(torch.tensor(list(tokens), device=self.device))
+            embedded_ND = self._embed(torch.tensor(list(tokens), device=self.heads.device))
             if not isinstance(self.heads, HydraHeads):  # published heads read embeddings as they are
                 return self.heads.narrowed(embedded_ND)
             ready = self._ready.get(NARROWING)
@@ -82,7 +76,7 @@ class HydraDraft(HeadsDraft[ReadingHeads]):
 
             def function(states_1ND: Tensor, read_1NE: Tensor) -> Tensor:
                 read_NJM = read_1NE[0].unflatten(-1, (head + 1, narrow))
-                return self.heads.logits(states_1ND[0], read_NJM, self.project)
+                return self.heads.logits(states_1ND[0], read_NJM, self.target.project)
 
             self._ready[head, head + 1] = self.target.ready(function, [self.width, (head + 1) * narrow])
 
@@ -165,7 +159,7 @@ class HydraSession(BlockwiseSession):
         size, state_1D = self.draft.target.vocabulary_size, self._state_1D
         depths = [path_1JM.shape[1] for path_1JM in paths_1JM]
         if state_1D is None or max(depths) > self._levels:
-            return Found([()] * len(depths), size, self.draft.device)
+            return Found([()] * len(depths), size, self.draft.heads.device)
         rows: dict[int, Tensor] = {}
         for depth in sorted(set(depths)):
             nodes = [node for node, own in enumerate(depths) if own == depth]
@@ -196,11 +190,7 @@ class HydraBuilder(HeadsBuilder):
         self.needs_prompt_states = self.published.has_prefix
         return self.published.heads
 
-    def draft_on(self, target: EagerModel, rows: int) -> Draft:
-        network = target.network
-        heads: ReadingHeads
+    def draft_on(self, target: EagerModel) -> Draft:
         if self.published is not None:
-            heads = self.published.load(network)
-        else:
-            heads = HydraHeads.load(self.folder, network, self.request.key)
-        return HydraDraft(target, heads, target.project, network.get_input_embeddings(), rows)
+            return HydraDraft(target, self.published.load(target.network))
+        return HydraDraft(target, HydraHeads.load(self.folder, target.network, self.request.key))

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal, UnverifiedTokens
-from specbench.algorithm.draft import Draft
+from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import LookAheadEmbeddings
 from specbench.engine.session import Model, Prompt, Session, up_to_end
 from specbench.errors import UserError
-from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
 from specbench.sampling import Sampling, draw, most_likely, standardise
@@ -55,7 +54,7 @@ class ParallelDraft:
         return UnverifiedTokens(self.ids[:count] * len(nodes), parents)
 
 
-class ParallelSession:
+class ParallelSession(ScoresAhead):
     """The predictions of the look-ahead positions after the last token read, for one sequence."""
 
     stops_at_end = True
@@ -104,9 +103,6 @@ class ParallelSession:
     def rollback(self, length: int) -> None:
         """Nothing to do: predictions are those after the remaining tokens."""
 
-    def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        return next(self.score_ahead(tokens, prefix_length, 1))
-
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """The target reads the look-ahead positions after each token of the text, in a session of its own."""
         most = min(most, len(self.draft.ids))
@@ -153,7 +149,7 @@ class ParallelBuilder(HeadsBuilder):
 
     needs_states = False
     heads = LookAheadEmbeddings
-    counted = "number"
+    counted, drafting = "number", "look-ahead positions"
 
     def __init__(self, request: DraftRequest[TrainedConfig]) -> None:
         super().__init__(request)
@@ -165,9 +161,6 @@ class ParallelBuilder(HeadsBuilder):
                 raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
         self.pass_embeddings = (self.folder,)
 
-    def load(self, target: EagerModel, say: Say) -> Draft:
+    def draft_on(self, target: EagerModel) -> Draft:
         target.require_trees()
-        gamma, key = self.request.run.gamma, self.request.key
-        if isinstance(gamma, int) and gamma > self.most:
-            say(f"{key}: its look-ahead positions draft {self.most} tokens a pass at most, not gamma={gamma}")
         return ParallelDraft(target, target.pass_embeddings[self.folder], self.request.device)

@@ -10,16 +10,16 @@ Shapes: B texts, T tokens, K queries, D the target's width, V tokens of the voca
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from specbench.engine.eager.parts import layer_list
 from specbench.errors import UserError
-from specbench.methods.borrowed_layer import borrow_parallel_decoder
-from specbench.methods.decoder_layer import Source, layer_shape
-from specbench.methods.specdec.network import ParallelDecoder, require_t5
+from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias
+from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.schema import Recipe, SpecDecPlan
 from specbench.train.trainers import distillation_loss
@@ -50,7 +50,7 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
         shape = layer_shape(target, "distill.target")
         self.plan = plan
         self.decoder = ParallelDecoder(plan.queries, list(plan.layers), asdict(shape))
-        borrow_parallel_decoder(self.decoder, target)
+        borrow_decoder(self.decoder, target)
         self.decoder = self.decoder.to(target.device).bind(target)
 
     @property
@@ -84,16 +84,26 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
     @torch.no_grad()
     def read(self, given: dict[str, torch.Tensor]) -> Seen:
         output = self.target(**given, use_cache=True)
-        hidden = given["attention_mask"][:, None, None, :] == 0
-        sources = []
-        for layer in self.decoder.layers:
-            cached = output.past_key_values.cross_attention_cache.layers[layer]
-            lowest = torch.finfo(cached.keys.dtype).min
-            bias = torch.zeros_like(hidden, dtype=cached.keys.dtype).masked_fill(hidden, lowest)
-            sources.append(Source(cached.keys, cached.values, bias))
+        visible = given["attention_mask"][:, None, None, :] != 0
+        layers = output.past_key_values.cross_attention_cache.layers
+        cached = [layers[number] for number in self.decoder.layers]
+        sources = [Source(one.keys, one.values, mask_bias(visible, one.keys.dtype)) for one in cached]
         return Seen(output.logits, given["decoder_input_ids"], sources)
 
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
         states_BTKD = self.decoder.states_after_each(seen.ids_BT, seen.sources)
         length = states_BTKD.shape[1] - ahead
         return self.decoder.project(states_BTKD[:, :length, ahead].to(self.target.dtype))
+
+
+@torch.no_grad()
+def borrow_decoder(decoder: ParallelDecoder, target: Any) -> None:
+    """Fill `decoder` from a T5 target: its layers, its final norm, and queries of the size of embeddings."""
+    blocks: list[Any] = list(layer_list(target))
+    for layer in decoder.blocks:
+        layer.relative_bias.weight.copy_(blocks[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    for ours, theirs in t5_pairs(decoder, [blocks[number] for number in decoder.layers]):
+        ours.copy_(theirs)
+    final, scale = final_norm(target)
+    decoder.norm.weight.copy_(final.weight * scale)
+    decoder.query_KD.mul_(target.get_input_embeddings().weight.float().pow(2).mean().sqrt())
