@@ -142,17 +142,12 @@ def files_of(model: ModelConfig) -> list[tuple[str, int, int | str]]:
         folder, ships = shipped("models", model.shipped), True
     else:
         return []
-    return [_seen(file, ships) for file in _files(folder) if file.name not in ABOUT]
-
-
-def _seen(file: Path, ships: bool = False) -> tuple[str, int, int | str]:
-    return (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return sorted(file for file in path.iterdir() if file.is_file())
-    return [path] if path.exists() else []
+    files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+    return [
+        (file.name, file.stat().st_size, digest_of(file) if ships else file.stat().st_mtime_ns)
+        for file in files
+        if file.is_file() and file.name not in ABOUT
+    ]
 
 
 Say = Callable[[str], None]

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.saved_heads import fingerprint
 from specbench.errors import UserError, first_line
-from specbench.train.quality import alpha, prompts, target_outputs
+from specbench.train.quality import alphas, prompts
 from specbench.train.rows import Row
 from specbench.train.schema import Recipe, short_name
 
@@ -154,13 +154,6 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """α of the first tokens of a proposal, for the rows held out and each test file of the recipe."""
         self.eval()
         self.trained.to(self.target.dtype)
-        found = {}
-        for name, sources in prompts(recipe, held, tokenizer).items():
-            for sampled in (False, True):
-                told: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-                outputs = target_outputs(self.target, sources, max_new_tokens=recipe.data.max_target, **told)
-                for ahead in range(self.soonest, self.soonest + self.measured):
-                    overlap = alpha(self.target, self.as_draft(ahead), sources, outputs=outputs, **told)
-                    place = f"α of {self.called(ahead)}, {name}, T={int(sampled)}"
-                    found[place] = f"{overlap} on {overlap.tokens:,} tokens"
-        return found
+        places = range(self.soonest, self.soonest + self.measured)
+        drafts = {f"α of {self.called(ahead)}": self.as_draft(ahead) for ahead in places}
+        return alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)

@@ -160,8 +160,9 @@ def test_alpha_on_shared_outputs_is_the_same(target: Path) -> None:
     sources = [[5, 6, 7, 8], [9, 10, 11, 12]]
     for sampled in (False, True):
         outputs = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
-        shared = alpha(first, second, sources, sampled=sampled, seed=3, outputs=outputs)
-        assert shared == alpha(first, second, sources, sampled=sampled, seed=3, max_new_tokens=6)
+        shared = alpha(first, second, sources, outputs, sampled=sampled, seed=3)
+        again = target_outputs(first, sources, sampled=sampled, max_new_tokens=6, seed=3)
+        assert outputs == again and shared == alpha(first, second, sources, again, sampled=sampled, seed=3)
 
 
 @pytest.mark.parametrize("draft", ["eagle3", "hydra"])
