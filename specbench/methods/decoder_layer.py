@@ -20,6 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from specbench.engine.buffers import Buffers
 from specbench.engine.capture.kernels import attend
+from specbench.engine.session import StatefulSession
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64  # slots of a cache
@@ -70,6 +71,12 @@ class Source:
     values: Tensor
     bias: Tensor | None = None
     attention: Attention = fused_attention
+
+    @staticmethod
+    def of(session: StatefulSession, layer: int = -1) -> "Source | None":
+        """Of one of the target's decoder layers, -1 being the last; None of a target without a source."""
+        states = session.source_states(layer)
+        return None if states is None else Source(*states)
 
 
 class Projections(nn.Module):

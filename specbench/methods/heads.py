@@ -182,6 +182,16 @@ class BlockwiseSession(ScoresAhead):
             return self.draft.read(states_ND, first, stop)
 
 
+def require_weights(request: DraftRequest[Any], shipped_folder: Path, also: str = "") -> None:
+    """Raise UserError, which `also` ends, where no weights are given and none ship for the target."""
+    draft, target, key = request.draft, request.run.target, request.key
+    if draft.path is None and draft.hub is None and not shipped_folder.is_dir():
+        raise UserError(
+            f"{key}.path is not set: no {draft.kind} weights ship for target={name_of(target)}; train some: "
+            f"{training_command(draft.recipe, place_of(target))}, and give {key}.path=FOLDER{also}"
+        )
+
+
 def published_heads(
     source: str, pinned: Mapping[str, Any], names: Sequence[str], device: torch.device, key: str
 ) -> tuple[str, dict[str, Tensor]]:
@@ -218,12 +228,7 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         super().__init__(request)
         draft = self.draft
         self.folder = Path(draft.path) if draft.path else shipped("models", draft.shipped or "")
-        if draft.path is None and draft.hub is None and not self.folder.is_dir():
-            raise UserError(
-                f"{request.key}.path is not set: no {draft.kind} weights ship for "
-                f"target={name_of(request.run.target)}; train some: "
-                f"{training_command(draft.recipe, place_of(request.run.target))}, and give {request.key}.path=FOLDER"
-            )
+        require_weights(request, self.folder)
         self.most = self.longest()
 
     def longest(self) -> int:

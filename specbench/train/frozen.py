@@ -9,12 +9,13 @@ Shapes: B texts, T tokens, V tokens of the vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from datasets import Dataset
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -55,35 +56,30 @@ def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
 class FrozenTargetLearner(nn.Module, Generic[S]):
     """The trained part, and the frozen target that it learns from, whose weights are not parameters of this module."""
 
-    soonest = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
+    trained: Any  # the module whose weights are trained; `save` writes it
+    measured: int  # tokens of a proposal that the card has an alpha of
+    called: ClassVar[str]  # what predicts a token, in the model card
+    first: ClassVar[int] = 1  # the number that the card gives what predicts the token after the next
+    soonest: ClassVar[int] = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
 
-    def __init__(self, target: PreTrainedModel, kl_weight: float) -> None:
+    def __init__(self, target: PreTrainedModel, recipe: Recipe) -> None:
         super().__init__()
-        self.kl_weight = kl_weight
+        self.kl_weight = recipe.distill.kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
-
-    @classmethod
-    @abstractmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        """The learner that `recipe` asks for on `target`; raises UserError where this target does not go with it."""
 
     @property
     def target(self) -> PreTrainedModel:
         return self._target[0]
 
-    @property
-    @abstractmethod
-    def trained(self) -> Any:
-        """The module whose weights are trained; `save` writes it."""
-
-    @property
-    @abstractmethod
-    def measured(self) -> int:
-        """How many tokens of a proposal the card has an alpha of."""
-
-    @abstractmethod
-    def called(self, ahead: int) -> str:
-        """The name, in the model card, of the head that predicts `ahead` tokens after the next."""
+    @contextmanager
+    def head_inputs(self) -> Iterator[list[torch.Tensor]]:
+        """What the target's head reads, of each run."""
+        states: list[torch.Tensor] = []
+        hook = self.target.get_output_embeddings().register_forward_pre_hook(lambda _, read: states.append(read[0]))
+        try:
+            yield states
+        finally:
+            hook.remove()
 
     @abstractmethod
     def read(self, given: dict[str, torch.Tensor]) -> S:
@@ -155,5 +151,5 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.eval()
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
-        drafts = {f"α of {self.called(ahead)}": self.as_draft(ahead) for ahead in places}
+        drafts = {f"α of {self.called} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
         return alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)

@@ -255,5 +255,5 @@ def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) ->
     """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
     kind = DRAFT_KINDS[recipe.heads_kind() or "blockwise"]
     assert issubclass(kind, TrainedConfig)
-    learner: type[FrozenTargetLearner[Any]] = named(kind.learner)
-    return learner.of(target, recipe, train_set)
+    learner: Callable[..., FrozenTargetLearner[Any]] = named(kind.learner)
+    return learner(target, recipe, train_set)

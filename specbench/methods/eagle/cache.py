@@ -48,6 +48,16 @@ class Entries(Protocol):
         ...
 
 
+def entry_bias(layout: Layout, bias_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The attention bias [1, 1 or H, L, C]: `bias_HC` of distances, and the dtype's lowest number where hidden."""
+    visible = layout.visible_BLC.unsqueeze(1)
+    if bias_HC is None:
+        return mask_bias(visible, dtype)
+    distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC
+    by_entry = bias_HC.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
+    return torch.where(visible, by_entry, torch.finfo(dtype).min)
+
+
 class EagleCache:
     """Keys and values of one sequence's entries; `source` returns what cross-attention reads. See `Entries`."""
 
@@ -106,14 +116,10 @@ class EagleCache:
 
     def _bias(self, layout: Layout, end: int, is_last: bool) -> Tensor | None:
         """[1, 1 or H, L, end] in the cache's dtype: of distances, and what is hidden."""
-        near_HC = self._bias_HC
         if is_last:  # distances end - 1 ... 0
-            return None if near_HC is None else self._from_far_HC[None, :, None, -end:]
-        mask = mask_bias(layout.visible_BLC[:1, None, :, :end], self._cache.dtype)
-        if near_HC is None:
-            return mask
-        distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC[0, None, :end]
-        return mask + near_HC[:, distance_LC.clamp(min=0)]
+            return None if self._bias_HC is None else self._from_far_HC[None, :, None, -end:]
+        seen = Layout(layout.slots_BL, layout.positions_BC[:, :end], layout.visible_BLC[:, :, :end])
+        return entry_bias(seen, self._bias_HC, self._cache.dtype)
 
     def _reserve(self, needed: int) -> None:
         if self._cache.reserve(needed):

@@ -31,10 +31,12 @@ from specbench.engine.cuda.graphs import MOST_TOKENS, CudaGraphModel
 from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
-from specbench.methods.decoder_layer import Source, mask_bias
-from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
+from specbench.methods.decoder_layer import Attention, Source, mask_bias
+from specbench.methods.eagle.cache import EagleCache, Entries, Prediction, entry_bias
 from specbench.methods.eagle.network import Eagle
 from specbench.theory.trees import ROOT
+
+MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph
 
 
 @dataclass(frozen=True)
@@ -128,18 +130,19 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         keys, values, *of_source, states = others
         layout = Layout(slots, positions, visible)
         at, placed = slots.flatten(), layout.new_positions_BL
-        bias = _bias(eagle, layout, keys.dtype)
+        near: Any = eagle.layer.bias_by_distance(torch.arange(visible.shape[-1], device=visible.device))
+        bias = entry_bias(layout, near, keys.dtype)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             placement.write(keys, at, key)
             placement.write(values, at, value)
-            return _marked(query, keys, values, bias, shape.scale)
+            return MARKED_ATTENTION(query, keys, values, bias, shape.scale)
 
         source = None
         if of_source:
             numbers = torch.arange(of_source[0].shape[2], device=ids.device)
             read = (numbers < source_length.unsqueeze(-1))[:, None, None, :]
-            source = Source(of_source[0], of_source[1], mask_bias(read, keys.dtype), _marked)
+            source = Source(of_source[0], of_source[1], mask_bias(read, keys.dtype), MARKED_ATTENTION)
         fused = eagle.fuse(states) if kind == "read" else states
         predicted = eagle(fused, eagle.embed(ids, placed + 1), placed, attend, source)
         if kind == "read":
@@ -147,23 +150,6 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
         return torch.cat([eagle.logits(predicted), predicted], -1)
 
     return step
-
-
-def _marked(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    mixed: Tensor = placement.attend(query, keys, values, bias, scale)
-    return mixed
-
-
-def _bias(eagle: Eagle, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """The attention bias [1, 1 or H, L, C]: relative position bias, and the dtype's lowest number where hidden."""
-    visible = layout.visible_BLC.unsqueeze(1)
-    slots = torch.arange(layout.positions_BC.shape[1], device=visible.device)
-    near: Any = eagle.layer.bias_by_distance(slots)
-    if near is None:
-        return mask_bias(visible, dtype)
-    distance_LC = layout.new_positions_BL[0, :, None] - layout.positions_BC
-    by_entry: Tensor = near.to(dtype)[:, distance_LC.clamp(min=0)].unsqueeze(0)
-    return torch.where(visible, by_entry, torch.finfo(dtype).min)
 
 
 TRIED = 4  # entries with which a captured step is compared

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +27,11 @@ from specbench.engine.eager.parts import Taps, layer_list
 from specbench.methods.decoder_layer import Source, final_norm, layer_shape, mask_bias, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape, unrolled
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
-from specbench.train.schema import EaglePlan, Recipe, resolve
+from specbench.train.schema import Recipe, resolve
 from specbench.train.sets import special_ids
 from specbench.train.trainers import distillation_loss
 
 SMALL = 0.05  # of the embedding's part, beside the feature's
-MEASURED = 4  # tokens of a proposal whose alpha the card has
 
 
 class Seen(NamedTuple):
@@ -46,41 +46,28 @@ class Seen(NamedTuple):
 class EagleLearner(FrozenTargetLearner[Seen]):
     """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        size = recipe.eagle.vocabulary
-        kept = None if size is None else _draft_vocabulary(recipe, target, train_set, size)
-        return cls(target, recipe.eagle, recipe.distill.kl_weight, kept)
+    trained: Eagle
+    measured = 4
+    called = "drafted token"
 
-    def __init__(self, target: PreTrainedModel, plan: EaglePlan, kl_weight: float, kept: list[int] | None) -> None:
-        """`kept`: the tokens of the draft vocabulary, None for all."""
-        super().__init__(target, kl_weight)
-        self.plan = plan
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        self.plan = plan = recipe.eagle
+        kept = None if plan.vocabulary is None else _draft_vocabulary(recipe, target, train_set, plan.vocabulary)
         layer = layer_shape(target, "distill.target")
         scaled = layer.positions == "relative" and getattr(target.config, "scale_decoder_outputs", False)
         shape = EagleShape(
             layer, tuple(plan.taps), layer.width**0.5 if scaled else 1.0,
             None if kept is None else len(kept), kept is not None and plan.own_head,
         )  # fmt: skip
-        self.eagle = Eagle(shape)
-        borrow_layer(self.eagle, target, kept)
-        self.eagle = self.eagle.to(target.device).bind(target)
-
-    @property
-    def trained(self) -> Eagle:
-        return self.eagle
-
-    @property
-    def measured(self) -> int:
-        return MEASURED
-
-    def called(self, ahead: int) -> str:
-        return f"drafted token {ahead}"
+        eagle = Eagle(shape)
+        borrow_layer(eagle, target, kept)
+        self.trained = eagle.to(target.device).bind(target)
 
     def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
         if labels_BT.shape[1] < 2:  # texts of one token
-            return self.eagle.fc.weight.sum() * 0.0
+            return self.trained.fc.weight.sum() * 0.0
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
         for step, states_BTD in enumerate(self.steps(seen, self.plan.steps, self.plan.noise)):
@@ -91,8 +78,8 @@ class EagleLearner(FrozenTargetLearner[Seen]):
                 break
             states_BTD = states_BTD[:, step:]
             loss = self._token_loss(seen.p_BTV[:, step + 1 :], states_BTD, counted_BT)
-            if not self.eagle.shape.taps:
-                wanted_BTD = self.eagle.fuse(seen.features_BTF[:, step + 1 :])
+            if not self.trained.shape.taps:
+                wanted_BTD = self.trained.fuse(seen.features_BTF[:, step + 1 :])
                 places = counted_BT != -100
                 of_features = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
                 loss = self.plan.token_weight * loss + self.plan.feature_weight * of_features
@@ -101,33 +88,27 @@ class EagleLearner(FrozenTargetLearner[Seen]):
 
     def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
         """Towards p, renormalised over the draft vocabulary."""
-        if self.eagle.shape.vocabulary is not None:
-            p_BTV = p_BTV[..., self.eagle.draft_vocabulary]
-        q_BTV = self.eagle.draft_logits(states_BTD.to(self.target.dtype))
+        if self.trained.shape.vocabulary is not None:
+            p_BTV = p_BTV[..., self.trained.draft_vocabulary]
+        q_BTV = self.trained.draft_logits(states_BTD.to(self.target.dtype))
         return distillation_loss(p_BTV, q_BTV, labels_BT, self.kl_weight)
 
     def steps(self, seen: Seen, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
         """Predicted features [B, T - 1, D] of each step."""
         features_BTF = seen.features_BTF[:, :-1]
         if noise:
-            noise /= self.eagle.shape.feature_scale
+            noise /= self.trained.shape.feature_scale
             features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise
-        return unrolled(self.eagle, features_BTF, self.eagle.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
+        return unrolled(self.trained, features_BTF, self.trained.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
 
     @torch.no_grad()
     def read(self, given: dict[str, torch.Tensor]) -> Seen:
-        states: list[torch.Tensor] = []
-        head = self.target.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, read: states.append(read[0]))
-        taps = Taps(self.target, self.eagle.shape.taps)
-        try:
+        taps = Taps(self.target, self.trained.shape.taps)
+        with self.head_inputs() as states, closing(taps):
             output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
-        finally:
-            hook.remove()
-            taps.close()
         features = torch.cat(taps.taken(), -1) if taps.depths else states[-1]
         source = None
-        if self.eagle.shape.layer.crosses:
+        if self.trained.shape.layer.crosses:
             last = output.past_key_values.cross_attention_cache.layers[-1]
             visible = given["attention_mask"][:, None, None, :] != 0
             source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
@@ -135,7 +116,7 @@ class EagleLearner(FrozenTargetLearner[Seen]):
 
     def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
         *_, states_BTD = self.steps(seen, ahead)
-        return self.eagle.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
+        return self.trained.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
 
 
 def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:

@@ -10,7 +10,7 @@ Shapes: B texts, T tokens, P of them that look-ahead embeddings follow, N counte
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from datasets import Dataset
@@ -21,7 +21,7 @@ from specbench.engine.layout import tree
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
-from specbench.train.schema import LookAheadPlan, Recipe
+from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
@@ -36,30 +36,18 @@ class Seen(NamedTuple):
 class LookAheadLearner(FrozenTargetLearner[Seen]):
     """The embeddings, and the frozen target that reads them."""
 
-    @classmethod
-    def of(cls, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Self:
-        return cls(target, recipe.look_ahead, recipe.distill.kl_weight)
+    trained: LookAheadEmbeddings
+    called = "look-ahead position"
 
-    def __init__(self, target: PreTrainedModel, plan: LookAheadPlan, kl_weight: float) -> None:
-        super().__init__(target, kl_weight)
-        self.plan = plan
+    def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
+        super().__init__(target, recipe)
+        self.plan, self.measured = recipe.look_ahead, recipe.look_ahead.number
         table_VD = target.get_decoder().get_input_embeddings().weight
-        self.embeddings = LookAheadEmbeddings(plan.number, table_VD.shape[1])
-        self.embeddings.start_as(table_VD.cpu())
-        self.embeddings = self.embeddings.to(target.device)
-        self.ids = extend(target, self.embeddings.weight_LD)
+        embeddings = LookAheadEmbeddings(self.measured, table_VD.shape[1])
+        embeddings.start_as(table_VD.cpu())
+        self.trained = embeddings.to(target.device)
+        self.ids = extend(target, self.trained.weight_LD)
         self.placement = Placement(target)
-
-    @property
-    def trained(self) -> LookAheadEmbeddings:
-        return self.embeddings
-
-    @property
-    def measured(self) -> int:
-        return self.plan.number
-
-    def called(self, ahead: int) -> str:
-        return f"look-ahead position {ahead}"
 
     def read(self, given: dict[str, torch.Tensor]) -> Seen:
         """While it trains, look-ahead positions follow some tokens of each text, the same for all texts; else all."""

@@ -244,13 +244,8 @@ class SpecDecSession(ScoresAhead):
 
 
 def sources_of(session: StatefulSession, layers: Sequence[int]) -> list[Source]:
-    """Return the target's keys and values of the source in these of its decoder layers."""
-    found = []
-    for layer in layers:
-        states = session.source_states(layer)
-        assert states is not None, "a T5 has a source"
-        found.append(Source(*states))
-    return found
+    """The target's keys and values of the source in these of its decoder layers."""
+    return [source for layer in layers if (source := Source.of(session, layer)) is not None]
 
 
 class SpecDecBuilder(HeadsBuilder):
