@@ -32,7 +32,7 @@ from specbench.methods.decoder_layer import Source
 from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
-from specbench.methods.eagle.network import OURS, Eagle, load_eagle, read_eagle, unrolled
+from specbench.methods.eagle.network import OURS, Eagle, unrolled
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
@@ -180,7 +180,7 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         if self.published is None and draft.hub is not None and draft.path is None:
             raise UserError(f"{key}.hub={draft.hub}: its config.json is none of an EAGLE checkpoint")
         if self.published is None:
-            shape = read_eagle(Path(self.source), key, draft.recipe).shape
+            shape = Eagle.shape_of(Eagle.facts(Path(self.source), key, draft.recipe))[0]
             kind, self.taps = shape.kind, shape.taps
         else:
             kind = self.published.kind
@@ -195,5 +195,5 @@ class EagleBuilder(DraftBuilder[EagleConfig]):
         if self.published is not None:
             eagle = load_published_eagle(self.published, target.network, self.taps)
         else:
-            eagle = load_eagle(Path(self.source), target.network, self.request.key)
+            eagle = Eagle.load(Path(self.source), target.network, self.request.key).bind(target.network)
         return EagleDraft(target, eagle, target.tap_depths)
