@@ -31,12 +31,6 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
-def fused_attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Torch's fused attention, computed in the dtype of the keys."""
-    mixed = F.scaled_dot_product_attention(query.to(keys.dtype), keys, values, bias, scale=scale)
-    return mixed.to(query.dtype)
-
-
 @dataclass(frozen=True)
 class LayerShape:
     """The numbers of a decoder layer. `bias`: whether projections have a bias. `scale` is of attention scores."""
@@ -70,7 +64,7 @@ class Source:
     keys: Tensor
     values: Tensor
     bias: Tensor | None = None
-    attention: Attention = fused_attention
+    attention: Attention = attend
 
     @staticmethod
     def of(session: StatefulSession, layer: int = -1) -> "Source | None":
@@ -262,13 +256,8 @@ def layer_shape(network: Any, key: str) -> LayerShape:
             config.layer_norm_epsilon, config.activation_function, False, True, "learned", head**-0.5, False,
         )  # fmt: skip
     if config.model_type in ("llama", "mistral", "qwen2"):
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         rope = getattr(config, "rope_parameters", None) or {}
-        return LayerShape(
-            config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,
-            "rms", config.rms_norm_eps, config.hidden_act, True, config.model_type == "qwen2", "rotary", head**-0.5,
-            False, theta=float(rope.get("rope_theta", 10000.0)),
-        )  # fmt: skip
+        return llama_shape(config, config.model_type == "qwen2", theta=float(rope.get("rope_theta", 10000.0)))
     raise UserError(
         f"{key}: {type(network).__name__}: EAGLE's layer is written for T5, GPT-2, Llama, Mistral and Qwen2 targets; "
         "use another draft"
@@ -297,6 +286,15 @@ def final_norm(network: Any) -> tuple[nn.Module, float]:
             scaled = getattr(network.config, "scale_decoder_outputs", False)
             return found, network.config.d_model**-0.5 if scaled else 1.0
     raise NotImplementedError(f"{type(network).__name__} has no final norm of a known name")
+
+
+def llama_shape(config: Any, bias: bool, **rotary: Any) -> LayerShape:
+    """That of the layers of a Llama's config; `bias`: whether projections have a bias."""
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return LayerShape(
+        config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,
+        "rms", config.rms_norm_eps, config.hidden_act, True, bias, "rotary", head**-0.5, False, **rotary,
+    )  # fmt: skip
 
 
 ROTATIONS = ("default", "linear", "llama3")

@@ -1,6 +1,7 @@
 """Hydra's heads as a draft: each also reads the tokens drafted before its own (Ankner et al. 2024, "Hydra")."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, cast
 
 import torch
@@ -12,8 +13,9 @@ from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session, StatefulSession
 from specbench.methods.build import source_of
+from specbench.methods.decoder_layer import LayerCache, mask_bias
 from specbench.methods.heads import BlockwiseSession, DraftHeads, HeadsBuilder, HeadsDraft
-from specbench.methods.hydra.network import HydraHeads, PrefixCache, PrefixLayer, published_hydra
+from specbench.methods.hydra.network import HydraHeads, PrefixLayer, published_hydra
 from specbench.sampling import Sampling, draw_next, standardise
 
 NARROWING = (-1, -1)  # stands for no head
@@ -85,7 +87,9 @@ class Prefixed:
     """The target's session, whose states are those after a layer more over all of the text."""
 
     def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
-        self._session, self._cache = session, PrefixCache(layer)
+        self._session, self._layer = session, layer
+        self._cache = LayerCache(layer.shape, 1, layer.norm.weight)
+        self._out_LD = torch.empty(0)  # of the layer, for each token
         self._catch_up(session.length)  # the prompt, before the target reads on
 
     @property
@@ -97,17 +101,25 @@ class Prefixed:
 
     def states(self, start: int, stop: int) -> Tensor:
         self._catch_up(stop)
-        return self._cache.out_LD[start:stop]
+        return self._out_LD[start:stop]
 
     def forget(self, length: int) -> None:
         """Keep the states of the first `length` tokens."""
-        self._cache.rollback(length)
+        self._out_LD = self._out_LD[:length]
 
+    @torch.inference_mode()
     def _catch_up(self, count: int) -> None:
-        if (known := self._cache.length) < count:
-            states_LD = self._session.states(known, count)
-            assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
-            self._cache.read(states_LD)
+        """Run the layer on the target's states of the tokens up to `count` that it has not read."""
+        if (known := len(self._out_LD)) >= count:
+            return
+        states_LD = self._session.states(known, count)
+        assert states_LD is not None, "the target has read this text in other parts than it is drafted for in"
+        self._cache.reserve(count)
+        numbers_C = torch.arange(count, device=states_LD.device)
+        bias = mask_bias(numbers_C <= numbers_C[known:, None], self._cache.dtype)[None, None]
+        attend = partial(self._cache.attend, 0, count, bias)
+        out_LD = self._layer(states_LD.unsqueeze(0), numbers_C[None, known:], attend)[0]
+        self._out_LD = torch.cat([self._out_LD, out_LD]) if known else out_LD
 
 
 class HydraSession(BlockwiseSession):
@@ -172,10 +184,7 @@ class HydraSession(BlockwiseSession):
         """q of a head whose input tokens are those of the text: a token is reached only if they were accepted."""
         narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
         read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
-        return self._standardised(self.draft.after(states_ND, read_NJM))
-
-    def _standardised(self, logits_NV: Tensor) -> Tensor:
-        return standardise(logits_NV, self.sampling, self.draft.target.vocabulary_size)
+        return standardise(self.draft.after(states_ND, read_NJM), self.sampling, self.draft.target.vocabulary_size)
 
 
 class HydraBuilder(HeadsBuilder):

@@ -14,7 +14,6 @@ that an embedding is narrowed to, V the target's logits, H query heads, E channe
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.weights.files import CONFIG, read_config
 from specbench.errors import UserError, first_line
 from specbench.methods.blockwise.draft import in_units
-from specbench.methods.decoder_layer import DraftLayer, LayerCache, LayerShape, Norm, layer_shape, mask_bias, rotation
+from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, layer_shape, rotation
 from specbench.methods.heads import Project, published_heads
 from specbench.methods.medusa.draft import LowRank
 
@@ -77,35 +76,9 @@ class PrefixLayer(nn.Module):
         self.input_layernorm, self.norm = Norm(shape), Norm(shape)
         self.layer = DraftLayer(shape, shape.width)
 
-
-class PrefixCache:
-    """The layer's outputs for the tokens of one text."""
-
-    def __init__(self, layer: PrefixLayer) -> None:
-        self.layer = layer
-        self.out_LD = torch.empty(0)
-        self._cache = LayerCache(layer.shape, 1, layer.norm.weight)
-
-    @property
-    def length(self) -> int:
-        return len(self.out_LD)
-
-    @torch.inference_mode()
-    def read(self, states_LD: Tensor) -> None:
-        """Run the layer on the target's states [L, D] of the next tokens, and append its outputs."""
-        layer, first, end = self.layer, self.length, self.length + len(states_LD)
-        self._cache.reserve(end)
-        states_1LD = states_LD.unsqueeze(0)
-        numbers_C = torch.arange(end, device=states_LD.device)
-        bias = mask_bias(numbers_C <= numbers_C[first:, None], self._cache.dtype)[None, None]
-        attend = partial(self._cache.attend, 0, end, bias)
-        out_1LD = layer.layer(states_1LD, layer.input_layernorm(states_1LD), numbers_C[None, first:], attend, None)
-        out_LD = layer.norm(out_1LD)[0]
-        self.out_LD = torch.cat([self.out_LD, out_LD]) if first else out_LD
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
-        self.out_LD = self.out_LD[:length]
+    def forward(self, states_BLD: Tensor, positions_BL: Tensor, attend: Attend) -> Tensor:
+        out_BLD: Tensor = self.layer(states_BLD, self.input_layernorm(states_BLD), positions_BL, attend, None)
+        return self.norm(out_BLD)  # type: ignore[no-any-return]
 
 
 WEIGHTS = ("hydra_lm_head.safetensors", "hydra_lm_head.pt")
