@@ -70,7 +70,6 @@ class EagleCache:
         self._number_slots()
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self.forget()
         self._reserve(self.length + len(tokens))
         layout = chain(self.length, len(tokens), self._numbers_1C)
@@ -79,14 +78,12 @@ class EagleCache:
         return self._predicted(states_LD[-1:])
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """See `Entries`."""
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1
         return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), place + 1, True))
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self._tree.grow(tokens, parents)
         self._reserve(self.length + len(self._tree))
         layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
@@ -98,7 +95,6 @@ class EagleCache:
         self._tree.close()
 
     def rollback(self, length: int) -> None:
-        """Drop all drafted entries, and all but the first `length` others."""
         self.forget()
         self.length = min(self.length, max(0, length))
 

@@ -266,7 +266,6 @@ class CapturedEagleSession(StaticSession):
         self._buffers.append(self._states_1LD)
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self.forget()
         self._make_room(self.length + len(tokens))
         program = self.model.program
@@ -275,11 +274,9 @@ class CapturedEagleSession(StaticSession):
         return predicted
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """See `Entries`."""
         return self.draft_nodes(states_1D, [token], [len(self._tree) - 1])
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """See `Entries`."""
         self._tree.grow(tokens, parents)
         self._make_room(self.length + len(self._tree))
         program = self.model.program

@@ -120,20 +120,17 @@ class EagleLearner(FrozenTargetLearner[Seen]):
 
 
 def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
-    """The most frequent tokens, or the vocabulary of the heads to start from, since their rows belong to it."""
+    """`size` tokens of the target, in the order of ids.
+
+    They are those that the texts to train on have most often, with the ends of a text, or the vocabulary of the heads
+    to start from, since their rows belong to it.
+    """
     if recipe.distill.start_from:
         earlier = earlier_weights(Path(resolve(recipe.distill.start_from)))
         if "draft_vocabulary" in earlier:
             return [int(token) for token in earlier["draft_vocabulary"]]
-    return _most_frequent(recipe, target, train_set, size)
-
-
-def _most_frequent(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:
-    """The `size` tokens that the texts to train on have most often, and the ends of a text, in the order of ids."""
-    column = "labels" if recipe.task == "seq2seq" else "input_ids"
-    counts = Counter(chain.from_iterable(train_set[column]))
-    most = len(train_set) + max(counts.values())
-    counts.update(dict.fromkeys(special_ids(target)[1], most))
+    counts = Counter(chain.from_iterable(train_set["labels" if recipe.task == "seq2seq" else "input_ids"]))
+    counts.update(dict.fromkeys(special_ids(target)[1], len(train_set) + max(counts.values())))
     return sorted(token for token, _ in counts.most_common(size))
 
 

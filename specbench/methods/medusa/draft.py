@@ -105,10 +105,9 @@ class PublishedMedusa(nn.Module):
         return cls(heads, width).to(projection.device, projection.dtype).eval()
 
 
-def published(source: str, pinned: Mapping[str, Any], key: str) -> str | None:
-    """The target that the config of published heads names ('' if none); None if `source` has no such config."""
-    config = read_config(source, pinned, key)
-    return str(config.get("base_model_name_or_path", "")) if "medusa_num_heads" in config else None
+def is_published(source: str, pinned: Mapping[str, Any], key: str) -> bool:
+    """Whether `source` has the config of published heads."""
+    return "medusa_num_heads" in read_config(source, pinned, key)
 
 
 def _tensors(
@@ -179,7 +178,7 @@ class MedusaBuilder(HeadsBuilder):
 
     def longest(self) -> int:
         self.source, self.pinned = source_of(self.draft)
-        self.is_published = published(self.source, self.pinned, self.request.key) is not None
+        self.is_published = is_published(self.source, self.pinned, self.request.key)
         if self.is_published:
             return MAX_GAMMA  # the weights say how many heads there are
         return super().longest()

@@ -45,13 +45,14 @@ class ParallelDraft:
     def start(self, prompt: Prompt, sampling: Sampling) -> "ParallelSession":
         return ParallelSession(self, prompt, sampling)
 
-    def positions_after(self, count: int, nodes: Sequence[int], first: int) -> UnverifiedTokens:
-        """The first `count` look-ahead positions after each of `nodes`, numbered from `first`."""
-        parents = list[int]()
-        for node in nodes:
-            number = first + len(parents)
-            parents += [node, *range(number, number + count - 1)]
-        return UnverifiedTokens(self.ids[:count] * len(nodes), parents)
+
+def positions_after(ids: Sequence[int], nodes: Sequence[int], first: int) -> UnverifiedTokens:
+    """The look-ahead positions `ids` after each of `nodes`, numbered from `first`."""
+    parents = list[int]()
+    for node in nodes:
+        number = first + len(parents)
+        parents += [node, *range(number, number + len(ids) - 1)]
+    return UnverifiedTokens([*ids] * len(nodes), parents)
 
 
 class ParallelSession(ScoresAhead):
@@ -77,7 +78,7 @@ class ParallelSession(ScoresAhead):
         self._ahead_KV = None
         if not self._positions:
             return Proposal(drafted, q_GV)
-        beside = self.draft.positions_after(self._positions, nodes, len(drafted))
+        beside = positions_after(self.draft.ids[: self._positions], nodes, len(drafted))
         return Proposal(drafted, q_GV, len(beside.tokens) * self.draft.target.operations, beside=beside)
 
     def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
@@ -137,7 +138,7 @@ class ParallelSession(ScoresAhead):
                 session.extend(unread)
                 self._scored += [torch.empty(0)] * len(unread)
                 continue
-            positions = self.draft.positions_after(count, range(len(unread)), len(unread))
+            positions = positions_after(self.draft.ids[:count], range(len(unread)), len(unread))
             parents = [*range(ROOT, len(unread) - 1), *positions.parents]
             logits_LV = session.extend(unread + positions.tokens, parents)
             self._scored += logits_LV[len(unread) :].split(count)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from specbench.engine.capture.placement import Placement
 from specbench.engine.layout import tree
 from specbench.engine.saved_heads import LookAheadEmbeddings, extend
+from specbench.methods.parallel_sampling.draft import positions_after
 from specbench.theory.trees import ROOT
 from specbench.train.frozen import FrozenTargetLearner
 from specbench.train.schema import Recipe
@@ -57,14 +58,12 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
         places_P = torch.arange(length)
         if self.training:
             places_P = torch.randperm(length)[: self.plan.places].sort().values
-        ahead_BA = torch.tensor([*self.ids] * len(places_P), device=ids_BT.device).expand(len(ids_BT), -1)
+        ahead = positions_after(self.ids, places_P.tolist(), length)
+        ahead_BA = torch.tensor(ahead.tokens, device=ids_BT.device).expand(len(ids_BT), -1)
         read = given | {decoding: torch.cat([ids_BT, ahead_BA], 1)}
         if not self.target.config.is_encoder_decoder:  # what a text is filled up with follows it, and is not visible
             read.pop("attention_mask", None)
-        parents = [*range(ROOT, length - 1)]
-        for place in places_P.tolist():
-            first = len(parents)
-            parents += [place, *range(first, first + number - 1)]
+        parents = [*range(ROOT, length - 1), *ahead.parents]
         numbers_1C = torch.arange(len(parents), device=ids_BT.device).unsqueeze(0)
         with self.placement.applying(tree(0, tuple(parents), numbers_1C)) as options:
             logits_BCV = self.target(**read, **options, use_cache=False).logits

@@ -125,7 +125,6 @@ class ParallelSession(StaticSession):
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        """See `ReadsQueries`."""
         count, step = len(tokens) + queries, self.model.program.several
         self._make_room(self.length + count)
         ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
@@ -151,7 +150,10 @@ class ParallelSession(StaticSession):
 
 
 class ParallelCache:
-    """The keys and values of the tokens that `decoder` has read of one text, layer by layer."""
+    """The keys and values of the tokens that `decoder` has read of one text, layer by layer; see `ReadsQueries`.
+
+    The queries of a step are written after them and dropped.
+    """
 
     def __init__(self, decoder: ParallelDecoder, sources: Callable[[], Sequence[Source]]) -> None:
         """`sources` has for each layer the keys and values of the source."""
@@ -160,7 +162,6 @@ class ParallelCache:
         self._cache = LayerCache(decoder.shape, len(decoder.layers), decoder.query_KD)
 
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
         decoder, device = self.decoder, self.decoder.query_KD.device
         end = self.length + len(tokens)
         self._cache.reserve(end + queries)
@@ -174,7 +175,6 @@ class ParallelCache:
         return logits_KV
 
     def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
         self.length = min(self.length, length)
 
     def _attend(
