@@ -7,7 +7,7 @@ Shapes: L new entries, C slots, S slots of the source, D width, F numbers of a t
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -39,7 +39,6 @@ from specbench.theory.trees import ROOT
 MARKED_ATTENTION: Attention = placement.attend  # an operation that the rewrites find in a captured graph
 
 
-@dataclass(frozen=True)
 class EagleProgram:
     """Steps over entries; each takes, after the buffers, the states [1, L, F or D] that the entries join.
 
@@ -51,32 +50,23 @@ class EagleProgram:
         draft_one: one entry that holds a predicted feature.
         draft: several.
         cached: files that the captures were read from.
+        shapes: (heads, channels) of each buffer for 'self' and 'cross' attention.
     """
 
-    shapes: dict[str, list[tuple[int, int]]]  # (heads, channels) of each buffer for 'self' and 'cross' attention
-    cache_dtype: torch.dtype
-    read_one: Step
-    read: Step
-    draft_one: Step
-    draft: Step
-    cached: list[Path]
-
-    @staticmethod
     @without_collecting()
-    def of(eagle: Eagle, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> "EagleProgram":
+    def __init__(self, eagle: Eagle, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> None:
         """`eagle`, bound to its target. Raises whatever its modules raise where they cannot be captured."""
-        layer, files = eagle.shape.layer, list[Path]()
-        shapes = {"self": [(layer.key_heads, layer.head_width)] * 2}
+        layer, self.cache_dtype, self.cached = eagle.shape.layer, cache_dtype, list[Path]()
+        self.shapes = {"self": [(layer.key_heads, layer.head_width)] * 2}
         if layer.crosses:
-            shapes["cross"] = [(layer.heads, layer.head_width)] * 2
+            self.shapes["cross"] = [(layer.heads, layer.head_width)] * 2
         steps = list[Step]()
         for kind in ("read", "draft"):
-            graph = _captured(eagle, kind, shapes, cache_dtype, files)
+            graph = _captured(eagle, kind, self.shapes, cache_dtype, self.cached)
             sizes = hoist(with_merged_weights(graph), [], with_constants=True)
             steps.append(make_step(sizes, for_one_token(sizes.rest), lambda module: lowering(module, weights, True)))
             steps.append(make_step(sizes, sizes.rest, lambda module: lowering(module, weights, False)))
-        read_one, read, draft_one, draft = steps
-        return EagleProgram(shapes, cache_dtype, read_one, read, draft_one, draft, files)
+        self.read_one, self.read, self.draft_one, self.draft = steps
 
 
 class _Modules(nn.Module):
@@ -167,7 +157,7 @@ class CapturedEagle:
     def __init__(self, eagle: Eagle, target: StaticModel) -> None:
         """Raises whatever the layer's modules raise where they cannot be captured."""
         packed = PackedWeights() if target.invariant else target.packed
-        self.program = EagleProgram.of(eagle, target.program.cache_dtype, target.lowering, packed)
+        self.program = EagleProgram(eagle, target.program.cache_dtype, target.lowering, packed)
         self.vocabulary_size = eagle.vocabulary_size
         self.device = target.device
         self.pool = BufferPool(self.program.shapes, self.program.cache_dtype, self.device)
