@@ -278,7 +278,7 @@ def t5_weights(layer: DraftLayer, block: Any) -> Iterator[tuple[Tensor, Tensor]]
     yield mlp.up_proj.weight, dense.wi_1.weight if layer.shape.gated else dense.wi.weight
 
 
-def final_norm(network: Any) -> tuple[nn.Module, float]:
+def final_norm(network: Any) -> tuple[Any, float]:
     """The norm before the head of `network`, and what its output is multiplied by before the head reads it."""
     decoder = network.get_decoder()
     for name in ("final_layer_norm", "ln_f", "norm"):

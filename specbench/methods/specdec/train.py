@@ -86,7 +86,8 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
 def borrow_decoder(decoder: ParallelDecoder, target: Any) -> None:
     """Fill `decoder` from a T5 target: its layers, its final norm, and queries of the size of embeddings."""
     blocks: list[Any] = list(layer_list(target))
-    for layer in decoder.blocks:
+    layers: Any = decoder.blocks
+    for layer in layers:
         layer.relative_bias.weight.copy_(blocks[0].layer[0].SelfAttention.relative_attention_bias.weight)
     for ours, theirs in t5_pairs(decoder, [blocks[number] for number in decoder.layers]):
         ours.copy_(theirs)
