@@ -28,7 +28,7 @@ from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """The target's input and output. Token t + 1 of `ids_BT` follows state t, and its logits are row t of `p_BTV`."""
 
     states_BTD: torch.Tensor  # what its head reads
@@ -36,10 +36,10 @@ class Seen(NamedTuple):
     ids_BT: torch.Tensor  # what its decoder read
 
 
-class HeadLearner(FrozenTargetLearner[Seen]):
+class HeadLearner(FrozenTargetLearner[TargetOutput]):
     """Heads, and the frozen target that they learn from. Only the heads are its parameters."""
 
-    called = "head"
+    predictor = "head"
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)
@@ -50,10 +50,10 @@ class HeadLearner(FrozenTargetLearner[Seen]):
     def new_heads(self, recipe: Recipe, width: int, logits: int) -> SavedHeads:
         """The heads of `recipe` for a target whose last state has `width` numbers, and whose head so many logits."""
 
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         with self.head_inputs() as states, torch.no_grad():
             logits_BTV = self.target(**given).logits
-        return Seen(states[-1], logits_BTV, given.get("decoder_input_ids", given["input_ids"]))
+        return TargetOutput(states[-1], logits_BTV, given.get("decoder_input_ids", given["input_ids"]))
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         """The target's own output projection."""
@@ -71,16 +71,16 @@ class BlockwiseLearner(HeadLearner):
         self.measured = recipe.blockwise.heads - 1
         return BlockwiseHeads(recipe.blockwise.heads, width, recipe.blockwise.hidden or width)
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         farthest = labels_BT.shape[1] - (1 if self.target.config.is_encoder_decoder else 2)
         ahead = min(int(torch.randint(1, self.trained.heads, ())), farthest)
         if ahead < 1:  # texts of one token
             return self.trained.out_KHD.sum() * 0.0
         labels_BT = self.of_rows(labels_BT)[:, ahead:]
-        return distillation_loss(seen.p_BTV[:, ahead:], self.logits(seen, ahead), labels_BT, self.kl_weight)
+        return distillation_loss(output.p_BTV[:, ahead:], self.logits(output, ahead), labels_BT, self.kl_weight)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTD = seen.states_BTD[:, :-ahead]
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTD = output.states_BTD[:, :-ahead]
         rows_KNV = self.trained.logits(states_BTD.flatten(0, 1), slice(ahead - 1, ahead), self.project)
         return rows_KNV.view(*states_BTD.shape[:2], -1)
 
@@ -93,10 +93,10 @@ class AllHeadsLearner(HeadLearner):
         self.measured, self.decay = recipe.heads.number, recipe.heads.decay
 
     @abstractmethod
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
         """Logits [N, V] of the head `ahead` for the N chosen of the first T - ahead states."""
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
         # Texts too short for a head leave it out; the sum of nothing still needs a gradient.
         total = sum((0.0 * weight.sum() for weight in self.trained.parameters()), torch.zeros(()))
@@ -104,15 +104,15 @@ class AllHeadsLearner(HeadLearner):
             counted_BT = labels_BT[:, ahead:] != -100
             if not counted_BT.any():
                 break
-            q_NV = self.at(seen, ahead, counted_BT)
-            p_NV, labels_N = seen.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
+            q_NV = self.head_logits(output, ahead, counted_BT)
+            p_NV, labels_N = output.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
             total = total + self.decay**ahead * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
         return total
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTD = seen.states_BTD[:, :-ahead]
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTD = output.states_BTD[:, :-ahead]
         everywhere = torch.ones(states_BTD.shape[:2], dtype=torch.bool, device=states_BTD.device)
-        return self.at(seen, ahead, everywhere).view(*states_BTD.shape[:2], -1)
+        return self.head_logits(output, ahead, everywhere).view(*states_BTD.shape[:2], -1)
 
 
 class MedusaLearner(AllHeadsLearner):
@@ -124,8 +124,8 @@ class MedusaLearner(AllHeadsLearner):
         plan = recipe.heads
         return MedusaHeads(plan.number, width, plan.layers, plan.rank, logits)
 
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
-        states_ND = seen.states_BTD[:, :-ahead][chosen_BT]
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+        states_ND = output.states_BTD[:, :-ahead][chosen_BT]
         return self.trained.logits(states_ND, slice(ahead - 1, ahead), self.project)[0]
 
 
@@ -138,9 +138,9 @@ class HydraLearner(AllHeadsLearner):
         plan = recipe.heads
         return HydraHeads(plan.number, width, plan.narrow, plan.rank, logits)
 
-    def at(self, seen: Seen, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, output: TargetOutput, ahead: int, chosen_BT: torch.Tensor) -> torch.Tensor:
         """Head `ahead` reads the tokens from the one after its state to the one before its own."""
-        read_BTM = self.trained.narrowed(self.target.get_input_embeddings()(seen.ids_BT))
+        read_BTM = self.trained.narrowed(self.target.get_input_embeddings()(output.ids_BT))
         length = chosen_BT.shape[1]
         read_NJM = torch.stack([read_BTM[:, 1 + place : 1 + place + length][chosen_BT] for place in range(ahead)], 1)
-        return self.trained.logits(seen.states_BTD[:, :length][chosen_BT], read_NJM, self.project)
+        return self.trained.logits(output.states_BTD[:, :length][chosen_BT], read_NJM, self.project)

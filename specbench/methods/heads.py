@@ -243,8 +243,8 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         gamma, key = self.request.run.gamma, self.request.key
         if isinstance(gamma, int) and gamma > self.most:
             say(f"{key}: its {self.drafting} draft {self.most} tokens a pass at most, not gamma={gamma}")
-        return self.draft_on(target)
+        return self.build_draft(target)
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         """The draft, which `load` returns."""
         raise NotImplementedError

@@ -28,14 +28,14 @@ from specbench.train.rows import Row
 from specbench.train.schema import Recipe, short_name
 
 
-class Seen(Protocol):
+class TargetOutput(Protocol):
     """What the target read and computed; `p_BTV` are its logits."""
 
     @property
     def p_BTV(self) -> torch.Tensor: ...
 
 
-S = TypeVar("S", bound=Seen)
+S = TypeVar("S", bound=TargetOutput)
 
 
 def earlier_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -58,7 +58,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     trained: Any  # the module whose weights are trained; `save` writes it
     measured: int  # tokens of a proposal that the card has an alpha of
-    called: ClassVar[str]  # what predicts a token, in the model card
+    predictor: ClassVar[str]  # what predicts a token, in the model card
     first: ClassVar[int] = 1  # the number that the card gives what predicts the token after the next
     soonest: ClassVar[int] = 1  # the first token of a proposal: 1 is the token after the next, 0 the next
 
@@ -86,14 +86,14 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """Run the frozen target on one batch, and return its logits and what the loss needs besides."""
 
     @abstractmethod
-    def loss_of(self, seen: S, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: S, labels_BT: torch.Tensor) -> torch.Tensor:
         """The loss on one batch.
 
         Label t is that of the decoder's row t, or for decoder-only targets its token t; -100 does not count.
         """
 
     @abstractmethod
-    def logits(self, seen: S, ahead: int) -> torch.Tensor:
+    def logits(self, output: S, ahead: int) -> torch.Tensor:
         """[B, T - ahead, V] for the token `ahead` after the next: row t is about label t + ahead."""
 
     def forward(
@@ -119,9 +119,9 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
 
         def logits(**given: torch.Tensor) -> SimpleNamespace:
-            seen = self.read(given)
-            q_BTV = torch.zeros_like(seen.p_BTV)
-            q_BTV[:, ahead:] = self.logits(seen, ahead)
+            output = self.read(given)
+            q_BTV = torch.zeros_like(output.p_BTV)
+            q_BTV[:, ahead:] = self.logits(output, ahead)
             return SimpleNamespace(logits=q_BTV)
 
         logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
@@ -151,5 +151,5 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.eval()
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
-        drafts = {f"α of {self.called} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
+        drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
         return alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts)

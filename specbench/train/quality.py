@@ -176,10 +176,10 @@ def alphas(
     found = {}
     for name, prompts in sources.items():
         for sampled in (False, True):
-            told: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
-            outputs = target_outputs(target, prompts, max_new_tokens=recipe.data.max_target, **told)
+            settings: Any = {"sampled": sampled, "seed": recipe.seed, "progress": recipe.progress}
+            outputs = target_outputs(target, prompts, max_new_tokens=recipe.data.max_target, **settings)
             for called, draft in drafts.items():
-                found[f"{called}, {name}, T={int(sampled)}"] = str(alpha(target, draft, prompts, outputs, **told))
+                found[f"{called}, {name}, T={int(sampled)}"] = str(alpha(target, draft, prompts, outputs, **settings))
     return found
 
 

@@ -63,8 +63,8 @@ def related_groups(texts: Sequence[str], full: Callable[[Sequence[int]], bool]) 
         group = [take(next(iter(left)))]
         while left and not full(group):
             seen = frozenset().union(*(sets[index] for index in group))
-            said = {sets[index] for index in group}
-            near = {index for word in seen for index in having.get(word, ()) if sets[index] not in said}
+            word_sets = {sets[index] for index in group}
+            near = {index for word in seen for index in having.get(word, ()) if sets[index] not in word_sets}
             score = {index: math.fsum(idf[word] for word in sets[index] & seen) / size[index] for index in near}
             best = max(score, key=lambda index: (score[index], -index)) if score else next(iter(left))
             group.append(take(best))
@@ -248,7 +248,7 @@ def made_passages(plan: PassagePlan, source: str, target: str, seed: int) -> lis
     held = _held(plan.exclude)
     runs = [run for file in plan.path for run in _runs(_texts([file]), held)]
     draw = random.Random(seed)
-    passages = [passage for run in runs for passage in _cut(run, plan, draw)]
+    passages = [passage for run in runs for passage in _passages(run, plan, draw)]
     if plan.scrambled:
         words = sorted({word for run in runs for sentence in run for word in sentence.split()})
         passages = [_scrambled(p, words, draw) if draw.random() < plan.scrambled else p for p in passages]
@@ -295,7 +295,7 @@ def _runs(texts: Iterable[str], held: set[str]) -> Iterator[list[str]]:
         yield run
 
 
-def _cut(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[list[str]]:
+def _passages(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterator[list[str]]:
     """Passages, sentence by sentence, that begin at every few sentences and so overlap, but have different leads.
 
     Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:

@@ -239,13 +239,13 @@ def training_set(
     plan, distill = recipe.data, recipe.distill
     if recipe.task == "lm":
         return blocks(rows, plan, tokenizer)
-    as_they_are = pairs(rows, plan, tokenizer)
+    references = pairs(rows, plan, tokenizer)
     if target is None:
-        return as_they_are
-    every: list[Ids] = list(as_they_are["input_ids"])
-    sources, outputs = (list(every), list(as_they_are["labels"])) if distill.references else ([], [])
+        return references
+    prompts: list[Ids] = list(references["input_ids"])
+    sources, outputs = (list(prompts), list(references["labels"])) if distill.references else ([], [])
     for share, sampled, name in ((distill.greedy, False, "greedy"), (distill.sampled, True, "sampled")):
-        chosen = random.Random(f"{recipe.seed} {name}").sample(every, round(share * len(every)))
+        chosen = random.Random(f"{recipe.seed} {name}").sample(prompts, round(share * len(prompts)))
         if chosen:
             write = partial(
                 write_outputs,
@@ -299,7 +299,6 @@ def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) 
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]
     line = list(chain.from_iterable([*text, tokenizer.eos_token_id] for text in ids))
     size = min(plan.max_target, len(line))
-    cut = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
-    return Dataset.from_dict(
-        {"input_ids": cut, "attention_mask": [[1] * size for _ in cut], "labels": cut, "length": [size] * len(cut)}
-    )
+    parts = [line[start : start + size] for start in range(0, len(line) - size + 1, size)]
+    masks, lengths = [[1] * size] * len(parts), [size] * len(parts)
+    return Dataset.from_dict({"input_ids": parts, "attention_mask": masks, "labels": parts, "length": lengths})

@@ -86,5 +86,5 @@ class BlockwiseBuilder(HeadsBuilder):
     def longest(self) -> int:
         return super().longest() - 1
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         return BlockwiseDraft(target, BlockwiseHeads.load(self.folder, target.network, self.request.key))

@@ -142,7 +142,7 @@ def _step(eagle: Eagle, kind: str) -> Callable[..., Tensor]:
     return step
 
 
-TRIED = 4  # entries with which a captured step is compared
+PROBED_ENTRIES = 4  # entries with which a captured step is compared
 
 
 class CapturedEagle:
@@ -165,16 +165,16 @@ class CapturedEagle:
         self.numbers, self.capacity, self.source_slots = target.numbers, target.capacity, target.source_slots
         self.ids = target.ids
         self.graphs = target if isinstance(target, CudaGraphModel) else None
-        self._held: dict[tuple[int, int], Tensor] = {}
+        self._graph_inputs: dict[tuple[int, int], Tensor] = {}
         if self.graphs is None:
             CapturedEagleSession(self, None).look_up(USUAL_COUNTS)
 
-    def held(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
+    def graph_input(self, step: Step, states_LD: Tensor, rows: int) -> Tensor:
         """`states_LD` [1, `rows`, D] at the address that a graph of `step` reads; the last fills the missing rows."""
         key = id(step), rows
-        if key not in self._held:
-            self._held[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
-        held, count = self._held[key], len(states_LD)
+        if key not in self._graph_inputs:
+            self._graph_inputs[key] = states_LD.new_zeros(1, rows, states_LD.shape[1])
+        held, count = self._graph_inputs[key], len(states_LD)
         held[0, :count] = states_LD
         held[0, count:] = states_LD[-1]
         return held
@@ -197,7 +197,7 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
     """The captured layer, its logits compared with the module's. Raises RuntimeError where they differ."""
     model = CapturedEagle(eagle, target)
     heads, channels = model.program.shapes.get("cross", [(0, 0)])[0]
-    keys = _noise(1, heads, TRIED, channels).to(target.device, model.program.cache_dtype)
+    keys = _noise(1, heads, PROBED_ENTRIES, channels).to(target.device, model.program.cache_dtype)
     ours = CapturedEagleSession(model, (keys, keys.flip(2)) if heads else None)
     own = EagleCache(eagle, lambda: Source(keys, keys.flip(2)) if heads else None)
     difference = largest_difference(_probe_logits(eagle, ours), _probe_logits(eagle, own))
@@ -217,12 +217,12 @@ def _probe_logits(eagle: Eagle, entries: Entries) -> list[Tensor]:
     They read several entries, one entry, a drafted node, two siblings, and a node below each sibling.
     """
     device, dtype = eagle.fc.weight.device, eagle.fc.weight.dtype
-    features_LF = _noise(TRIED, eagle.shape.feature_width).to(device, dtype)
-    tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + TRIED + 1)
-    several = entries.read(features_LF[:-1], tokens[: TRIED - 1])
-    one = entries.read(features_LF[-1:], tokens[TRIED - 1 : TRIED])
-    node = entries.draft(one.states_LD, tokens[TRIED])
-    entries.rollback(TRIED)
+    features_LF = _noise(PROBED_ENTRIES, eagle.shape.feature_width).to(device, dtype)
+    tokens = range(eagle.vocabulary_size // 2, eagle.vocabulary_size // 2 + PROBED_ENTRIES + 1)
+    several = entries.read(features_LF[:-1], tokens[: PROBED_ENTRIES - 1])
+    one = entries.read(features_LF[-1:], tokens[PROBED_ENTRIES - 1 : PROBED_ENTRIES])
+    node = entries.draft(one.states_LD, tokens[PROBED_ENTRIES])
+    entries.rollback(PROBED_ENTRIES)
     siblings = entries.draft_nodes(one.states_LD.expand(2, -1), tokens[:2], [ROOT, ROOT])
     below = entries.draft_nodes(siblings.states_LD, tokens[2:4], [1, 0])
     logits = [each.logits_LV[:, : eagle.vocabulary_size].float() for each in (several, one, node, siblings, below)]
@@ -293,7 +293,7 @@ class CapturedEagleSession(StaticSession):
         assert graphs is not None
         if (filled := graphs.filled(count)) > MOST_TOKENS:
             return None
-        self._buffers[-1] = self.model.held(step, states_LD, filled)
+        self._buffers[-1] = self.model.graph_input(step, states_LD, filled)
         graph = graphs.graph(step, filled, self._buffers)
         if graph is None:
             return None

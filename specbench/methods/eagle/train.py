@@ -34,7 +34,7 @@ from specbench.train.trainers import distillation_loss
 SMALL = 0.05  # of the embedding's part, beside the feature's
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     features_BTF: torch.Tensor
@@ -43,12 +43,12 @@ class Seen(NamedTuple):
     source: Source | None
 
 
-class EagleLearner(FrozenTargetLearner[Seen]):
+class EagleLearner(FrozenTargetLearner[TargetOutput]):
     """The layer, and the frozen target that it learns from. Only the layer's weights are its parameters."""
 
     trained: Eagle
     measured = 4
-    called = "drafted token"
+    predictor = "drafted token"
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)
@@ -64,22 +64,22 @@ class EagleLearner(FrozenTargetLearner[Seen]):
         borrow_layer(eagle, target, kept)
         self.trained = eagle.to(target.device).bind(target)
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
         if labels_BT.shape[1] < 2:  # texts of one token
             return self.trained.fc.weight.sum() * 0.0
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
-        for step, states_BTD in enumerate(self.steps(seen, self.plan.steps, self.plan.noise)):
+        for step, states_BTD in enumerate(self.steps(output, self.plan.steps, self.plan.noise)):
             weight = self.plan.decay**step
             # Entry j is about what the target computes at j + 1.
             counted_BT = labels_BT[:, step + 1 :]
             if not (counted_BT != -100).any():
                 break
             states_BTD = states_BTD[:, step:]
-            loss = self._token_loss(seen.p_BTV[:, step + 1 :], states_BTD, counted_BT)
+            loss = self._token_loss(output.p_BTV[:, step + 1 :], states_BTD, counted_BT)
             if not self.trained.shape.taps:
-                wanted_BTD = self.trained.fuse(seen.features_BTF[:, step + 1 :])
+                wanted_BTD = self.trained.fuse(output.features_BTF[:, step + 1 :])
                 places = counted_BT != -100
                 of_features = F.smooth_l1_loss(states_BTD[places].float(), wanted_BTD[places].float())
                 loss = self.plan.token_weight * loss + self.plan.feature_weight * of_features
@@ -93,16 +93,16 @@ class EagleLearner(FrozenTargetLearner[Seen]):
         q_BTV = self.trained.draft_logits(states_BTD.to(self.target.dtype))
         return distillation_loss(p_BTV, q_BTV, labels_BT, self.kl_weight)
 
-    def steps(self, seen: Seen, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
+    def steps(self, output: TargetOutput, steps: int, noise: float = 0.0) -> Iterator[torch.Tensor]:
         """Predicted features [B, T - 1, D] of each step."""
-        features_BTF = seen.features_BTF[:, :-1]
+        features_BTF = output.features_BTF[:, :-1]
         if noise:
             noise /= self.trained.shape.feature_scale
             features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise
-        return unrolled(self.trained, features_BTF, self.trained.embed(seen.ids_BT[:, 1:], 1), seen.source, steps)
+        return unrolled(self.trained, features_BTF, self.trained.embed(output.ids_BT[:, 1:], 1), output.source, steps)
 
     @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         taps = Taps(self.target, self.trained.shape.taps)
         with self.head_inputs() as states, closing(taps):
             output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
@@ -112,10 +112,10 @@ class EagleLearner(FrozenTargetLearner[Seen]):
             last = output.past_key_values.cross_attention_cache.layers[-1]
             visible = given["attention_mask"][:, None, None, :] != 0
             source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
-        return Seen(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
+        return TargetOutput(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        *_, states_BTD = self.steps(seen, ahead)
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        *_, states_BTD = self.steps(output, ahead)
         return self.trained.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
 
 

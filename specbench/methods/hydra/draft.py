@@ -46,7 +46,7 @@ class HydraDraft(HeadsDraft):
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "HydraSession":
         stateful = cast(StatefulSession, session)
         if self.heads.prefix is not None:
-            stateful = cast(StatefulSession, Prefixed(stateful, self.heads.prefix))
+            stateful = cast(StatefulSession, PrefixedSession(stateful, self.heads.prefix))
         return HydraSession(self, stateful, sampling)
 
     def narrowed(self, tokens: Sequence[int]) -> Tensor:
@@ -83,7 +83,7 @@ class HydraDraft(HeadsDraft):
             self._ready[head, head + 1] = self.target.ready(function, [self.width, (head + 1) * narrow])
 
 
-class Prefixed:
+class PrefixedSession:
     """The target's session, whose states are those after a layer more over all of the text."""
 
     def __init__(self, session: StatefulSession, layer: PrefixLayer) -> None:
@@ -163,7 +163,7 @@ class HydraSession(BlockwiseSession):
         return self._after(self._paths_1JM[first:])
 
     def rollback(self, length: int) -> None:
-        if isinstance(self.session, Prefixed):
+        if isinstance(self.session, PrefixedSession):
             self.session.forget(length)
 
     def _after(self, paths_1JM: Sequence[Tensor]) -> Continuations:  # type: ignore[override]
@@ -199,7 +199,7 @@ class HydraBuilder(HeadsBuilder):
         self.needs_prompt_states = self.published.has_prefix
         return self.published.heads
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         if self.published is not None:
             return HydraDraft(target, self.published.load(target.network))
         return HydraDraft(target, HydraHeads.load(self.folder, target.network, self.request.key))

@@ -183,7 +183,7 @@ class MedusaBuilder(HeadsBuilder):
             return MAX_GAMMA  # the weights say how many heads there are
         return super().longest()
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         key, network = self.request.key, target.network
         if self.is_published:
             return HeadsDraft(target, PublishedMedusa.load(self.source, self.pinned, network, key))

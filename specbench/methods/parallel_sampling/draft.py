@@ -162,6 +162,6 @@ class ParallelBuilder(HeadsBuilder):
                 raise UserError(f"target.{name}: not together with draft={kind}; leave it out")
         self.pass_embeddings = (self.folder,)
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         target.require_trees()
         return ParallelDraft(target, target.pass_embeddings[self.folder], self.request.device)

@@ -26,7 +26,7 @@ from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed: its logits after each token, and at each look-ahead position."""
 
     p_BTV: torch.Tensor
@@ -34,11 +34,11 @@ class Seen(NamedTuple):
     q_BPLV: torch.Tensor  # L look-ahead positions after the tokens at these places
 
 
-class LookAheadLearner(FrozenTargetLearner[Seen]):
+class LookAheadLearner(FrozenTargetLearner[TargetOutput]):
     """The embeddings, and the frozen target that reads them."""
 
     trained: LookAheadEmbeddings
-    called = "look-ahead position"
+    predictor = "look-ahead position"
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)
@@ -50,7 +50,7 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
         self.ids = extend(target, self.trained.weight_LD)
         self.placement = Placement(target)
 
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         """While it trains, look-ahead positions follow some tokens of each text, the same for all texts; else all."""
         decoding = "decoder_input_ids" if self.target.config.is_encoder_decoder else "input_ids"
         ids_BT = given[decoding]
@@ -68,21 +68,21 @@ class LookAheadLearner(FrozenTargetLearner[Seen]):
         with self.placement.applying(tree(0, tuple(parents), numbers_1C)) as options:
             logits_BCV = self.target(**read, **options, use_cache=False).logits
         p_BTV, q_BAV = logits_BCV.split([length, len(parents) - length], 1)
-        return Seen(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))
+        return TargetOutput(p_BTV.detach(), places_P, q_BAV.unflatten(1, (len(places_P), number)))
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)
-        total, length = seen.q_BPLV.sum() * 0.0, labels_BT.shape[1]  # of texts that are too short
+        total, length = output.q_BPLV.sum() * 0.0, labels_BT.shape[1]  # of texts that are too short
         for ahead in range(1, self.plan.number + 1):
-            within = seen.places_P + ahead < length
-            places_P = (seen.places_P + ahead)[within]
+            within = output.places_P + ahead < length
+            places_P = (output.places_P + ahead)[within]
             counted_BP = labels_BT[:, places_P]
             if not (counted_BP != -100).any():
                 break
-            q_BPV = seen.q_BPLV[:, within, ahead - 1]
-            loss = distillation_loss(seen.p_BTV[:, places_P], q_BPV, counted_BP, self.kl_weight)
+            q_BPV = output.q_BPLV[:, within, ahead - 1]
+            loss = distillation_loss(output.p_BTV[:, places_P], q_BPV, counted_BP, self.kl_weight)
             total = total + self.plan.decay**ahead * loss
         return total
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        return seen.q_BPLV[:, : seen.p_BTV.shape[1] - ahead, ahead - 1]
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        return output.q_BPLV[:, : output.p_BTV.shape[1] - ahead, ahead - 1]

@@ -259,6 +259,6 @@ class SpecDecBuilder(HeadsBuilder):
         require_t5(shape_of(request.run.target, "target"), f"draft={request.draft.kind}")
         super().__init__(request)
 
-    def draft_on(self, target: EagerModel) -> Draft:
+    def build_draft(self, target: EagerModel) -> Draft:
         decoder = ParallelDecoder.load(self.folder, target.network, self.request.key)
         return SpecDecDraft(target, decoder.bind(target.network))

@@ -25,7 +25,7 @@ from specbench.train.schema import Recipe
 from specbench.train.trainers import distillation_loss
 
 
-class Seen(NamedTuple):
+class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     p_BTV: torch.Tensor
@@ -33,11 +33,11 @@ class Seen(NamedTuple):
     sources: list[Source]
 
 
-class SpecDecLearner(FrozenTargetLearner[Seen]):
+class SpecDecLearner(FrozenTargetLearner[TargetOutput]):
     """The decoder, and the frozen target that it learns from. Only the decoder's weights are its parameters."""
 
     trained: ParallelDecoder
-    called = "drafted token"
+    predictor = "drafted token"
     first, soonest = 2, 0
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
@@ -50,8 +50,8 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
         borrow_decoder(decoder, target)
         self.trained, self.measured = decoder.to(target.device).bind(target), plan.queries
 
-    def loss_of(self, seen: Seen, labels_BT: torch.Tensor) -> torch.Tensor:
-        states_BTKD = self.trained.states_after_each(seen.ids_BT, seen.sources)
+    def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
+        states_BTKD = self.trained.states_after_each(output.ids_BT, output.sources)
         total = torch.zeros((), device=labels_BT.device)
         weights = 0.0
         for ahead in range(self.trained.queries):
@@ -61,23 +61,23 @@ class SpecDecLearner(FrozenTargetLearner[Seen]):
                 continue
             weight = self.plan.decay**ahead
             states_ND = states_BTKD[:, : counted_BT.shape[1], ahead][counted_BT]
-            p_NV, labels_N = seen.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
+            p_NV, labels_N = output.p_BTV[:, ahead:][counted_BT], labels_BT[:, ahead:][counted_BT]
             q_NV = self.trained.project(states_ND.to(self.target.dtype))
             total = total + weight * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
             weights += weight
         return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also where nothing counts there is a gradient
 
     @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> Seen:
+    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
         output = self.target(**given, use_cache=True)
         visible = given["attention_mask"][:, None, None, :] != 0
         layers = output.past_key_values.cross_attention_cache.layers
         cached = [layers[number] for number in self.trained.layers]
         sources = [Source(one.keys, one.values, mask_bias(visible, one.keys.dtype)) for one in cached]
-        return Seen(output.logits, given["decoder_input_ids"], sources)
+        return TargetOutput(output.logits, given["decoder_input_ids"], sources)
 
-    def logits(self, seen: Seen, ahead: int) -> torch.Tensor:
-        states_BTKD = self.trained.states_after_each(seen.ids_BT, seen.sources)
+    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+        states_BTKD = self.trained.states_after_each(output.ids_BT, output.sources)
         length = states_BTKD.shape[1] - ahead
         return self.trained.project(states_BTKD[:, :length, ahead].to(self.target.dtype))
 
