@@ -28,7 +28,7 @@ from specbench.engine.choice import checked
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.parts import layer_list, own_head
-from specbench.engine.layout import Layout, chain
+from specbench.engine.layout import Layout
 from specbench.engine.session import Model, Prompt, Session, StatefulSession
 from specbench.engine.weights.load import shape_of
 from specbench.errors import UserError, first_line
@@ -116,6 +116,7 @@ class ParallelSession(StaticSession):
 
     def __init__(self, model: StaticModel, decoder: ParallelDecoder, beside: StaticSession) -> None:
         self._begin(model)
+        self._queries = 0  # that end the entries of the step at work
         self.first_query = model.network.get_input_embeddings().weight.shape[0] - decoder.queries
         self._sources, self._source_length_1, self._of_source_buffers = beside.of_source(decoder.layers)
         self.reserve(1)
@@ -125,23 +126,18 @@ class ParallelSession(StaticSession):
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        count, step = len(tokens) + queries, self.model.program.several
+        count, step, self._queries = len(tokens) + queries, self.model.program.several, queries
         self._make_room(self.length + count)
         ids_1L = self._ids([*tokens, *range(self.first_query, self.first_query + queries)], count)
         fixed = self._of_source(step, ids_1L, count)
-        key = (id(step), "queries", queries, self.length, count, self._capacity)
-        placed = self.model.positions.get(key)
-        if placed is None:
-            layout = self._with_queries(count, queries)
-            inputs = (ids_1L, *layout.tensors, self._source_length_1, *self._buffers)
-            placed = self.model.positions.put(key, (*layout.tensors, *step.of_layout(*inputs, *fixed)))
+        placed = self._looked_up((id(step), -queries), count, partial(self._placed, step, ids_1L, count, fixed))
         logits_LV = step.run(ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:])[0]
         self.length += len(tokens)
         return logits_LV[-queries:]
 
-    def _with_queries(self, count: int, queries: int) -> Layout:
+    def _layout(self, count: int) -> Layout:
         """The newest `count` entries, of which the last are queries that see themselves and no other query."""
-        layout = chain(self.length, count, self.model.numbers(self._capacity))
+        layout, queries = super()._layout(count), self._queries
         visible_1LC = layout.visible_BLC.clone()
         first = self.length + count - queries
         itself = torch.eye(queries, dtype=torch.bool, device=visible_1LC.device)
