@@ -9,7 +9,7 @@ Shapes: L new entries, C slots, S tokens of the source, D width, F numbers of a 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,28 +26,6 @@ class Prediction(NamedTuple):
     logits_LV: Tensor
 
 
-class Entries(Protocol):
-    """The state of EAGLE's layer for one sequence."""
-
-    length: int  # entries that hold the target's features
-
-    def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
-        """Read entries on of the target's own features and these tokens; what follows the last."""
-        ...
-
-    def draft(self, states_1D: Tensor, token: int) -> Prediction:
-        """Continue from a predicted feature and the token drafted from it."""
-        ...
-
-    def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Drop all drafted entries, and all but the first `length` others."""
-        ...
-
-
 def entry_bias(layout: Layout, bias_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The attention bias [1, 1 or H, L, C]: `bias_HC` of distances, and the dtype's lowest number where hidden."""
     visible = layout.visible_BLC.unsqueeze(1)
@@ -59,9 +37,10 @@ def entry_bias(layout: Layout, bias_HC: Tensor | None, dtype: torch.dtype) -> Te
 
 
 class EagleCache:
-    """Keys and values of one sequence's entries; `source` returns what cross-attention reads. See `Entries`."""
+    """Keys and values of one sequence's entries, of which the first `length` hold the target's features."""
 
     def __init__(self, eagle: Eagle, source: Callable[[], Source | None]) -> None:
+        """`source` returns what cross-attention reads."""
         self.eagle, self._source = eagle, source
         self.length = 0
         self._tree = OpenTree()
@@ -70,6 +49,7 @@ class EagleCache:
         self._number_slots()
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
+        """Read entries on of the target's own features and these tokens; what follows the last."""
         self.forget()
         self._reserve(self.length + len(tokens))
         layout = chain(self.length, len(tokens), self._numbers_1C)
@@ -78,12 +58,14 @@ class EagleCache:
         return self._predicted(states_LD[-1:])
 
     def draft(self, states_1D: Tensor, token: int) -> Prediction:
+        """Continue from a predicted feature and the token drafted from it."""
         place = self.length + self._ahead
         self._reserve(place + 1)
         self._ahead += 1
         return self._predicted(self._run(states_1D, [token], chain(place, 1, self._numbers_1C), place + 1, True))
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
+        """The same of nodes of a tree, numbered on; `states_LD` are predicted at their parents."""
         self._tree.grow(tokens, parents)
         self._reserve(self.length + len(self._tree))
         layout = self._tree.layout(self.length, len(tokens), self._numbers_1C)
@@ -95,6 +77,7 @@ class EagleCache:
         self._tree.close()
 
     def rollback(self, length: int) -> None:
+        """Drop all drafted entries, and all but the first `length` others."""
         self.forget()
         self.length = min(self.length, max(0, length))
 

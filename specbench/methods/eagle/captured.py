@@ -32,7 +32,7 @@ from specbench.engine.layout import Layout, chain
 from specbench.engine.session import Tokens
 from specbench.errors import first_line
 from specbench.methods.decoder_layer import Attention, Source, mask_bias
-from specbench.methods.eagle.cache import EagleCache, Entries, Prediction, entry_bias
+from specbench.methods.eagle.cache import EagleCache, Prediction, entry_bias
 from specbench.methods.eagle.network import Eagle
 from specbench.theory.trees import ROOT
 
@@ -211,7 +211,7 @@ def _checked(eagle: Eagle, target: StaticModel, again: bool = True) -> CapturedE
 
 
 @torch.inference_mode()
-def _probe_logits(eagle: Eagle, entries: Entries) -> list[Tensor]:
+def _probe_logits(eagle: Eagle, entries: "EagleCache | CapturedEagleSession") -> list[Tensor]:
     """Logits [rows, V] of five calls that use each captured step.
 
     They read several entries, one entry, a drafted node, two siblings, and a node below each sibling.
@@ -234,7 +234,7 @@ def _noise(*shape: int) -> Tensor:
 
 
 class CapturedEagleSession(StaticSession):
-    """Captured entries of one text; see `Entries`."""
+    """Captured entries of one text; see `EagleCache`."""
 
     model: CapturedEagle  # type: ignore[assignment]  # as much of a CapturedModel as a session of entries uses
 

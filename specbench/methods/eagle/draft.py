@@ -29,7 +29,7 @@ from specbench.errors import UserError
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, source_of
 from specbench.methods.decoder_layer import Source
-from specbench.methods.eagle.cache import EagleCache, Entries, Prediction
+from specbench.methods.eagle.cache import EagleCache, Prediction
 from specbench.methods.eagle.captured import CapturedEagleSession, captured
 from specbench.methods.eagle.config import EagleConfig
 from specbench.methods.eagle.network import OURS, Eagle, unrolled
@@ -66,7 +66,7 @@ class EagleSession(ScoresAhead):
         self.session = session
         self.sampling = sampling
         self.source = partial(Source.of, session)  # no cycle: rows of a batch are freed at once
-        self.cache: Entries = (
+        self.cache: EagleCache | CapturedEagleSession = (
             EagleCache(draft.eagle, self.source)
             if draft.captured is None
             else CapturedEagleSession(draft.captured, session.source_states())

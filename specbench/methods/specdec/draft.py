@@ -13,7 +13,7 @@ Shapes: L positions, K queries, D width, V logits.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,20 +81,6 @@ def as_t5(decoder: ParallelDecoder, target: Any) -> Any:
     return made.eval().requires_grad_(False)
 
 
-class ReadsQueries(Protocol):
-    """SpecDec's decoder at work on one text."""
-
-    length: int  # tokens read
-
-    def step(self, tokens: Sequence[int], queries: int) -> Tensor:
-        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Keep the first `length` tokens at most."""
-        ...
-
-
 def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
     """Return `decoder` in the engine of `target`; None where that captures no steps, or CUDA graphs.
 
@@ -112,7 +98,7 @@ def captured(decoder: ParallelDecoder, target: object) -> StaticModel | None:
 
 
 class ParallelSession(StaticSession):
-    """The captured decoder on the text of the target's session `beside`."""
+    """The captured decoder on the text of the target's session `beside`; see `ParallelCache`."""
 
     def __init__(self, model: StaticModel, decoder: ParallelDecoder, beside: StaticSession) -> None:
         self._begin(model)
@@ -146,7 +132,7 @@ class ParallelSession(StaticSession):
 
 
 class ParallelCache:
-    """The keys and values of the tokens that `decoder` has read of one text, layer by layer; see `ReadsQueries`.
+    """The keys and values of the tokens that `decoder` has read of one text, layer by layer.
 
     The queries of a step are written after them and dropped.
     """
@@ -158,6 +144,7 @@ class ParallelCache:
         self._cache = LayerCache(decoder.shape, len(decoder.layers), decoder.query_KD)
 
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
+        """Read `tokens` on, and return what the first `queries` queries after them predict: logits [K, V]."""
         decoder, device = self.decoder, self.decoder.query_KD.device
         end = self.length + len(tokens)
         self._cache.reserve(end + queries)
@@ -201,9 +188,11 @@ class SpecDecSession(ScoresAhead):
         """`prefix` is how many tokens the text begins with: no proposal is made before them."""
         self.draft, self.session, self.prefix, self.sampling = draft, session, prefix, sampling
         self.sources = partial(sources_of, session, draft.decoder.layers)  # no cycle: rows of a batch are freed at once
-        self.cache: ReadsQueries = ParallelCache(draft.decoder, self.sources)
+        self.cache: ParallelCache | ParallelSession
         if draft.captured is not None and isinstance(session, StaticSession):
             self.cache = ParallelSession(draft.captured, draft.decoder, session)
+        else:
+            self.cache = ParallelCache(draft.decoder, self.sources)
 
     @torch.inference_mode()
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
