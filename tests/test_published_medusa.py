@@ -48,7 +48,7 @@ def test_a_published_checkpoint_gives_the_logits_of_plain_code(
     state, own = write(tmp_path, kind, layers, output), network("llama", 4)
     assert is_published(str(tmp_path), {}, "draft")
     heads = PublishedMedusa.load(str(tmp_path), {}, own, "draft")
-    assert heads.heads == 3
+    assert heads.later == 3
     states = torch.randn(5, WIDTH)
     found = heads.logits(states, slice(None), own.get_output_embeddings())
     for head in range(3):

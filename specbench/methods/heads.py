@@ -29,7 +29,10 @@ Project = Callable[[Tensor], Tensor]  # the target's output projection, [..., D]
 class DraftHeads(Protocol):
     """Heads on states, each for a later token: ours, or published."""
 
-    heads: int
+    @property
+    def later(self) -> int:
+        """Tokens after the next that they predict."""
+        ...
 
     @property
     def device(self) -> torch.device: ...
@@ -43,6 +46,22 @@ class DraftHeads(Protocol):
         ...
 
 
+class TrainedHeads(SavedHeads):
+    """Heads of our own recipes, each of which ends with the target's output projection."""
+
+    heads: int
+    width: int
+
+    @property
+    def later(self) -> int:
+        """Tokens after the next that they predict."""
+        return self.heads
+
+    def operations(self, rows: int) -> float:
+        """Arithmetic operations of one head at one position, the mean over heads; `rows` logits each."""
+        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.later + rows * self.width)
+
+
 class HeadsDraft(FollowsTarget):
     """`heads` on the states that sessions of `target` return."""
 
@@ -52,11 +71,6 @@ class HeadsDraft(FollowsTarget):
         self.target, self.heads = target, heads
         self.operations = heads.operations(own_head(target.network).weight.shape[0])
         self._ready: dict[tuple[int, int], Callable[..., Tensor]] = {}
-
-    @property
-    def later(self) -> int:
-        """Tokens after the next that the heads predict."""
-        return self.heads.heads
 
     @property
     def width(self) -> int:
@@ -79,7 +93,7 @@ class HeadsDraft(FollowsTarget):
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         """Make ready the heads of proposals of so many tokens; see `algorithm.draft.expect`."""
-        for count in {min(gamma, self.later) for gamma in gammas} - {0}:
+        for count in {min(gamma, self.heads.later) for gamma in gammas} - {0}:
             self._make_ready(0, count, self.width)
 
     def _make_ready(self, first: int, stop: int, width: int) -> None:
@@ -109,7 +123,7 @@ class BlockwiseSession(ScoresAhead):
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        state_1D, count = self._state(tokens), min(gamma, self.draft.heads.later)
         if state_1D is None or count == 0:
             return Proposal([])
         target = self.draft.target
@@ -118,7 +132,7 @@ class BlockwiseSession(ScoresAhead):
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         state_1D = self._state(tokens)
         self._depths = []
-        heads = 0 if state_1D is None else min(levels, self.draft.later)
+        heads = 0 if state_1D is None else min(levels, self.draft.heads.later)
         self._heads_KV = None if state_1D is None else self._logits(state_1D, 0, heads)
         return self._after([0], heads * self.draft.operations)
 
@@ -149,7 +163,7 @@ class BlockwiseSession(ScoresAhead):
         assert states_LD is not None, "the target has read this text in other parts than it is scored in"
         before_ND = states_LD[:0] if self._before_ND is None else self._before_ND
         self._before_ND = torch.cat([before_ND, states_LD])[-most:]
-        heads = min(most, self.draft.later)
+        heads = min(most, self.draft.heads.later)
         known_ND, length = torch.cat([before_ND, states_LD[:-1]]), len(states_LD)
         return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
 

@@ -135,11 +135,8 @@ def _hub_rows(plan: DataPlan) -> Iterator[Row]:
 
 
 def _kept(row: Row, keep: dict[str, Any]) -> bool:
-    for name, allowed in keep.items():
-        values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
-        if row.get(name) not in values:
-            return False
-    return True
+    lists = {name: values if isinstance(values, (list, tuple)) else [values] for name, values in keep.items()}
+    return all(row.get(name) in values for name, values in lists.items())
 
 
 class HeldOut:
@@ -148,7 +145,7 @@ class HeldOut:
     def __init__(self, rows: Iterable[Row], fields: tuple[str, ...]) -> None:
         self.fields = fields
         self._sets: dict[str, list[frozenset[str]]] = {name: [] for name in fields}
-        self._by_word: dict[str, dict[str, list[int]]] = {name: {} for name in fields}
+        self._by_word: dict[str, dict[str, list[int]]] = {name: defaultdict(list) for name in fields}
         for row in rows:
             self.add(row)
 
@@ -157,7 +154,7 @@ class HeldOut:
         for name in self.fields:
             sentence = words(row[name])
             for word in sentence:
-                self._by_word[name].setdefault(word, []).append(len(self._sets[name]))
+                self._by_word[name][word].append(len(self._sets[name]))
             self._sets[name].append(sentence)
 
     def covers(self, row: Row) -> bool:
@@ -165,10 +162,7 @@ class HeldOut:
         return any(self._near(name, words(row[name])) for name in self.fields)
 
     def _near(self, name: str, sentence: frozenset[str]) -> bool:
-        shared: dict[int, int] = {}
-        for word in sentence:
-            for number in self._by_word[name].get(word, ()):
-                shared[number] = shared.get(number, 0) + 1
+        shared = Counter(number for word in sentence for number in self._by_word[name].get(word, ()))
         return any(count / len(sentence | self._sets[name][number]) >= NEAR_COPY for number, count in shared.items())
 
 

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.saved_heads import SavedHeads
-from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project
+from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project, TrainedHeads
 
 
-class BlockwiseHeads(SavedHeads):
+class BlockwiseHeads(TrainedHeads):
     """Heads 2 ... k. They start as copies of head 1: the layer's second half is zero."""
 
     KIND, RECIPE, SHAPE = "blockwise", "blockwise", ("heads", "width", "hidden")
@@ -38,10 +37,9 @@ class BlockwiseHeads(SavedHeads):
         self.out_KHD = nn.Parameter(torch.zeros(heads - 1, hidden, width))
         self.out_bias_K1D = nn.Parameter(torch.zeros(heads - 1, 1, width))
 
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position; `rows` is how many logits the projection has."""
-        layer = sum(weight.numel() for weight in self.parameters()) // (self.heads - 1)
-        return 2.0 * (layer + rows * self.width)
+    @property
+    def later(self) -> int:
+        return self.heads - 1
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[K, N, V] of the heads `which`, 0 being head 2."""
@@ -70,14 +68,6 @@ def in_units(states_ND: Tensor) -> tuple[Tensor, Tensor]:
     return size_N1, F.rms_norm(states_ND, states_ND.shape[-1:])
 
 
-class BlockwiseDraft(HeadsDraft):
-    """Head 1 is the target's own, and drafts nothing."""
-
-    @property
-    def later(self) -> int:
-        return self.heads.heads - 1
-
-
 class BlockwiseBuilder(HeadsBuilder):
     """Builds `draft=blockwise`."""
 
@@ -87,4 +77,4 @@ class BlockwiseBuilder(HeadsBuilder):
         return super().longest() - 1
 
     def build_draft(self, target: EagerModel) -> Draft:
-        return BlockwiseDraft(target, BlockwiseHeads.load(self.folder, target.network, self.request.key))
+        return HeadsDraft(target, BlockwiseHeads.load(self.folder, target.network, self.request.key))

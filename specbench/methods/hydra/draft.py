@@ -22,15 +22,11 @@ NARROWING = (-1, -1)  # stands for no head
 
 
 class ReadingHeads(DraftHeads, Protocol):
-    """Heads on a state and the tokens after it: head J reads the J narrowed tokens [N, J, M] after each state."""
+    """Heads on a state and the tokens after it: head J reads the J tokens [N, J, M] after each state."""
 
     @property
     def prefix(self) -> PrefixLayer | None:
         """The layer that the target's states go through first."""
-        ...
-
-    def narrowed(self, embeddings: Tensor) -> Tensor:
-        """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
         ...
 
 
@@ -53,11 +49,12 @@ class HydraDraft(HeadsDraft):
         """[N, M]: what heads read of `tokens`."""
         with torch.inference_mode():
             embedded_ND = self._embed(torch.tensor(list(tokens), device=self.heads.device))
-            if not isinstance(self.heads, HydraHeads):  # published heads read embeddings as they are
-                return self.heads.narrowed(embedded_ND)
+            heads = self.heads
+            if not isinstance(heads, HydraHeads):  # published heads read embeddings as they are
+                return cast(Tensor, embedded_ND)
             ready = self._ready.get(NARROWING)
             if ready is None:
-                ready = self.target.ready(lambda embedded_1ND: self.heads.narrowed(embedded_1ND[0]), [self.width])
+                ready = self.target.ready(lambda embedded_1ND: heads.narrowed(embedded_1ND[0]), [self.width])
                 self._ready[NARROWING] = ready
             return ready(embedded_ND.unsqueeze(0))
 
@@ -69,7 +66,7 @@ class HydraDraft(HeadsDraft):
             return self._ready[head, head + 1](states_ND.unsqueeze(0), read_NJM.flatten(1).unsqueeze(0))
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        for head in range(min(max(gammas, default=0), self.later)):
+        for head in range(min(max(gammas, default=0), self.heads.later)):
             self._make_head_ready(head, self.narrowed([0]).shape[1])
 
     def _make_head_ready(self, head: int, narrow: int) -> None:
@@ -135,7 +132,7 @@ class HydraSession(BlockwiseSession):
         self._paths_1JM: list[Tensor] = []  # of each node read, the newest token of the text first
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        state_1D, count = self._state(tokens), min(gamma, self.draft.later)
+        state_1D, count = self._state(tokens), min(gamma, self.draft.heads.later)
         if state_1D is None or count == 0:
             return Proposal([])
         read_1JM = self.draft.narrowed(tokens[-1:])[None]
@@ -150,7 +147,7 @@ class HydraSession(BlockwiseSession):
         return Proposal(drafted, torch.cat(rows) if rows else None)
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
-        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.later)
+        self._state_1D, self._levels = self._state(tokens), min(levels, self.draft.heads.later)
         self._root_1JM, self._paths_1JM = self.draft.narrowed(tokens[-1:])[None], []
         return self._after([self._root_1JM])
 

@@ -20,16 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.weights.files import CONFIG, read_config
 from specbench.errors import UserError, first_line
 from specbench.methods.blockwise.draft import in_units
 from specbench.methods.decoder_layer import Attend, DraftLayer, LayerShape, Norm, layer_shape, rotation
-from specbench.methods.heads import Project, published_heads
+from specbench.methods.heads import Project, TrainedHeads, published_heads
 from specbench.methods.medusa.draft import LowRank
 
 
-class HydraHeads(SavedHeads):
+class HydraHeads(TrainedHeads):
     """Heads that also see the tokens before the token that they predict: head k the last k of them."""
 
     KIND, RECIPE, SHAPE = "hydra", "hydra", ("heads", "width", "narrow", "rank", "vocabulary")
@@ -45,10 +44,6 @@ class HydraHeads(SavedHeads):
         self.gates = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(numbers, width)) for numbers in read)
         self.output = LowRank(heads, width, rank, vocabulary)
-
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position, the mean over heads; `rows` logits each."""
-        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def narrowed(self, embeddings: Tensor) -> Tensor:
         """Embeddings [..., D] of tokens as the heads read them, [..., M]."""
@@ -107,7 +102,7 @@ class PublishedHydra(nn.Module):
 
     def __init__(self, heads: int, blocks: int, width: int, rows: int, prefix: PrefixLayer | None) -> None:
         super().__init__()
-        self.heads, self.prefix = heads, prefix
+        self.later, self.prefix = heads, prefix
         self.blocks = nn.ModuleList(
             nn.Sequential(*(Block((head + 2) * width if place == 0 else width, width) for place in range(blocks)))
             for head in range(heads)
@@ -120,11 +115,7 @@ class PublishedHydra(nn.Module):
 
     def operations(self, rows: int) -> float:
         """Arithmetic operations of one head at one position: the mean of the heads, with its share of the prefix."""
-        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.heads
-
-    def narrowed(self, embeddings: Tensor) -> Tensor:
-        """Embeddings [..., D] as the heads read them: whole."""
-        return embeddings
+        return 2.0 * sum(weight.numel() for weight in self.parameters()) / self.later
 
     def logits(self, states_ND: Tensor, read_NJD: Tensor, project: Project) -> Tensor:
         """[N, V] of head J, from the J tokens after each state."""

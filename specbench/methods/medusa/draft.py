@@ -24,12 +24,11 @@ from torch import Tensor, nn
 from specbench.algorithm.draft import Draft
 from specbench.config.keys import MAX_GAMMA
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.saved_heads import SavedHeads
 from specbench.engine.weights.files import read_config
 from specbench.errors import UserError
 from specbench.methods.blockwise.draft import in_units
 from specbench.methods.build import source_of
-from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project, published_heads
+from specbench.methods.heads import HeadsBuilder, HeadsDraft, Project, TrainedHeads, published_heads
 
 WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
@@ -56,7 +55,7 @@ class PublishedMedusa(nn.Module):
 
     def __init__(self, heads: list[PublishedHead], width: int) -> None:
         super().__init__()
-        self.all, self.heads, self.width = nn.ModuleList(heads), len(heads), width
+        self.all, self.later, self.width = nn.ModuleList(heads), len(heads), width
 
     @property
     def device(self) -> torch.device:
@@ -64,8 +63,8 @@ class PublishedMedusa(nn.Module):
 
     def operations(self, rows: int) -> float:
         """Arithmetic operations of one head at one position; `rows` is how many logits the target's projection has."""
-        own = sum(weight.numel() for weight in self.parameters()) / self.heads
-        shared = sum(head.output_VD is None for head in self.all) / self.heads
+        own = sum(weight.numel() for weight in self.parameters()) / self.later
+        shared = sum(head.output_VD is None for head in self.all) / self.later
         return 2.0 * (own + shared * rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
@@ -137,7 +136,7 @@ class LowRank(nn.Module):
         return F.linear(F.linear(units_ND, self.down_KDR[head].t()), self.up_KRV[head].t())
 
 
-class MedusaHeads(SavedHeads):
+class MedusaHeads(TrainedHeads):
     """Heads that see the state alone. They start as copies of the network's own head."""
 
     KIND, RECIPE, SHAPE = "medusa", "medusa", ("heads", "width", "layers", "rank", "vocabulary")
@@ -148,10 +147,6 @@ class MedusaHeads(SavedHeads):
         self.weight_LKDD = nn.Parameter(torch.zeros(layers, heads, width, width))
         self.bias_LK1D = nn.Parameter(torch.zeros(layers, heads, 1, width))
         self.output = LowRank(heads, width, rank, vocabulary)
-
-    def operations(self, rows: int) -> float:
-        """Arithmetic operations of one head at one position; `rows` is how many logits the projection has."""
-        return 2.0 * (sum(weight.numel() for weight in self.parameters()) / self.heads + rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
         """[K, N, V] of the heads `which`, 0 being the head of the token after the next."""
